@@ -1,0 +1,102 @@
+"""JSON documents as Zarr wants them: strict in, plain out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from zarrasync.errors import MetadataError, Problem
+
+__all__ = ["dump", "load", "plain"]
+
+
+class _Lenient(float):
+    """A ``NaN`` or ``Infinity`` token, which JSON does not have but some writers emit."""
+
+
+def load(data: bytes | bytearray | memoryview, key: str) -> dict[str, Any]:
+    """Parse one document.
+
+    The tokens ``NaN``, ``Infinity`` and ``-Infinity`` are not JSON; they are tolerated inside
+    ``attributes`` (zarr-python writes them there) and refused everywhere else.
+
+    Args:
+        data: The document's bytes.
+        key: Its store key, for messages.
+
+    Raises:
+        MetadataError: If the bytes are not UTF-8, not JSON, not an object, or hold such tokens.
+    """
+    try:
+        document = json.loads(str(data, "utf-8-sig"), parse_constant=_Lenient)
+    except UnicodeDecodeError as error:
+        raise _problem(key, f"not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        found = "an empty document" if not bytes(data).strip() else f"{error.msg} at {where}"
+        raise _problem(key, f"not valid JSON: {found}") from error
+    except RecursionError as error:
+        raise _problem(key, "not usable JSON: nested too deeply") from error
+    if not isinstance(document, dict):
+        raise _problem(key, f"expected a JSON object, found {type(document).__name__}")
+    return document
+
+
+def refuse_tokens(value: Any, key: str, location: str = "$") -> None:
+    """Raise if a ``NaN`` or ``Infinity`` token stands anywhere in the value."""
+    if isinstance(value, _Lenient):
+        raise MetadataError.from_problems(
+            [Problem(key, location, f"the token {float(value)!r} is not JSON; write it as a string")]
+        )
+    if isinstance(value, dict):
+        for name, item in value.items():
+            refuse_tokens(item, key, f"{location}.{name}")
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            refuse_tokens(item, key, f"{location}[{position}]")
+
+
+def _problem(key: str, message: str) -> MetadataError:
+    return MetadataError.from_problems([Problem(key, "$", message)])
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """The document as UTF-8 JSON, indented, members in the order given.
+
+    Raises:
+        MetadataError: If it holds something that JSON can not say.
+    """
+    try:
+        text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise MetadataError(f"metadata can not be written as JSON: {error}") from error
+    return text.encode()
+
+
+def plain(value: Any) -> Any:
+    """The value with NumPy scalars, arrays and tuples turned into what JSON has.
+
+    Non-finite floats become the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``: a document
+    with bare tokens could not be read by others.
+    """
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name if isinstance(name, str) else _name(name): plain(v) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _name(name: object) -> str:
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        return str(name)
+    raise MetadataError(f"metadata names must be strings, found {name!r}")

@@ -1,0 +1,223 @@
+"""What a codec is: a plain synchronous function between arrays and bytes.
+
+The three kinds are those of the Zarr v3 core specification ("Codecs"). A codec is a small frozen
+value; what depends on the chunk (shape, data type, fill value) reaches it as an ``ArraySpec``. No
+codec knows of stores or of asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.dtypes import DataType
+from zarrasync.errors import CodecError
+from zarrasync.indexing import Region
+
+if TYPE_CHECKING:
+    from zarrasync.codecs.chain import BoundChain
+
+__all__ = [
+    "ArrayArrayCodec",
+    "ArrayBytesCodec",
+    "ArraySpec",
+    "BoundArrayBytes",
+    "Buffer",
+    "BytesBytesCodec",
+    "Codec",
+    "Piece",
+    "Range",
+]
+
+Array: TypeAlias = npt.NDArray[Any]
+Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+"""Bytes in memory. Arrays among them are one-dimensional and contiguous."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """What a codec must know of the arrays it gets.
+
+    Attributes:
+        shape: The chunk's shape.
+        dtype: Its data type.
+        fill_value: The array's fill value; zero where the array has none.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DataType
+    fill_value: Any
+
+    def replace(self, **changes: Any) -> ArraySpec:
+        """A copy with changes."""
+        return replace(self, **changes)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of one chunk, or ``None`` where elements vary in size."""
+        size = self.dtype.itemsize
+        return None if size is None else int(np.prod(self.shape, dtype=np.int64)) * size
+
+    def new_array(self) -> Array:
+        """A chunk that holds the fill value everywhere."""
+        return np.full(self.shape, self.fill_value, self.dtype.numpy)
+
+
+@dataclass(frozen=True)
+class Codec:
+    """The base of all codecs.
+
+    Attributes:
+        name: The name in Zarr v3 documents.
+    """
+
+    name: ClassVar[str] = ""
+
+    def configuration(self) -> dict[str, Any]:
+        """The ``configuration`` member of a v3 document."""
+        return {}
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
+        """The codec of a v3 document.
+
+        Raises:
+            TypeError, ValueError, KeyError: If the configuration does not fit; the caller adds
+                where it stands.
+        """
+        return cls(**configuration)
+
+    def to_json(self) -> dict[str, Any]:
+        """The codec as an entry of a v3 document."""
+        configuration = self.configuration()
+        return {"name": self.label, **({"configuration": configuration} if configuration else {})}
+
+    @property
+    def label(self) -> str:
+        """The codec's name for documents and messages."""
+        return self.name
+
+    def settle(self, spec: ArraySpec) -> Codec:
+        """This codec with parameters that were left open settled for the arrays it will get."""
+        return self
+
+    def fail(self, message: str, direction: str = "decode") -> CodecError:
+        """The error to raise for a value that does not decode or encode."""
+        return CodecError(f"codec {self.label} can not {direction}: {message}", codec=self.label, direction=direction)
+
+
+@dataclass(frozen=True)
+class ArrayArrayCodec(Codec):
+    """A codec from arrays to arrays."""
+
+    @property
+    def permutation(self) -> tuple[int, ...] | None:
+        """The order of the axes, if reordering them is all that the codec does."""
+        return None
+
+    def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
+        """What comes out for what goes in."""
+        return spec
+
+    def encode(self, array: Array, spec: ArraySpec) -> Array:
+        """Transform a decoded array; ``spec`` is that of the decoded side."""
+        raise NotImplementedError
+
+    def decode(self, array: Array, spec: ArraySpec) -> Array:
+        """Transform an encoded array back; ``spec`` is that of the decoded side."""
+        raise NotImplementedError
+
+
+class Range(NamedTuple):
+    """Bytes of an encoded value: ``length`` from ``start``, or the last ``length`` if suffix."""
+
+    start: int
+    length: int
+    suffix: bool = False
+
+
+class Piece(NamedTuple):
+    """A part of an encoded value that decodes on its own, and where its elements go.
+
+    Attributes:
+        start: The first byte inside the value.
+        length: The number of bytes; negative where the piece is absent and reads as fill.
+        chain: What decodes it.
+        region: Its elements and their places.
+        out: The output they are placed in.
+    """
+
+    start: int
+    length: int
+    chain: BoundChain
+    region: Region
+    out: Array
+
+
+Locator: TypeAlias = Generator[list[Range], list[Buffer | None], list[Piece] | None]
+"""A search for pieces: yields ranges, is sent their bytes (``None``: the value is absent), returns
+the pieces, or ``None`` where the value is absent."""
+
+
+class BoundArrayBytes(Protocol):
+    """An array -> bytes codec that is bound to a chunk's spec.
+
+    Attributes:
+        encoded_size: Bytes of an encoded chunk, where all chunks have the same.
+        stored_dtype: The dtype of the elements as stored, if the bytes are just those in C order.
+    """
+
+    encoded_size: int | None
+    stored_dtype: np.dtype[Any] | None
+
+    def decode(self, data: Buffer) -> Array:
+        """Bytes to an array, which may share the bytes' memory."""
+
+    def encode(self, array: Array) -> Buffer | None:
+        """An array to bytes, which may share the array's memory; ``None`` if nothing needs storing."""
+
+    def locate(self, region: Region, out: Array) -> Locator | None:
+        """How to find the region's bytes without reading the whole value; ``None`` if not possible."""
+
+    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
+        """Encoded bytes with the region replaced, as ``encode`` would return them."""
+
+
+@dataclass(frozen=True)
+class ArrayBytesCodec(Codec):
+    """A codec from arrays to bytes."""
+
+    def bind(self, spec: ArraySpec) -> BoundArrayBytes:
+        """The codec for one kind of chunk."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BytesBytesCodec(Codec):
+    """A codec from bytes to bytes."""
+
+    def encoded_size(self, size: int) -> int | None:
+        """Bytes that come out for ``size`` bytes in, or ``None`` where it depends on the data."""
+        return None
+
+    def encode(self, data: Buffer) -> Buffer:
+        """Encode bytes."""
+        raise NotImplementedError
+
+    def decode(self, data: Buffer, size: int | None, limit: int, out: npt.NDArray[np.uint8] | None) -> Buffer:
+        """Decode bytes.
+
+        Args:
+            data: The encoded bytes.
+            size: How many bytes must come out, where that is known.
+            limit: How many bytes may come out at most; checked before memory is taken.
+            out: Memory of exactly ``size`` bytes that may be used for the result.
+
+        Raises:
+            CodecError: If the data is damaged or of another size.
+        """
+        raise NotImplementedError

@@ -1,0 +1,166 @@
+"""``bytes``: elements in C order, and ``transpose``: axes in another order (Zarr v3 core codecs)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from zarrasync.codecs.base import (
+    Array,
+    ArrayArrayCodec,
+    ArrayBytesCodec,
+    ArraySpec,
+    Buffer,
+    Codec,
+    Locator,
+    Piece,
+)
+from zarrasync.codecs.chain import CodecChain, as_bytes_view
+from zarrasync.errors import MetadataError
+from zarrasync.indexing import Region
+
+__all__ = ["BytesCodec", "TransposeCodec"]
+
+
+@dataclass(frozen=True)
+class BytesCodec(ArrayBytesCodec):
+    """The elements one after the other, in C order, without padding.
+
+    Attributes:
+        endian: ``"little"`` or ``"big"``; ``None`` for elements of one byte.
+        stored: The exact dtype of the stored elements where one word for all does not say it
+            (structured types of mixed byte order, which v2 has).
+    """
+
+    name = "bytes"
+    endian: str | None = "little"
+    stored: np.dtype[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.endian not in ("little", "big", None):
+            raise ValueError(f"endian is 'little' or 'big', found {self.endian!r}")
+
+    def configuration(self) -> dict[str, Any]:
+        return {"endian": self.endian} if self.endian else {}
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
+        return cls(**{"endian": None, **configuration})
+
+    def settle(self, spec: ArraySpec) -> Codec:
+        if self.stored is None and not _has_order(spec.dtype.numpy):
+            return replace(self, endian=None)
+        return replace(self, endian=self.endian or sys.byteorder) if self.stored is None else self
+
+    def bind(self, spec: ArraySpec) -> _BoundBytes:
+        return _BoundBytes(self, spec)
+
+
+def _has_order(dtype: np.dtype[Any]) -> bool:
+    return dtype.newbyteorder("<") != dtype.newbyteorder(">")
+
+
+class _BoundBytes:
+    __slots__ = ("_codec", "_spec", "encoded_size", "stored_dtype")
+
+    def __init__(self, codec: BytesCodec, spec: ArraySpec) -> None:
+        dtype = spec.dtype.numpy
+        if spec.dtype.is_variable:
+            raise MetadataError(
+                f"codec 'bytes' can not store data type {spec.dtype.name!r}, whose elements vary in size; "
+                "use 'vlen-utf8' or 'vlen-bytes'"
+            )
+        if codec.stored is None and codec.endian is None and _has_order(dtype):
+            raise MetadataError(f"codec 'bytes' needs 'endian' for data type {spec.dtype.name!r}")
+        order = {"little": "<", "big": ">", None: "="}[codec.endian]
+        self._codec, self._spec = codec, spec
+        self.stored_dtype: np.dtype[Any] | None = codec.stored or dtype.newbyteorder(order)
+        self.encoded_size: int | None = math.prod(spec.shape) * dtype.itemsize
+
+    def decode(self, data: Buffer) -> Array:
+        if len(data) != self.encoded_size:
+            raise self._codec.fail(f"the value has {len(data)} bytes, the chunk {self.encoded_size}")
+        assert self.stored_dtype is not None
+        if not self.encoded_size:
+            return np.zeros(self._spec.shape, self._spec.dtype.numpy)
+        return np.frombuffer(data, self.stored_dtype).reshape(self._spec.shape)
+
+    def encode(self, array: Array) -> Buffer:
+        return as_bytes_view(np.ascontiguousarray(array, self.stored_dtype))
+
+    def locate(self, region: Region, out: Array) -> Locator | None:
+        """One run of rows: axes held at one index are stepped into, the next one is cut."""
+        shape, bounds = self._spec.shape, region.bounds()
+        lead = 0
+        while lead < len(shape) - 1 and bounds[lead][0] == bounds[lead][1]:
+            lead += 1
+        if lead == len(shape) or not self.encoded_size:
+            return None
+        first, last = bounds[lead]
+        row = math.prod(shape[lead + 1 :]) * self._spec.dtype.numpy.itemsize
+        length = (last - first + 1) * row
+        if 2 * length > self.encoded_size:
+            return None
+        origin = [*(low for low, _ in bounds[:lead]), first, *(0 for _ in shape[lead + 1 :])]
+        start, stride = 0, row
+        for axis in range(lead, -1, -1):
+            start += origin[axis] * stride
+            stride *= shape[axis]
+        part = (*(1 for _ in shape[:lead]), last - first + 1, *shape[lead + 1 :])
+        chain = CodecChain((), self._codec, ()).bind(self._spec.replace(shape=part))
+        return _found(Piece(start, length, chain, region.shift(origin), out))
+
+    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer:
+        chunk = np.array(self.decode(data))
+        region.write(chunk, values)
+        return self.encode(chunk)
+
+
+def _found(piece: Piece) -> Locator:
+    """A search that needs no reading."""
+    yield from ()
+    return [piece]
+
+
+@dataclass(frozen=True)
+class TransposeCodec(ArrayArrayCodec):
+    """The axes in another order.
+
+    Attributes:
+        order: Axis ``order[i]`` of the array is axis ``i`` of what is stored.
+    """
+
+    name = "transpose"
+    order: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        order = tuple(self.order)
+        if sorted(order) != list(range(len(order))):
+            raise ValueError(f"order must be a permutation of the axes, found {list(order)}")
+        object.__setattr__(self, "order", order)
+
+    def configuration(self) -> dict[str, Any]:
+        return {"order": list(self.order)}
+
+    @property
+    def permutation(self) -> tuple[int, ...]:
+        return self.order
+
+    def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
+        if len(self.order) != len(spec.shape):
+            raise MetadataError(
+                f"codec 'transpose' has an order of {len(self.order)} axes, the array has {len(spec.shape)}"
+            )
+        return spec.replace(shape=tuple(spec.shape[axis] for axis in self.order))
+
+    def encode(self, array: Array, spec: ArraySpec) -> Array:
+        return array.transpose(self.order)
+
+    def decode(self, array: Array, spec: ArraySpec) -> Array:
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return array.transpose(back)

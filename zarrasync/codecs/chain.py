@@ -1,0 +1,254 @@
+"""Chains of codecs: checked once, bound to a chunk's spec once, then called per chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.codecs.base import (
+    Array,
+    ArrayArrayCodec,
+    ArrayBytesCodec,
+    ArraySpec,
+    Buffer,
+    BytesBytesCodec,
+    Codec,
+    Locator,
+)
+from zarrasync.errors import MetadataError
+from zarrasync.indexing import Region
+
+__all__ = ["BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
+
+
+@dataclass(frozen=True, slots=True)
+class CodecChain:
+    """Codecs in the order of encoding: array -> array ones, one array -> bytes, bytes -> bytes ones."""
+
+    array_array: tuple[ArrayArrayCodec, ...]
+    array_bytes: ArrayBytesCodec
+    bytes_bytes: tuple[BytesBytesCodec, ...]
+
+    @classmethod
+    def of(cls, codecs: Iterable[Codec]) -> CodecChain:
+        """Sort out a list of codecs.
+
+        Raises:
+            MetadataError: If their order makes no sense or there is not exactly one array -> bytes codec.
+        """
+        codecs = tuple(codecs)
+        names = ", ".join(codec.label for codec in codecs) or "none"
+        makers = [codec for codec in codecs if isinstance(codec, ArrayBytesCodec)]
+        if len(makers) != 1:
+            raise MetadataError(
+                f"codecs need exactly one array -> bytes codec (such as 'bytes'), found {len(makers)} in: {names}"
+            )
+        where = codecs.index(makers[0])
+        before, after = codecs[:where], codecs[where + 1 :]
+        first = tuple(codec for codec in before if isinstance(codec, ArrayArrayCodec))
+        last = tuple(codec for codec in after if isinstance(codec, BytesBytesCodec))
+        if len(first) != len(before) or len(last) != len(after):
+            raise MetadataError(
+                f"codecs are out of order: array -> array, then {makers[0].label}, then bytes -> bytes; found {names}"
+            )
+        return cls(first, makers[0], last)
+
+    @property
+    def codecs(self) -> tuple[Codec, ...]:
+        """All codecs, in order."""
+        return (*self.array_array, self.array_bytes, *self.bytes_bytes)
+
+    def settle(self, spec: ArraySpec) -> CodecChain:
+        """The chain with parameters that were left open settled for a chunk's spec."""
+        settled: list[Codec] = []
+        for codec in self.codecs:
+            own = codec.settle(spec)
+            settled.append(own)
+            if isinstance(own, ArrayArrayCodec):
+                spec = own.encoded_spec(spec)
+        return CodecChain.of(settled)
+
+    def bind(self, spec: ArraySpec) -> BoundChain:
+        """The chain for one kind of chunk.
+
+        Raises:
+            MetadataError: If a codec can not take what it would get.
+        """
+        return BoundChain(self, spec)
+
+
+class BoundChain:
+    """A chain bound to a chunk's spec: what decodes and encodes chunks.
+
+    Attributes:
+        spec: The spec of the decoded chunk.
+        raw_size: Bytes that the array -> bytes codec makes, or ``None`` where that depends on the data.
+        stored_dtype: The dtype of a workspace that ``decode`` fills; set where decoded memory is just
+            the elements in C order.
+        direct: Whether that memory is the chunk as it is in memory, so that one may decode into the output.
+        is_raw: Whether the stored bytes are just the elements.
+        encoded_size: Bytes of an encoded chunk, where all have the same.
+        read_hint: A size that holds most encoded chunks.
+    """
+
+    __slots__ = (
+        "_fill_bits",
+        "_limit",
+        "_maker",
+        "_steps",
+        "_unwrap",
+        "_wrap",
+        "direct",
+        "encoded_size",
+        "is_raw",
+        "raw_size",
+        "read_hint",
+        "spec",
+        "stored_dtype",
+    )
+
+    def __init__(self, chain: CodecChain, spec: ArraySpec) -> None:
+        self.spec = spec
+        steps: list[tuple[ArrayArrayCodec, ArraySpec]] = []
+        for codec in chain.array_array:
+            steps.append((codec, spec))
+            spec = codec.encoded_spec(spec)
+        self._steps = tuple(steps)
+        self._maker = chain.array_bytes.bind(spec)
+        self._wrap = chain.bytes_bytes
+        sizes: list[int | None] = [self._maker.encoded_size]
+        for wrapper in chain.bytes_bytes:
+            size = sizes[-1]
+            sizes.append(None if size is None else wrapper.encoded_size(size))
+        self._unwrap = tuple(reversed(list(zip(chain.bytes_bytes, sizes, strict=False))))
+        self.raw_size, self.encoded_size = sizes[0], sizes[-1]
+        bound = self.raw_size if self.raw_size is not None else 4 * (self.spec.nbytes or 0) + (1 << 28)
+        self._limit = bound + bound // 4 + 65536
+        self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
+        self.stored_dtype = self._maker.stored_dtype
+        self.direct = not steps and self.stored_dtype == self.spec.dtype.numpy and not self.spec.dtype.is_variable
+        self.is_raw = self.stored_dtype is not None and not self._wrap
+        self._fill_bits = _bits(np.asarray(self.spec.fill_value, self.spec.dtype.numpy))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a decoded chunk in memory (an estimate where elements vary in size)."""
+        known = self.spec.nbytes
+        return known if known is not None else 16 * int(np.prod(self.spec.shape, dtype=np.int64))
+
+    @property
+    def can_locate(self) -> bool:
+        """Whether parts of an encoded chunk can be found and decoded on their own."""
+        return not self._wrap and all(codec.permutation is not None for codec, _ in self._steps)
+
+    # -------------------------------------------------------------- whole chunks
+
+    def decode(self, data: Buffer, workspace: npt.NDArray[np.uint8] | None = None) -> Array:
+        """Decode a chunk.
+
+        Args:
+            data: The encoded bytes.
+            workspace: Memory of ``raw_size`` bytes for the last step; the result may live in it.
+
+        Returns:
+            An array of the chunk's shape, which may share memory with ``data`` or ``workspace`` and may
+            be in the stored byte order.
+
+        Raises:
+            CodecError: If the bytes are damaged.
+        """
+        for position, (codec, size) in enumerate(self._unwrap, 1 - len(self._unwrap)):
+            data = codec.decode(data, size, self._limit, workspace if position == 0 else None)
+        array = self._maker.decode(data)
+        for step, spec in reversed(self._steps):
+            array = step.decode(array, spec)
+        return array
+
+    def encode(self, array: Array) -> Buffer | None:
+        """Encode a chunk of the full shape; ``None`` if nothing needs storing (an empty shard).
+
+        Raises:
+            CodecError: If a value can not be said by a codec.
+        """
+        for step, spec in self._steps:
+            array = step.encode(array, spec)
+        data = self._maker.encode(array)
+        if data is not None:
+            for codec in self._wrap:
+                data = codec.encode(data)
+        return data
+
+    def is_empty(self, array: Array) -> bool:
+        """Whether every element is the fill value, bit for bit."""
+        return is_fill(array, self.spec.fill_value, self._fill_bits)
+
+    # -------------------------------------------------------------- parts of chunks
+
+    def locate(self, region: Region, out: Array) -> Locator | None:
+        """How to find the region's bytes without the whole chunk; ``None`` if that is not possible."""
+        if not self.can_locate:
+            return None
+        return self._maker.locate(*self._permute(region, out))
+
+    def merge(self, data: Buffer | None, region: Region, values: Array) -> tuple[Buffer | None, bool]:
+        """The chunk with the region replaced by ``values``.
+
+        Args:
+            data: The encoded chunk as it is, or ``None`` if there is none.
+            region: What to replace; places refer to ``values``.
+            values: The new values.
+
+        Returns:
+            The encoded chunk, and whether it now holds nothing but the fill value.
+        """
+        if data is not None and self.can_locate and self.stored_dtype is None:
+            merged = self._maker.merge(data, *self._permute(region, values))
+            return merged, merged is None
+        chunk = self.spec.new_array() if data is None else self._own(self.decode(data))
+        region.write(chunk, values)
+        return self.encode(chunk), self.is_empty(chunk)
+
+    def _permute(self, region: Region, out: Array) -> tuple[Region, Array]:
+        """A region of the chunk, and its output, as the array -> bytes codec sees them."""
+        for step, _ in self._steps:
+            assert step.permutation is not None
+            region, out = region.permute(step.permutation, out)
+        return region, out
+
+    def _own(self, array: Array) -> Array:
+        """The array as one that may be written to, in native order."""
+        return np.array(array, dtype=self.spec.dtype.numpy, order="C")
+
+
+def as_bytes_view(array: Array) -> npt.NDArray[np.uint8]:
+    """A contiguous array's memory as bytes, without a copy."""
+    return array.reshape(-1).view(np.uint8) if array.dtype.itemsize else np.empty(0, np.uint8)
+
+
+def _bits(fill: Array) -> Any:
+    """A fill value as an unsigned integer of its width, or ``None`` where there is no such integer."""
+    if fill.dtype.kind in "biufcmM" and fill.dtype.itemsize in (1, 2, 4, 8):
+        return fill.reshape(1).view(f"u{fill.dtype.itemsize}")[0]
+    return None
+
+
+def is_fill(array: Array, fill_value: Any, bits: Any = None) -> bool:
+    """Whether every element is the fill value, bit for bit (so -0.0 is not 0.0, and NaN is NaN)."""
+    if not array.size:
+        return True
+    if bits is not None and array.dtype.isnative:
+        words = array.view(bits.dtype)
+        corner = words[(0,) * words.ndim]
+        return bool(corner == bits and words[(-1,) * words.ndim] == bits and (words == bits).all())
+    if array.dtype.kind in "TO":
+        return bool((array == fill_value).all())
+    same = np.ascontiguousarray(array)
+    fill = np.asarray(fill_value, array.dtype)
+    if not fill.dtype.itemsize:
+        return True
+    rows = as_bytes_view(same).reshape(-1, fill.dtype.itemsize)
+    return bool((rows == np.frombuffer(fill.tobytes(), np.uint8)).all())

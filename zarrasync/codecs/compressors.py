@@ -1,0 +1,351 @@
+"""``gzip``, ``zstd``, ``blosc`` and ``crc32c``, and the rule that all decompression follows.
+
+The rule: a decompressor knows how many bytes must come out before it takes memory for them. What
+a header declares is compared with what the chunk needs; where there is no header the output is
+cut off one byte past the limit. So a damaged or hostile value is an error, not a crash, a hang or
+an allocation.
+
+numcodecs' blosc is switched to its per-call contexts (``use_threads = False``): its own threads
+serialise on a global lock, and the engine runs chunks in parallel anyway.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.codecs.base import ArraySpec, Buffer, BytesBytesCodec, Codec
+from zarrasync.errors import ChecksumError
+
+__all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decode"]
+
+Out = npt.NDArray[np.uint8] | None
+_SMALL = 1 << 15
+"""Below this, decompressing into new bytes is faster than numcodecs' checks of a caller's memory."""
+
+
+@cache
+def _blosc() -> ModuleType:
+    from numcodecs import blosc
+
+    blosc.use_threads = False
+    return blosc
+
+
+@cache
+def _inflate() -> ModuleType:
+    """isal's zlib (about twice as fast) where it is installed, the standard library's otherwise."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib
+
+
+# ------------------------------------------------------------------ declared sizes
+
+
+def _blosc_size(data: memoryview) -> int:
+    if len(data) < 16:
+        raise ValueError("shorter than a blosc header")
+    stored = int.from_bytes(data[12:16], "little")
+    if stored != len(data):
+        raise ValueError(f"its header declares {stored} stored bytes, there are {len(data)}")
+    return int.from_bytes(data[4:8], "little")
+
+
+def _zstd_size(data: memoryview) -> int | None:
+    """The content size in a zstd frame header (RFC 8878, 3.1.1.1), if it has one."""
+    if len(data) < 6 or data[:4] != b"\x28\xb5\x2f\xfd":
+        raise ValueError("not a zstd frame")
+    flags = data[4]
+    single = flags >> 5 & 1
+    width = (1 if single else 0, 2, 4, 8)[flags >> 6]
+    if not width:
+        return None
+    begin = 5 + (0 if single else 1) + (0, 1, 2, 4)[flags & 3]
+    return int.from_bytes(data[begin : begin + width], "little") + (256 if width == 2 else 0)
+
+
+def _lz4_size(data: memoryview) -> int:
+    if len(data) < 4:
+        raise ValueError("shorter than an lz4 header")
+    return int.from_bytes(data[:4], "little")
+
+
+def _with_header(
+    declared: Callable[[memoryview], int | None], decompress: Callable[..., Any]
+) -> Callable[[memoryview, int | None, int, Out], Buffer]:
+    """A decoder whose values declare their size."""
+
+    def decode(data: memoryview, size: int | None, limit: int, out: Out) -> Buffer:
+        found = declared(data)
+        if size is not None and found is not None and found != size:
+            raise ValueError(f"the value holds {found} bytes, the chunk needs {size}")
+        wanted = size if size is not None else found
+        if wanted is None:
+            raise ValueError("the value does not declare its size and the chunk does not fix it")
+        if wanted > limit:
+            raise ValueError(f"the value declares {wanted} bytes, at most {limit} make sense")
+        if wanted == 0:
+            return b""
+        if out is not None and wanted >= _SMALL:
+            decompress(data, out)
+            return out
+        if found is None:
+            space = np.empty(wanted, np.uint8)
+            decompress(data, space)
+            return space
+        return decompress(data)  # type: ignore[no-any-return]
+
+    return decode
+
+
+def _streamed(start: Callable[[], Any]) -> Callable[[memoryview, int | None, int, Out], Buffer]:
+    """A decoder that is cut off: ``start`` makes objects with ``decompress(data, max_length)``."""
+
+    def decode(data: memoryview, size: int | None, limit: int, out: Out) -> Buffer:
+        most = limit if size is None else size
+        parts: list[bytes] = []
+        found = 0
+        while True:
+            stream = start()
+            part = stream.decompress(data, most - found + 1)
+            parts.append(part)
+            found += len(part)
+            if found > most:
+                raise ValueError(f"more than {most} bytes come out")
+            if not stream.eof:
+                raise ValueError("the value is cut short")
+            data = memoryview(stream.unused_data)
+            if not len(data) or not any(data):  # another member follows, or nothing but padding
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    return decode
+
+
+def _bz2() -> Any:
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+_DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
+    "blosc": _with_header(_blosc_size, lambda *a: _blosc().decompress(*a)),
+    "zstd": _with_header(_zstd_size, lambda *a: _numcodecs_module("zstd").decompress(*a)),
+    "lz4": _with_header(_lz4_size, lambda *a: _numcodecs_module("lz4").decompress(*a)),
+    "gzip": _streamed(lambda: _inflate().decompressobj(wbits=31)),
+    "zlib": _streamed(lambda: _inflate().decompressobj(wbits=15)),
+    "bz2": _streamed(_bz2),
+}
+
+
+@cache
+def _numcodecs_module(name: str) -> ModuleType:
+    from importlib import import_module
+
+    return import_module(f"numcodecs.{name}")
+
+
+def bounded_decode(
+    codec: Codec, kind: str, data: Buffer, size: int | None, limit: int, out: Out
+) -> Buffer | None:
+    """Decompress by the rule; ``None`` if there is no such decompressor here.
+
+    Args:
+        codec: Who asks, for messages.
+        kind: The numcodecs id.
+        data: The compressed bytes.
+        size: The exact number of bytes that must come out, if known.
+        limit: The most that may come out.
+        out: Memory for ``size`` bytes.
+
+    Raises:
+        CodecError: If the value is damaged or of the wrong size.
+    """
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        return None
+    try:
+        found = decoder(memoryview(data), size, limit, out)
+    except (ValueError, RuntimeError, OSError, EOFError, zlib.error) as error:
+        raise codec.fail(str(error)) from error
+    except Exception as error:  # isal has an error class of its own, numcodecs raises what its C code sets
+        if type(error).__name__ not in ("IsalError", "error", "LZMAError"):
+            raise
+        raise codec.fail(str(error)) from error
+    if size is not None and len(found) != size:
+        raise codec.fail(f"{len(found)} bytes came out, the chunk needs {size}")
+    return found
+
+
+# ------------------------------------------------------------------ the codecs
+
+
+@dataclass(frozen=True)
+class _Compressor(BytesBytesCodec):
+    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
+        found = bounded_decode(self, self.name, data, size, limit, out)
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True)
+class GzipCodec(_Compressor):
+    """gzip (RFC 1952).
+
+    Attributes:
+        level: 0 (store) to 9 (smallest); -1, which Java writers put down, is zlib's own choice (6).
+    """
+
+    name = "gzip"
+    level: int = 5
+
+    def __post_init__(self) -> None:
+        _check_int("level", self.level, -1, 9)
+
+    def configuration(self) -> dict[str, Any]:
+        return {"level": self.level}
+
+    def encode(self, data: Buffer) -> Buffer:
+        return zlib.compress(data, self.level, wbits=31)
+
+
+@dataclass(frozen=True)
+class ZstdCodec(_Compressor):
+    """Zstandard (RFC 8878).
+
+    Attributes:
+        level: -131072 to 22; higher is smaller and slower, 0 is the library's default (3).
+        checksum: Store a checksum of the content.
+    """
+
+    name = "zstd"
+    level: int = 0
+    checksum: bool = False
+
+    def __post_init__(self) -> None:
+        _check_int("level", self.level, -131072, 22)
+        if not isinstance(self.checksum, bool):
+            raise ValueError(f"checksum is true or false, found {self.checksum!r}")
+
+    def configuration(self) -> dict[str, Any]:
+        return {"level": self.level, "checksum": self.checksum}
+
+    def encode(self, data: Buffer) -> Buffer:
+        return _numcodecs_module("zstd").compress(data, self.level, self.checksum)  # type: ignore[no-any-return]
+
+
+_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+
+
+@dataclass(frozen=True)
+class BloscCodec(_Compressor):
+    """Blosc 1: shuffling and a fast compressor over cache-sized blocks.
+
+    Attributes:
+        cname: ``"lz4"``, ``"zstd"``, ``"lz4hc"``, ``"zlib"``, ``"blosclz"`` or ``"snappy"``.
+        clevel: 0 to 9.
+        shuffle: ``"noshuffle"``, ``"shuffle"`` or ``"bitshuffle"``; ``None`` shuffles bits of
+            one-byte elements and bytes of others.
+        typesize: Bytes of an element; ``None`` takes the array's.
+        blocksize: 0 lets blosc choose.
+    """
+
+    name = "blosc"
+    cname: str = "zstd"
+    clevel: int = 5
+    shuffle: str | None = None
+    typesize: int | None = None
+    blocksize: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cname not in _CNAMES:
+            raise ValueError(f"cname is one of {', '.join(_CNAMES)}; found {self.cname!r}")
+        if self.shuffle is not None and self.shuffle not in _SHUFFLES:
+            raise ValueError(f"shuffle is one of {', '.join(_SHUFFLES)}; found {self.shuffle!r}")
+        _check_int("clevel", self.clevel, 0, 9)
+        _check_int("blocksize", self.blocksize, 0, 2**31 - 1)
+        if self.typesize is not None:
+            _check_int("typesize", self.typesize, 1, 2**31 - 1)
+
+    def configuration(self) -> dict[str, Any]:
+        return {
+            "typesize": self.typesize or 1,
+            "cname": self.cname,
+            "clevel": self.clevel,
+            "shuffle": self.shuffle or "noshuffle",
+            "blocksize": self.blocksize,
+        }
+
+    def settle(self, spec: ArraySpec) -> Codec:
+        size = self.typesize or spec.dtype.itemsize or 1
+        return replace(self, typesize=size, shuffle=self.shuffle or ("bitshuffle" if size == 1 else "shuffle"))
+
+    def encode(self, data: Buffer) -> Buffer:
+        if not len(data):
+            raise self.fail("there are no bytes", "encode")
+        typesize = self.typesize or 1
+        # Elements wider than a byte of the header can say are shuffled as single bytes, as c-blosc does.
+        wide = typesize if typesize < 256 else 1
+        shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
+        try:
+            return _blosc().compress(  # type: ignore[no-any-return]
+                data, self.cname.encode(), self.clevel, shuffle, self.blocksize, wide
+            )
+        except (ValueError, RuntimeError) as error:
+            raise self.fail(str(error), "encode") from error
+
+
+@dataclass(frozen=True)
+class Crc32cCodec(BytesBytesCodec):
+    """The bytes followed by their CRC-32C, little-endian."""
+
+    name = "crc32c"
+
+    def encoded_size(self, size: int) -> int:
+        return size + 4
+
+    def encode(self, data: Buffer) -> Buffer:
+        return b"".join((data, _crc32c(data).to_bytes(4, "little")))
+
+    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
+        view = memoryview(data)
+        if len(view) < 4:
+            raise self.fail(f"a value of {len(view)} bytes has no room for a checksum")
+        body, stored = view[:-4], int.from_bytes(view[-4:], "little")
+        if size is not None and len(body) != size:
+            raise self.fail(f"the value has {len(body)} bytes before the checksum, the chunk needs {size}")
+        found = _crc32c(body)
+        if found != stored:
+            raise ChecksumError(
+                f"codec crc32c: the stored checksum is {stored:#010x}, that of the bytes {found:#010x}", codec=self.name
+            )
+        return body
+
+
+@cache
+def _crc_function() -> Callable[[Any], int]:
+    import crc32c
+
+    return crc32c.crc32c  # type: ignore[no-any-return]
+
+
+def _crc32c(data: Buffer) -> int:
+    return _crc_function()(data)
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} is an integer from {low} to {high}, found {value!r}")
+
+

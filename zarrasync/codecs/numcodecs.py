@@ -1,0 +1,195 @@
+"""Every numcodecs codec, by adaptor.
+
+A numcodecs codec is a function of buffers; what it is in a chain depends on where it stands. Under a
+Zarr v3 name (``numcodecs.delta``) those that change values are array -> array codecs, the others
+bytes -> bytes. Among Zarr v2 filters all of them act on the raw buffer in stored order, which they
+view with a dtype of their own or with the array's (``dtype``).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from json import dumps, loads
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.codecs.base import (
+    Array,
+    ArrayArrayCodec,
+    ArraySpec,
+    Buffer,
+    BytesBytesCodec,
+    Codec,
+)
+from zarrasync.codecs.compressors import bounded_decode
+from zarrasync.dtypes import from_numpy
+from zarrasync.errors import MetadataError, UnknownCodecError
+
+__all__ = ["NumcodecsArray", "NumcodecsBytes", "adapt"]
+
+ARRAY_ARRAY = frozenset({"delta", "fixedscaleoffset", "quantize", "bitround", "astype"})
+_CHECKSUMS = frozenset({"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"})
+_OBJECTS = frozenset({"json2", "msgpack2", "pickle", "categorize", "vlen-array", "vlen-bytes", "vlen-utf8"})
+_errors: tuple[type[Exception], ...] = (ValueError, TypeError, RuntimeError, OSError, EOFError, AssertionError)
+
+
+@lru_cache(maxsize=256)
+def _make(config: str) -> Any:
+    import numcodecs
+    from numcodecs.registry import get_codec
+
+    settings = loads(config)
+    name = settings["id"]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return get_codec(settings)
+    except (numcodecs.errors.UnknownCodecError, ImportError) as error:
+        raise UnknownCodecError(
+            f"unknown codec {name!r}: numcodecs {numcodecs.__version__} has none of that id "
+            "(some need the extra: pip install 'zarrasync[codecs]')",
+            codec=str(name),
+        ) from error
+    except (TypeError, ValueError, KeyError, AssertionError) as error:
+        raise MetadataError(f"codec {name!r}: numcodecs refuses the configuration {settings}: {error}") from error
+
+
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Adaptor:
+    """What both kinds of adaptor share: a numcodecs configuration."""
+
+    config: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def kind(self) -> str:
+        """The numcodecs id."""
+        return str(self.config["id"])
+
+    @property
+    def label(self) -> str:
+        return f"numcodecs.{self.kind}"
+
+    @property
+    def codec(self) -> Any:
+        """The numcodecs codec."""
+        with _lock:
+            return _make(dumps(dict(self.config), sort_keys=True))
+
+    def configuration(self) -> dict[str, Any]:
+        return {name: value for name, value in self.config.items() if name != "id"}
+
+    def _run(self, direction: str, data: Any) -> Any:
+        codec = self.codec
+        try:
+            with np.errstate(all="ignore"):
+                return getattr(codec, direction)(data)
+        except _errors as error:
+            raise cast(Codec, self).fail(f"{type(error).__name__}: {error}", direction) from error
+
+
+@dataclass(frozen=True)
+class NumcodecsArray(_Adaptor, ArrayArrayCodec):
+    """A numcodecs codec that changes values, over arrays of any shape."""
+
+    def settle(self, spec: ArraySpec) -> Codec:
+        known = "decode_dtype" if self.kind == "astype" else "dtype"
+        if self.kind == "bitround" or known in self.config:
+            return self
+        return replace(self, config={**self.config, known: spec.dtype.numpy.str})
+
+    def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
+        target = self.config.get("encode_dtype" if self.kind == "astype" else "astype")
+        if not target:
+            return spec
+        dtype = from_numpy(target)
+        with np.errstate(all="ignore"):
+            fill = np.asarray(spec.fill_value).astype(dtype.numpy)[()]
+        return spec.replace(dtype=dtype, fill_value=fill)
+
+    def encode(self, array: Array, spec: ArraySpec) -> Array:
+        flat = np.ascontiguousarray(array, spec.dtype.numpy).reshape(-1)
+        wanted = self.encoded_spec(spec).dtype.numpy
+        return np.asarray(self._run("encode", flat)).view(wanted).reshape(array.shape)
+
+    def decode(self, array: Array, spec: ArraySpec) -> Array:
+        flat = np.ascontiguousarray(array, self.encoded_spec(spec).dtype.numpy).reshape(-1)
+        return np.asarray(self._run("decode", flat)).view(spec.dtype.numpy).reshape(array.shape)
+
+
+@dataclass(frozen=True)
+class NumcodecsBytes(_Adaptor, BytesBytesCodec):
+    """A numcodecs codec over bytes.
+
+    Attributes:
+        dtype: How the bytes are viewed for a codec that looks at elements (v2 filters).
+    """
+
+    dtype: str = "|u1"
+
+    def encoded_size(self, size: int) -> int | None:
+        kind, config = self.kind, self.config
+        if kind in _CHECKSUMS:
+            return size + 4
+        if kind in ("shuffle", "quantize", "fixedscaleoffset", "delta", "bitround"):
+            source, target = config.get("dtype"), config.get("astype")
+            if source and target:
+                return size * np.dtype(target).itemsize // np.dtype(source).itemsize
+            return size
+        if kind == "astype":
+            return size * np.dtype(config["encode_dtype"]).itemsize // np.dtype(config["decode_dtype"]).itemsize
+        if kind == "packbits":
+            return 1 + math.ceil(size / 8)
+        return None
+
+    def encode(self, data: Buffer) -> Buffer:
+        return _flat_bytes(self._run("encode", np.frombuffer(data, np.uint8).view(self.dtype)))
+
+    def decode(self, data: Buffer, size: int | None, limit: int, out: npt.NDArray[np.uint8] | None) -> Buffer:
+        found = bounded_decode(self, self.kind, data, size, limit, out)
+        if found is None:
+            found = _flat_bytes(self._run("decode", data))
+        if size is not None and len(found) != size:
+            raise self.fail(f"{len(found)} bytes came out, the chunk needs {size}")
+        return found
+
+
+def _flat_bytes(data: Any) -> Buffer:
+    if isinstance(data, bytes):
+        return data
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def adapt(config: Mapping[str, Any], *, dtype: np.dtype[Any] | None = None, arrays: bool = False) -> Codec:
+    """A numcodecs configuration as one of our codecs.
+
+    Args:
+        config: The configuration with its ``id``.
+        dtype: The dtype of stored elements, for codecs that look at them.
+        arrays: Whether codecs that change values become array -> array ones (v3) or stay on bytes (v2).
+
+    Raises:
+        UnknownCodecError: If numcodecs has no such codec.
+        MetadataError: If it refuses the configuration.
+    """
+    kind = config.get("id")
+    if not isinstance(kind, str):
+        raise MetadataError(f"a numcodecs configuration needs an 'id', found {dict(config)!r}")
+    if kind in _OBJECTS:
+        raise UnknownCodecError(f"codec {kind!r} makes bytes of objects and can not stand here", codec=kind)
+    if arrays and kind in ARRAY_ARRAY:
+        made: NumcodecsArray | NumcodecsBytes = NumcodecsArray(dict(config))
+    else:
+        made = NumcodecsBytes(dict(config), dtype.str if dtype is not None and dtype.kind in "biufcmM" else "|u1")
+    if not (arrays and kind in ARRAY_ARRAY):
+        _ = made.codec  # refuse a bad configuration now, not at the first chunk
+    return made

@@ -1,0 +1,255 @@
+"""``sharding_indexed``: many inner chunks and an index of them in one value (ZEP 2).
+
+A part of a shard is read as byte ranges: first the index, then the wanted inner chunks. The search
+is a generator without IO (see ``Locator``), so that nested shards, files and object stores all use
+the same one; each level of nesting costs one batch of reads however many shards are involved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zarrasync.codecs.base import (
+    Array,
+    ArrayBytesCodec,
+    ArraySpec,
+    Buffer,
+    Codec,
+    Locator,
+    Piece,
+    Range,
+)
+from zarrasync.codecs.bytes import BytesCodec
+from zarrasync.codecs.chain import CodecChain
+from zarrasync.codecs.compressors import Crc32cCodec
+from zarrasync.dtypes import DataType
+from zarrasync.errors import CodecError, MetadataError
+from zarrasync.grids import regular_grid
+from zarrasync.indexing import Region
+
+__all__ = ["BoundSharding", "ShardingCodec"]
+
+_MISSING = 2**64 - 1
+_UINT64 = DataType("uint64", np.dtype("u8"))
+DEFAULT_INDEX = (BytesCodec("little"), Crc32cCodec())
+
+
+@dataclass(frozen=True)
+class ShardingCodec(ArrayBytesCodec):
+    """Inner chunks and an index of their offsets and lengths.
+
+    Attributes:
+        chunk_shape: The shape of the inner chunks; it divides the shard's.
+        codecs: The codecs of the inner chunks.
+        index_codecs: The codecs of the index, whose size must not depend on its content.
+        index_location: ``"end"`` or ``"start"``.
+    """
+
+    name = "sharding_indexed"
+    chunk_shape: tuple[int, ...]
+    codecs: CodecChain
+    index_codecs: CodecChain = CodecChain.of(DEFAULT_INDEX)
+    index_location: str = "end"
+
+    def __post_init__(self) -> None:
+        if self.index_location not in ("start", "end"):
+            raise ValueError(f"index_location is 'start' or 'end', found {self.index_location!r}")
+
+    def configuration(self) -> dict[str, Any]:
+        return {
+            "chunk_shape": list(self.chunk_shape),
+            "codecs": [codec.to_json() for codec in self.codecs.codecs],
+            "index_codecs": [codec.to_json() for codec in self.index_codecs.codecs],
+            "index_location": self.index_location,
+        }
+
+    @classmethod
+    def parse(cls, configuration: Mapping[str, Any], parse_codecs: Callable[[Any, str], CodecChain]) -> ShardingCodec:
+        """The codec of a document; ``parse_codecs`` parses the lists inside."""
+        known = {"chunk_shape", "codecs", "index_codecs", "index_location"}
+        if unknown := set(configuration) - known:
+            raise ValueError(f"unknown member {sorted(unknown)[0]!r}")
+        shape = configuration["chunk_shape"]
+        if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
+            raise ValueError(f"chunk_shape is a list of positive integers, found {shape!r}")
+        return cls(
+            tuple(shape),
+            parse_codecs(configuration["codecs"], "codecs"),
+            parse_codecs(configuration["index_codecs"], "index_codecs"),
+            configuration.get("index_location", "end"),
+        )
+
+    def settle(self, spec: ArraySpec) -> Codec:
+        inner = self.codecs.settle(spec.replace(shape=self.chunk_shape))
+        return ShardingCodec(self.chunk_shape, inner, self.index_codecs, self.index_location)
+
+    def bind(self, spec: ArraySpec) -> BoundSharding:
+        return BoundSharding(self, spec)
+
+
+class BoundSharding:
+    """The codec for shards of one shape."""
+
+    encoded_size: int | None = None
+    stored_dtype: np.dtype[Any] | None = None
+
+    def __init__(self, codec: ShardingCodec, spec: ArraySpec) -> None:
+        inner = codec.chunk_shape
+        if len(inner) != len(spec.shape) or any(n % c for n, c in zip(spec.shape, inner, strict=True)):
+            raise MetadataError(
+                f"codec 'sharding_indexed': inner chunks {inner} must divide shards {spec.shape} along each axis"
+            )
+        self._codec, self._spec = codec, spec
+        self.grid = regular_grid(spec.shape, inner)
+        self.inner = codec.codecs.bind(spec.replace(shape=inner))
+        self._index = codec.index_codecs.bind(ArraySpec((*self.grid.shape, 2), _UINT64, np.uint64(_MISSING)))
+        if self._index.encoded_size is None:
+            raise MetadataError("codec 'sharding_indexed': index_codecs must make an index of a fixed size")
+        self._index_size = self._index.encoded_size
+        self._strides = [math.prod(self.grid.shape[axis + 1 :]) for axis in range(len(inner))]
+
+    # -------------------------------------------------------------- the index
+
+    def _index_range(self) -> Range:
+        return Range(0, self._index_size, suffix=self._codec.index_location == "end")
+
+    def _parse_index(self, data: Buffer) -> list[list[int]]:
+        """Offset and length per inner chunk in C order; length -1 where absent."""
+        try:
+            table = self._index.decode(data).reshape(-1, 2)
+        except CodecError as error:
+            raise self._codec.fail(f"its index is damaged: {error}") from error
+        missing = (table == np.uint64(_MISSING)).all(axis=1)
+        present = table[~missing]
+        if len(present) and int(present.max()) >= 1 << 62:
+            raise self._codec.fail("its index names bytes that no value can have")
+        entries = table.astype(np.int64)
+        entries[missing] = (0, -1)
+        return entries.tolist()  # type: ignore[no-any-return]
+
+    def _split_index(self, data: Buffer) -> tuple[memoryview, list[list[int]]]:
+        view = memoryview(data)
+        if len(view) < self._index_size:
+            raise self._codec.fail(f"the shard has {len(view)} bytes, its index alone needs {self._index_size}")
+        at_end = self._codec.index_location == "end"
+        index = self._parse_index(view[-self._index_size :] if at_end else view[: self._index_size])
+        for number, (offset, length) in enumerate(index):
+            if offset + length > len(view):
+                raise self._codec.fail(
+                    f"its index puts inner chunk {number} at bytes {offset} to {offset + length} of {len(view)}"
+                )
+        return view, index
+
+    def _number(self, coords: tuple[int, ...]) -> int:
+        return sum([i * stride for i, stride in zip(coords, self._strides, strict=True)])
+
+    # -------------------------------------------------------------- reading
+
+    def locate(self, region: Region, out: Array) -> Locator:
+        """Read the index, then say where the wanted inner chunks lie."""
+        (data,) = yield [self._index_range()]
+        if data is None:
+            return None
+        return (yield from self._locate_inner(self._parse_index(data), region, out))
+
+    def _locate_inner(self, index: list[list[int]], region: Region, out: Array) -> Locator:
+        pieces: list[Piece] = []
+        searches: list[tuple[int, int, Locator]] = []
+        for part in region.split(self.grid):
+            offset, length = index[self._number(part.coords)]
+            search = None if part.full or length < 0 else self.inner.locate(part.region, out)
+            if search is None:
+                pieces.append(Piece(offset, length, self.inner, part.region, out))
+            else:
+                searches.append((offset, length, search))
+        pieces.extend((yield from _search_all(searches)))
+        return pieces
+
+    def decode(self, data: Buffer) -> Array:
+        view, index = self._split_index(data)
+        out = self._spec.new_array()
+        whole = tuple(slice(0, n, 1) for n in self._spec.shape)
+        for part in Region((), whole, whole).split(self.grid):
+            offset, length = index[self._number(part.coords)]
+            if length >= 0:
+                part.region.read(self.inner.decode(view[offset : offset + length]), out)
+        return out
+
+    # -------------------------------------------------------------- writing
+
+    def encode(self, array: Array) -> Buffer | None:
+        whole = tuple(slice(0, n, 1) for n in self._spec.shape)
+        values: list[Buffer | None] = [None] * self.grid.size
+        for number, part in enumerate(Region((), whole, whole).split(self.grid)):
+            chunk = array[part.region.place]
+            if not self.inner.is_empty(chunk):
+                values[number] = _kept(self.inner.encode(chunk))
+        return self._assemble(values)
+
+    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
+        """Inner chunks that the region does not touch keep their bytes as they are."""
+        view, index = self._split_index(data)
+        kept: list[Buffer | None] = [
+            None if length < 0 else view[offset : offset + length] for offset, length in index
+        ]
+        for part in region.split(self.grid):
+            number = self._number(part.coords)
+            merged, empty = self.inner.merge(None if part.full else kept[number], part.region, values)
+            kept[number] = None if empty or merged is None else _kept(merged)
+        return self._assemble(kept)
+
+    def _assemble(self, values: list[Buffer | None]) -> Buffer | None:
+        if all(value is None for value in values):
+            return None
+        at_end = self._codec.index_location == "end"
+        index = np.full((len(values), 2), _MISSING, np.uint64)
+        position = 0 if at_end else self._index_size
+        for number, value in enumerate(values):
+            if value is not None:
+                index[number] = position, len(value)
+                position += len(value)
+        encoded = self._index.encode(index.reshape(*self.grid.shape, 2))
+        assert encoded is not None
+        body = [value for value in values if value is not None]
+        return b"".join([*body, encoded] if at_end else [encoded, *body])
+
+
+def _kept(data: Buffer | None) -> Buffer | None:
+    """Encoded bytes that outlive the array they may share memory with."""
+    return data.tobytes() if isinstance(data, np.ndarray) else data
+
+
+def _search_all(searches: list[tuple[int, int, Locator]]) -> Locator:
+    """Run searches inside parts of a value side by side: one batch of ranges a round for all."""
+    pieces: list[Piece] = []
+    waiting: list[tuple[int, int, Locator, list[Range]]] = []
+
+    def step(base: int, size: int, search: Locator, answer: list[Buffer | None] | None) -> None:
+        try:
+            ranges = next(search) if answer is None else search.send(answer)
+        except StopIteration as stop:
+            pieces.extend(p._replace(start=p.start + base) if p.length >= 0 else p for p in stop.value or ())
+        else:
+            waiting.append((base, size, search, [_inside(r, base, size) for r in ranges]))
+
+    for base, size, search in searches:
+        step(base, size, search, None)
+    while waiting:
+        round_, waiting = waiting, []
+        answers = iter((yield [r for *_, ranges in round_ for r in ranges]))
+        for base, size, search, ranges in round_:
+            step(base, size, search, [next(answers) for _ in ranges])
+    return pieces
+
+
+def _inside(wanted: Range, base: int, size: int) -> Range:
+    """A range of a part as a range of the value that the part lies in."""
+    start = base + (max(size - wanted.length, 0) if wanted.suffix else wanted.start)
+    return Range(start, min(wanted.length, base + size - start))
+
+

@@ -1,0 +1,98 @@
+"""``vlen-utf8`` and ``vlen-bytes``: elements whose sizes vary.
+
+The layout, common to numcodecs and zarr-extensions: the number of elements, then each element's
+length and bytes; all integers are 32-bit little-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, Buffer, Codec, Locator
+from zarrasync.errors import MetadataError
+from zarrasync.indexing import Region
+
+__all__ = ["VlenBytesCodec", "VlenUtf8Codec"]
+
+
+@dataclass(frozen=True)
+class _Vlen(ArrayBytesCodec):
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
+        return cls()
+
+    def bind(self, spec: ArraySpec) -> _BoundVlen:
+        if spec.dtype.name != self._data_type():
+            raise MetadataError(
+                f"codec {self.name!r} stores data type {self._data_type()!r}, the array has {spec.dtype.name!r}"
+            )
+        return _BoundVlen(self, spec)
+
+    def _data_type(self) -> str:
+        return "string" if self.name == "vlen-utf8" else "bytes"
+
+
+@dataclass(frozen=True)
+class VlenUtf8Codec(_Vlen):
+    """Strings as UTF-8."""
+
+    name = "vlen-utf8"
+
+
+@dataclass(frozen=True)
+class VlenBytesCodec(_Vlen):
+    """Byte strings."""
+
+    name = "vlen-bytes"
+
+
+class _BoundVlen:
+    encoded_size: int | None = None
+    stored_dtype: np.dtype[Any] | None = None
+
+    def __init__(self, codec: _Vlen, spec: ArraySpec) -> None:
+        self._codec, self._spec = codec, spec
+        self._text = codec.name == "vlen-utf8"
+
+    def decode(self, data: Buffer) -> Array:
+        count = int(np.prod(self._spec.shape, dtype=np.int64))
+        view = bytes(data)
+        if len(view) < 4 or int.from_bytes(view[:4], "little") != count:
+            found = int.from_bytes(view[:4], "little") if len(view) >= 4 else "no"
+            raise self._codec.fail(f"the value has {found} elements, the chunk {count}")
+        values, position = [], 4
+        for number in range(count):
+            begin = position + 4
+            position = begin + int.from_bytes(view[position:begin], "little")
+            if begin > len(view) or position > len(view):
+                raise self._codec.fail(f"the value is cut short at element {number} of {count}")
+            values.append(view[begin:position])
+        out = np.empty(count, self._spec.dtype.numpy)
+        try:
+            out[:] = [value.decode() for value in values] if self._text else values
+        except UnicodeDecodeError as error:
+            raise self._codec.fail(f"an element is not UTF-8: {error}") from error
+        return out.reshape(self._spec.shape)
+
+    def encode(self, array: Array) -> Buffer:
+        parts = [array.size.to_bytes(4, "little")]
+        for value in array.reshape(-1).tolist():
+            try:
+                data = value.encode() if self._text else bytes(value)
+            except (AttributeError, TypeError, UnicodeEncodeError) as error:
+                wanted = "text" if self._text else "bytes"
+                raise self._codec.fail(f"{value!r} is not {wanted}", "encode") from error
+            parts += (len(data).to_bytes(4, "little"), data)
+        return b"".join(parts)
+
+    def locate(self, region: Region, out: Array) -> Locator | None:
+        return None
+
+    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer:
+        chunk = self.decode(data)
+        region.write(chunk, values)
+        return self.encode(chunk)

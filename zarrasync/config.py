@@ -1,0 +1,131 @@
+"""Settings: one frozen value.
+
+Defaults, then ``ZARRASYNC_*`` environment variables, then ``with config.set(...)``, then the
+``config=`` argument of the opening or creating call. A node keeps the value that held when it
+was opened.
+
+>>> import zarrasync as za
+>>> with za.config.set(concurrency=32):
+...     za.config.get().concurrency
+32
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+__all__ = ["Config", "get", "set"]
+
+MiB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of the library.
+
+    Attributes:
+        zarr_format: The format that ``create_*`` writes when none is given.
+        threads: Threads that decode and encode (0: one per core).
+        concurrency: Requests in flight per store (0: what suits the store).
+        memory_budget: Bytes of chunks in flight in the whole process.
+        batch_bytes: Decoded bytes that one pool job handles.
+        write_empty_chunks: Store chunks that hold nothing but the fill value.
+        coalesce_gap: Ranges of one value that are at most this far apart are fetched as one.
+        coalesce_size: A merged range grows no longer than this.
+        fsync: Local files: flush each file to the disk before it gets its name.
+        dtype_fallback: What to do where a document offers a fallback for an unknown data type.
+        max_document_bytes: A metadata document longer than this is refused.
+        max_chunk_bytes: A chunk whose decoded size is larger than this is refused (0: no limit).
+        max_read_bytes: A read whose result is larger than this is refused (0: no limit).
+    """
+
+    zarr_format: int | str = 3
+    threads: int = 0
+    concurrency: int = 0
+    memory_budget: int = 128 * MiB
+    batch_bytes: int = 1 * MiB
+    write_empty_chunks: bool = False
+    coalesce_gap: int = 32 * 1024
+    coalesce_size: int = 8 * MiB
+    fsync: bool = False
+    dtype_fallback: Literal["warn", "error", "allow"] = "warn"
+    max_document_bytes: int = 256 * MiB
+    max_chunk_bytes: int = 0
+    max_read_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("memory_budget", 1), ("batch_bytes", 1), ("coalesce_size", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"config {name} must be at least {least}, not {getattr(self, name)}")
+
+    @property
+    def pool_size(self) -> int:
+        """The number of threads that decode and encode."""
+        return self.threads or os.cpu_count() or 1
+
+
+def _read_environment(environment: Mapping[str, str]) -> Config:
+    changes: dict[str, Any] = {}
+    for field in fields(Config):
+        text = environment.get(f"ZARRASYNC_{field.name.upper()}")
+        if text is not None:
+            changes[field.name] = _convert(field.name, text, field.default)
+    return Config(**changes)
+
+
+def _convert(name: str, text: str, default: object) -> Any:
+    try:
+        if isinstance(default, bool):
+            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
+        if isinstance(default, int):
+            return int(text) if name != "zarr_format" or text.isdigit() else text
+    except (KeyError, ValueError):
+        kind = type(default).__name__
+        raise ValueError(f"ZARRASYNC_{name.upper()}={text!r} is not a valid {kind}") from None
+    return text
+
+
+@lru_cache(maxsize=1)
+def _base() -> Config:
+    return _read_environment(os.environ)
+
+
+_override: ContextVar[Config | None] = ContextVar("zarrasync_config", default=None)
+
+
+def get() -> Config:
+    """The settings that hold here."""
+    return _override.get() or _base()
+
+
+@contextmanager
+def set(**changes: Any) -> Iterator[Config]:
+    """Change settings inside a ``with`` block, for this task or thread alone.
+
+    Raises:
+        TypeError: If there is no such setting.
+    """
+    token = _override.set(resolve(changes))
+    try:
+        yield get()
+    finally:
+        _override.reset(token)
+
+
+def resolve(config: Config | Mapping[str, Any] | None) -> Config:
+    """A ``config=`` argument as a value: a whole one, or changes to what holds here."""
+    if isinstance(config, Config):
+        return config
+    if not config:
+        return get()
+    unknown = sorted({*config} - {field.name for field in fields(Config)})
+    if unknown:
+        known = ", ".join(field.name for field in fields(Config))
+        raise TypeError(f"unknown setting {unknown[0]!r}; the settings are {known}")
+    return replace(get(), **config)

@@ -1,0 +1,57 @@
+"""Zarr formats: the doors through which documents become the model and back."""
+
+from __future__ import annotations
+
+import warnings
+
+from zarrasync.errors import MetadataError
+from zarrasync.formats.base import Documents, Format, Wanted
+from zarrasync.formats.v2 import V2
+from zarrasync.formats.v3 import V3
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+
+__all__ = ["CANDIDATES", "Documents", "Format", "Wanted", "by_name", "detect"]
+
+CANDIDATES: tuple[Format, ...] = (V3(), V2())
+"""The formats whose documents are asked for when nothing is known, the preferred one first."""
+
+_BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
+
+
+def by_name(zarr_format: int | str) -> Format:
+    """The format that users call by this name.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    try:
+        return _BY_NAME[zarr_format]
+    except (KeyError, TypeError):
+        known = ", ".join(repr(name) for name in _BY_NAME)
+        raise ValueError(f"zarr_format {zarr_format!r} is not known; known are {known}") from None
+
+
+def detect(path: str, documents: Documents) -> tuple[Format, ArrayMetadata | GroupMetadata] | None:
+    """The format and the node that documents tell of; the newer format wins, with a warning.
+
+    Raises:
+        MetadataError: If a document is there but wrong.
+    """
+    found: list[tuple[Format, ArrayMetadata | GroupMetadata]] = []
+    for candidate in CANDIDATES:
+        try:
+            node = candidate.parse(path, documents)
+        except MetadataError:
+            if found:
+                continue  # a complete node of the preferred format is there
+            raise
+        if node is not None:
+            found.append((candidate, node))
+    if len(found) > 1:
+        names = " and ".join(str(format_.zarr_format) for format_, _ in found)
+        warnings.warn(
+            f"{path or 'the root'} has documents of Zarr formats {names}; "
+            f"format {found[0][0].zarr_format} is used (zarr_format= chooses another)",
+            stacklevel=2,
+        )
+    return found[0] if found else None

@@ -1,0 +1,236 @@
+"""Zarr format 3 (the core specification 3.1): one ``zarr.json`` per node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zarrasync import _json, dtypes
+from zarrasync.codecs import ArraySpec, CodecChain, ShardingCodec, TransposeCodec, as_codec, chain_of, parse_codecs
+from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
+from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key
+from zarrasync.keys import ChunkKeyEncoding
+from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
+
+__all__ = ["V3"]
+
+_ARRAY = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
+_OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
+
+
+class V3(Format):
+    """The final version 3."""
+
+    zarr_format = 3
+
+    def document_keys(self, path: str) -> tuple[str, ...]:
+        return (document_key(path, "zarr.json"),)
+
+    def parse(self, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
+        (key,) = self.document_keys(path)
+        data = documents.get(key)
+        if data is None:
+            return None
+        look = Inspector(data, key)
+        document = look.document
+        if document.get("zarr_format") != 3 or isinstance(document.get("zarr_format"), bool):
+            look.problem("zarr_format", f"expected 3, found {document.get('zarr_format')!r}")
+            look.finish()
+        source = Source(3, {key: document})
+        if document.get("node_type") == "group":
+            return self._parse_group(look, source)
+        if document.get("node_type") != "array":
+            look.problem("node_type", f"expected 'array' or 'group', found {document.get('node_type')!r}")
+            look.finish()
+        return self._parse_array(look, source)
+
+    def _parse_group(self, look: Inspector, source: Source) -> GroupMetadata:
+        _refuse_unknown(look, ("attributes", "consolidated_metadata"))
+        attributes = look.attributes(look.document.get("attributes", {}))
+        look.finish()
+        return GroupMetadata(attributes=attributes, source=source)
+
+    def _parse_array(self, look: Inspector, source: Source) -> ArrayMetadata:
+        document = look.document
+        look.need(*_ARRAY)
+        _refuse_unknown(look, _ARRAY + _OPTIONAL)
+        look.finish()
+        shape = look.sizes("shape", document["shape"], 0)
+        attributes = look.attributes(document.get("attributes", {}))
+        chunks = self._parse_grid(look, document["chunk_grid"])
+        names = self._parse_names(look, document.get("dimension_names"), len(shape))
+        if document.get("storage_transformers"):
+            look.problem("storage_transformers", "no storage transformer is known; expected an empty list")
+        keys, data_type, codecs, fill = ChunkKeyEncoding(), None, None, None
+        try:
+            keys = _parse_keys(document["chunk_key_encoding"])
+        except MetadataError as error:
+            look.absorb("chunk_key_encoding", error)
+        try:
+            data_type = dtypes.from_json(document["data_type"])
+        except MetadataError as error:
+            look.absorb("data_type", error)
+        unknown: UnknownCodecError | None = None
+        try:
+            codecs = parse_codecs(document["codecs"], "$.codecs", look.key)
+        except MetadataError as error:
+            unknown = error if isinstance(error, UnknownCodecError) else None
+            look.absorb("codecs", error)
+        if data_type is not None:
+            try:
+                fill = dtypes.fill_from_json(data_type, document["fill_value"])
+            except MetadataError as error:
+                look.absorb("fill_value", error)
+        if unknown is not None and len(look.problems) == 1:
+            raise unknown
+        look.finish()
+        assert data_type is not None and codecs is not None
+        try:
+            return ArrayMetadata(
+                shape, data_type, chunks, keys, codecs, fill, names, attributes=attributes, source=source
+            )
+        except ZarrError as error:
+            look.absorb("", error)
+            look.finish()
+            raise
+
+    def _parse_grid(self, look: Inspector, value: Any) -> tuple[int, ...]:
+        name, configuration = _extension(value)
+        if name != "regular":
+            look.problem("chunk_grid", f"expected a 'regular' chunk grid, found {value!r}")
+            return ()
+        return look.sizes("chunk_grid.configuration.chunk_shape", configuration.get("chunk_shape"), 1)
+
+    def _parse_names(self, look: Inspector, value: Any, ndim: int) -> tuple[str | None, ...] | None:
+        if value is None:
+            return None
+        if isinstance(value, list) and len(value) == ndim and all(n is None or isinstance(n, str) for n in value):
+            return tuple(value)
+        look.problem("dimension_names", f"expected {ndim} names or nulls, found {value!r}")
+        return None
+
+    def render(self, path: str, metadata: ArrayMetadata | GroupMetadata) -> dict[str, bytes]:
+        (key,) = self.document_keys(path)
+        source = metadata.source
+        if source is not None and source.zarr_format == self.zarr_format and len(source.documents) == 1:
+            (document,) = (dict(d) for d in source.documents.values())
+        else:
+            document = _group(metadata) if isinstance(metadata, GroupMetadata) else _array(metadata)
+        document["attributes"] = dict(metadata.attributes)
+        if isinstance(metadata, ArrayMetadata):
+            document["shape"] = list(metadata.shape)
+        return {key: _json.dump(document)}
+
+    def check_name(self, name: str) -> None:
+        if not name.strip(".") or name.startswith("__") or name == "zarr.json":
+            raise InvalidKeyError(
+                f"{name!r} is not a valid node name in Zarr format 3: it must not be empty or only periods, "
+                "start with '__' or be 'zarr.json'",
+                key=name,
+            )
+
+    def chain(self, wanted: Wanted, spec: ArraySpec) -> CodecChain:
+        inner = spec if wanted.inner is None else spec.replace(shape=wanted.inner)
+        filters = list(wanted.filters)
+        if wanted.order == "F" and len(spec.shape) > 1:
+            filters.append(TransposeCodec(tuple(reversed(range(len(spec.shape))))))
+        serializer = [] if wanted.serializer in (None, "auto") else [as_codec(wanted.serializer)]
+        chain = chain_of([*map(_array_form, filters), *serializer, *wanted.compressors], inner)
+        if wanted.inner is None:
+            return chain
+        return CodecChain.of([ShardingCodec(wanted.inner, chain)])
+
+    def key_encoding(self, wanted: Any, ndim: int) -> ChunkKeyEncoding:
+        if wanted is None or isinstance(wanted, ChunkKeyEncoding):
+            return wanted or ChunkKeyEncoding()
+        return _parse_keys(wanted)
+
+
+def _array_form(codec: Any) -> Any:
+    """A numcodecs filter in its array -> array form, which is what a filter is here."""
+    config = codec.get_config() if hasattr(codec, "get_config") else codec
+    if isinstance(config, Mapping) and "id" in config:
+        from zarrasync.codecs import adapt
+
+        return adapt(config, arrays=True)
+    return codec
+
+
+def _extension(value: Any) -> tuple[str | None, Mapping[str, Any]]:
+    """An extension point's value: an object with a name, or a bare name."""
+    if isinstance(value, str):
+        return value, {}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        return None, {}
+    configuration = value.get("configuration")
+    return value["name"], configuration if isinstance(configuration, Mapping) else {}
+
+
+def _parse_keys(value: Any) -> ChunkKeyEncoding:
+    name, configuration = _extension(value)
+    if name not in ("default", "v2"):
+        raise MetadataError(f"expected chunk key encoding 'default' or 'v2', found {value!r}")
+    return ChunkKeyEncoding(name, configuration.get("separator", "/" if name == "default" else "."))
+
+
+def _refuse_unknown(look: Inspector, known: tuple[str, ...]) -> None:
+    for name, value in look.document.items():
+        ignorable = isinstance(value, Mapping) and value.get("must_understand") is False
+        if name not in (*known, "zarr_format", "node_type") and not ignorable:
+            look.problem(name, "unknown member that does not say 'must_understand': false")
+
+
+def _group(metadata: GroupMetadata) -> dict[str, Any]:
+    return {"zarr_format": 3, "node_type": "group", "attributes": metadata.attributes}
+
+
+def _array(metadata: ArrayMetadata) -> dict[str, Any]:
+    if metadata.fill_value is None:
+        raise UnsupportedByFormat(
+            "Zarr format 3 has no undefined fill value: give the array a fill_value", zarr_format=3, feature="fill_value"
+        )
+    if metadata.keys.name not in ("default", "v2"):
+        raise UnsupportedByFormat(
+            f"Zarr format 3 has no chunk key encoding {metadata.keys.name!r}", zarr_format=3, feature="chunk_key_encoding"
+        )
+    try:
+        data_type = dtypes.to_json(metadata.dtype)
+    except MetadataError as error:
+        raise UnsupportedByFormat(str(error), zarr_format=3, feature="data_type") from error
+    document: dict[str, Any] = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(metadata.shape),
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(metadata.write_chunks)}},
+        "chunk_key_encoding": {"name": metadata.keys.name, "configuration": {"separator": metadata.keys.separator}},
+        "fill_value": dtypes.fill_to_json(metadata.dtype, metadata.fill_value),
+        "codecs": [codec.to_json() for codec in _plain_orders(metadata.codecs).codecs],
+        "attributes": metadata.attributes,
+    }
+    if metadata.dimension_names is not None:
+        document["dimension_names"] = list(metadata.dimension_names)
+    return document
+
+
+def _plain_orders(chain: CodecChain) -> CodecChain:
+    """The chain with byte orders that one word can say.
+
+    Raises:
+        UnsupportedByFormat: For structured elements of mixed byte order.
+    """
+    from zarrasync.codecs import BytesCodec
+
+    maker = chain.array_bytes
+    if not isinstance(maker, BytesCodec) or maker.stored is None:
+        return chain
+    for endian, order in (("little", "<"), ("big", ">")):
+        if maker.stored == maker.stored.newbyteorder(order):
+            both = maker.stored == maker.stored.newbyteorder(">" if order == "<" else "<")
+            return replace(chain, array_bytes=BytesCodec(None if both else endian))
+    raise UnsupportedByFormat(
+        f"Zarr format 3 stores all fields in one byte order, the array mixes them: {maker.stored}",
+        zarr_format=3,
+        feature="data_type",
+    )

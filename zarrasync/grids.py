@@ -1,0 +1,122 @@
+"""Chunk grids: how an array's index space is cut into boxes.
+
+A grid is a product of axes, each cut on its own. What indexing needs of an axis is which chunk
+holds an index and where a chunk begins; a rectilinear axis answers the same questions from a
+list of edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.errors import ShapeError
+
+__all__ = ["Axis", "Grid", "RegularAxis", "guess_chunks", "regular_grid"]
+
+
+class Axis(Protocol):
+    """One axis of a chunk grid."""
+
+    @property
+    def extent(self) -> int:
+        """Elements along the axis."""
+
+    @property
+    def nchunks(self) -> int:
+        """Chunks along the axis; none where the extent is zero."""
+
+    def start(self, chunk: int) -> int:
+        """The first index of a chunk."""
+
+    def size(self, chunk: int) -> int:
+        """The stored size of a chunk, which may reach past the extent."""
+
+    def find(self, index: int) -> int:
+        """The chunk that holds an index."""
+
+    def find_all(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The chunks that hold the indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegularAxis:
+    """An axis cut into chunks of one size; the last one may reach past the extent."""
+
+    extent: int
+    chunk: int
+
+    @property
+    def nchunks(self) -> int:
+        return -(-self.extent // self.chunk) if self.extent else 0
+
+    def start(self, chunk: int) -> int:
+        return chunk * self.chunk
+
+    def size(self, chunk: int) -> int:
+        return self.chunk
+
+    def find(self, index: int) -> int:
+        return index // self.chunk
+
+    def find_all(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return indices // self.chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A chunk grid bound to an array's shape."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        return tuple(axis.nchunks for axis in self.axes)
+
+    @property
+    def size(self) -> int:
+        """The number of chunks."""
+        return math.prod(self.shape)
+
+    def chunk_shape(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+        """The stored shape of one chunk."""
+        return tuple(axis.size(i) for axis, i in zip(self.axes, coords, strict=True))
+
+    def all_coords(self) -> Iterator[tuple[int, ...]]:
+        """The coordinates of every chunk, last axis fastest."""
+        return product(*(range(n) for n in self.shape))
+
+
+def regular_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Grid:
+    """The regular grid of the v3 core specification ("Regular grids").
+
+    Raises:
+        ShapeError: If the lengths differ or a chunk has no elements.
+    """
+    if len(shape) != len(chunks):
+        raise ShapeError(
+            f"chunks {chunks} have {len(chunks)} dimensions, the shape {shape} has {len(shape)}",
+            found=chunks,
+            wanted=shape,
+        )
+    if any(c < 1 for c in chunks):
+        raise ShapeError(f"chunks {chunks}: each axis needs at least 1 element", found=chunks)
+    return Grid(tuple(RegularAxis(n, c) for n, c in zip(shape, chunks, strict=True)))
+
+
+def guess_chunks(shape: tuple[int, ...], itemsize: int, target: int = 4 << 20) -> tuple[int, ...]:
+    """A chunk shape of about ``target`` bytes: the longest axes are halved until it fits."""
+    chunks = [max(n, 1) for n in shape]
+    while math.prod(chunks) * max(itemsize, 1) > target:
+        longest = max(range(len(chunks)), key=lambda axis: chunks[axis])
+        if chunks[longest] == 1:
+            break
+        chunks[longest] = -(-chunks[longest] // 2)
+    return tuple(chunks)

@@ -1,0 +1,478 @@
+"""Selections, purely: from NumPy-style keys to which elements of which chunk go where.
+
+Two ideas carry everything:
+
+* A ``Transform`` maps the coordinates of a result to the coordinates of an array, one ``AxisMap``
+  per array axis. Every way of indexing (basic, orthogonal, coordinate, mask, block) is a parser
+  in ``selectors`` that makes a transform over a shape, and transforms compose: that is what makes
+  a lazy view of a view.
+* A ``Region`` says which elements of a box go to which places of an output. The region of a
+  whole array is made from a transform; ``Region.split`` cuts it along a chunk grid into the
+  regions of single chunks, and cuts those again along the grid of a shard's inner chunks.
+
+Nothing here does IO or knows of codecs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.grids import Axis, Grid
+
+__all__ = ["AxisMap", "Const", "Gather", "Layout", "Region", "Stride", "Transform", "compose", "identity"]
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Selector: TypeAlias = slice | IntArray
+"""A slice with non-negative start and stop and any non-zero step, or index values."""
+
+
+class Const(NamedTuple):
+    """The array axis is held at one index."""
+
+    index: int
+
+
+class Stride(NamedTuple):
+    """The array index is ``start + step * i`` for result coordinate ``i`` along ``dim``."""
+
+    dim: int
+    start: int
+    step: int
+
+
+class Gather(NamedTuple):
+    """The array index is looked up: ``index[i, j, …]`` for result coordinates along ``dims``."""
+
+    dims: tuple[int, ...]
+    index: IntArray
+
+
+AxisMap: TypeAlias = Const | Stride | Gather
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """A map from result coordinates to array coordinates.
+
+    Attributes:
+        shape: The result's shape. A dimension that no axis refers to is one that ``newaxis`` made.
+        maps: One map per array axis.
+    """
+
+    shape: tuple[int, ...]
+    maps: tuple[AxisMap, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the result."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How the result relates to the buffer that regions are placed in."""
+        return Layout.of(self)
+
+
+def identity(shape: tuple[int, ...]) -> Transform:
+    """The transform of a whole array."""
+    return Transform(shape, tuple(Stride(dim, 0, 1) for dim in range(len(shape))))
+
+
+def compose(outer: Transform, inner: Transform) -> Transform:
+    """Index a view again: ``inner`` maps new results to coordinates of ``outer``'s result."""
+    return Transform(inner.shape, tuple(_follow(axis, inner) for axis in outer.maps))
+
+
+def _follow(axis: AxisMap, inner: Transform) -> AxisMap:
+    if isinstance(axis, Const):
+        return axis
+    if isinstance(axis, Stride):
+        step = inner.maps[axis.dim]
+        if isinstance(step, Const):
+            return Const(axis.start + axis.step * step.index)
+        if isinstance(step, Stride):
+            return Stride(step.dim, axis.start + axis.step * step.start, axis.step * step.step)
+        return Gather(step.dims, axis.start + axis.step * step.index)
+    # A lookup is looked up: each of its dimensions becomes indices over the union of new dimensions.
+    steps = [inner.maps[dim] for dim in axis.dims]
+    dims = tuple(sorted({dim for step in steps for dim in _dims(step)}))
+    found = axis.index[tuple(_indices(step, dims, inner.shape) for step in steps)]
+    return Gather(dims, found) if dims else Const(int(found))
+
+
+def _dims(axis: AxisMap) -> tuple[int, ...]:
+    if isinstance(axis, Const):
+        return ()
+    return (axis.dim,) if isinstance(axis, Stride) else axis.dims
+
+
+def _indices(axis: AxisMap, dims: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """The array indices of a map as values that broadcast over ``dims``."""
+    if isinstance(axis, Const):
+        return axis.index
+    if isinstance(axis, Stride):
+        values: IntArray = axis.start + axis.step * np.arange(shape[axis.dim], dtype=np.int64)
+    else:
+        values = axis.index
+    own = _dims(axis)
+    return values.reshape([shape[dim] if dim in own else 1 for dim in dims])
+
+
+# ------------------------------------------------------------------ results and their buffers
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The buffer that a transform's regions are placed in, and how it becomes the result.
+
+    The buffer has one dimension for all axes that are gathered together point by point (if there
+    are any), then one per remaining array axis in order, of size 1 where the axis is held.
+
+    Attributes:
+        shape: The result's shape.
+        group: The array axes gathered together.
+        group_dims: The result dimensions that the points run over.
+        dims: The result dimension of each remaining array axis (``None`` where held).
+        points: Index values per group axis, flat.
+        rest: A selector per remaining array axis.
+        places: Where each remaining axis goes in the buffer.
+    """
+
+    shape: tuple[int, ...]
+    group: tuple[int, ...]
+    group_dims: tuple[int, ...]
+    dims: tuple[int | None, ...]
+    points: tuple[IntArray, ...]
+    rest: tuple[Selector, ...]
+    places: tuple[slice, ...]
+
+    @classmethod
+    def of(cls, transform: Transform) -> Layout:
+        """Work out the layout of a transform."""
+        maps, shape = transform.maps, transform.shape
+        users: dict[int, int] = {}
+        for axis in maps:
+            for dim in _dims(axis):
+                users[dim] = users.get(dim, 0) + 1
+        group = tuple(
+            number
+            for number, axis in enumerate(maps)
+            if isinstance(axis, Gather) and (len(axis.dims) > 1 or users[axis.dims[0]] > 1)
+        )
+        group_dims = tuple(sorted({dim for number in group for dim in _dims(maps[number])}))
+        over = [shape[dim] for dim in group_dims]
+        points = tuple(
+            np.broadcast_to(_indices(maps[number], group_dims, shape), over).reshape(-1) for number in group
+        )
+        dims: list[int | None] = []
+        rest: list[Selector] = []
+        places: list[slice] = []
+        for number, axis in enumerate(maps):
+            if number in group:
+                continue
+            if isinstance(axis, Const):
+                dims.append(None)
+                rest.append(slice(axis.index, axis.index + 1, 1))
+                places.append(slice(0, 1, 1))
+            elif isinstance(axis, Stride):
+                dims.append(axis.dim)
+                selector, place = _ascending(axis, shape[axis.dim])
+                rest.append(selector)
+                places.append(place)
+            else:
+                dims.append(axis.dims[0])
+                rest.append(axis.index)
+                places.append(slice(0, shape[axis.dims[0]], 1))
+        return cls(shape, group, group_dims, tuple(dims), points, tuple(rest), tuple(places))
+
+    @property
+    def buffer_shape(self) -> tuple[int, ...]:
+        """The shape of the buffer."""
+        points = (math.prod(self.shape[dim] for dim in self.group_dims),) if self.group else ()
+        return points + tuple(1 if dim is None else self.shape[dim] for dim in self.dims)
+
+    def region(self) -> Region:
+        """The region of the whole array that fills the buffer."""
+        chunk: list[Selector] = list(self.rest)
+        for axis, points in zip(self.group, self.points, strict=True):
+            chunk.insert(axis, points)
+        head: tuple[Selector, ...] = (slice(0, self.buffer_shape[0], 1),) if self.group else ()
+        return Region(self.group, tuple(chunk), head + self.places)
+
+    def _order(self) -> tuple[list[int], tuple[int, ...]]:
+        """The result dimensions in the order of the buffer's, and the shape without ``newaxis``."""
+        order = list(self.group_dims) + [dim for dim in self.dims if dim is not None]
+        return order, tuple(self.shape[dim] for dim in order)
+
+    def to_result(self, buffer: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The buffer as the result: a view (a copy where a dimension that ``newaxis`` made was repeated)."""
+        order, split = self._order()
+        if order == list(range(len(self.shape))):
+            return buffer.reshape(self.shape)
+        ranked = sorted(range(len(order)), key=order.__getitem__)
+        result = buffer.reshape(split).transpose(ranked)
+        missing = [dim for dim in range(len(self.shape)) if dim not in order]
+        result = np.expand_dims(result, missing)
+        return result if result.shape == self.shape else np.broadcast_to(result, self.shape).copy()
+
+    def to_buffer(self, result: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A result as the buffer: a view where the strides allow, otherwise a copy."""
+        order, _ = self._order()
+        if order != list(range(len(self.shape))):
+            held = tuple(slice(None) if dim in order else -1 for dim in range(len(self.shape)))
+            kept = sorted(order)
+            result = result[held].transpose([kept.index(dim) for dim in order])
+        return result.reshape(self.buffer_shape)
+
+
+def _ascending(axis: Stride, count: int) -> tuple[slice, slice]:
+    """A strided axis with a positive step, and the place it goes to (reversed if need be)."""
+    if count == 0:
+        return slice(0, 0, 1), slice(0, 0, 1)
+    if axis.step > 0:
+        return slice(axis.start, axis.start + (count - 1) * axis.step + 1, axis.step), slice(0, count, 1)
+    first = axis.start + (count - 1) * axis.step
+    return slice(first, axis.start + 1, -axis.step), slice(count - 1, None, -1)
+
+
+# ------------------------------------------------------------------ regions of boxes
+
+
+class Region(NamedTuple):
+    """Which elements of a box go where in an output.
+
+    Attributes:
+        group: Axes of the box whose index arrays are walked together, point by point.
+        box: One selector per axis of the box.
+        place: One selector per output dimension: the points' (if there is a group), then the
+            remaining axes' in order.
+    """
+
+    group: tuple[int, ...]
+    box: tuple[Selector, ...]
+    place: tuple[Selector, ...]
+
+    def split(self, grid: Grid) -> Iterator[Part]:
+        """Cut the region along a grid, chunk by chunk in C order of the axes that are not grouped."""
+        rest = [axis for axis in range(len(self.box)) if axis not in self.group]
+        places = self.place[1:] if self.group else self.place
+        cuts = [
+            _split_axis(self.box[axis], place, grid.axes[axis]) for axis, place in zip(rest, places, strict=True)
+        ]
+        if not self.group:
+            for parts in product(*cuts):
+                yield Part(
+                    tuple([p.chunk for p in parts]),
+                    Region((), tuple([p.box for p in parts]), tuple([p.place for p in parts])),
+                    all([p.full for p in parts]),
+                )
+            return
+        for ids, arrays, points in _split_points(self, grid):
+            for parts in product(*cuts):
+                coords, box = [0] * len(self.box), list(self.box)
+                for axis, chunk, values in zip(self.group, ids, arrays, strict=True):
+                    coords[axis], box[axis] = chunk, values
+                for axis, part in zip(rest, parts, strict=True):
+                    coords[axis], box[axis] = part.chunk, part.box
+                place = (points, *(part.place for part in parts))
+                yield Part(tuple(coords), Region(self.group, tuple(box), place), False)
+
+    def read(self, box: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Place the box's elements: ``out[place] = box[elements]``."""
+        out[_mesh(self.place, 0, out.shape)] = self._front(box)[self._elements(box)]
+
+    def write(self, box: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+        """The way back: ``box[elements] = values[place]``."""
+        self._front(box)[self._elements(box)] = values[_mesh(self.place, 0, values.shape)]
+
+    def fill(self, out: npt.NDArray[Any], value: Any) -> None:
+        """Place one value everywhere the region goes."""
+        out[_mesh(self.place, 0, out.shape)] = value
+
+    def _front(self, box: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The box with the grouped axes first, so that NumPy puts the points there too."""
+        if not self.group or self.group == tuple(range(len(self.group))):
+            return box
+        return box.transpose([*self.group, *(a for a in range(box.ndim) if a not in self.group)])
+
+    def _elements(self, box: npt.NDArray[Any]) -> tuple[Any, ...]:
+        if not self.group:
+            return _mesh(self.box, 0, box.shape)
+        rest = [axis for axis in range(len(self.box)) if axis not in self.group]
+        order = [*self.group, *rest]
+        return _mesh([self.box[axis] for axis in order], len(self.group), [box.shape[axis] for axis in order])
+
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """The lowest and the highest index touched along each axis of the box."""
+        found = []
+        for selector in self.box:
+            if isinstance(selector, slice):
+                found.append((selector.start, selector.start + _count(selector) * selector.step - selector.step))
+            else:
+                found.append((int(selector.min()), int(selector.max())))
+        return tuple(found)
+
+    def shift(self, origin: Sequence[int]) -> Region:
+        """The region in a box that begins at ``origin`` of the old one."""
+        box = tuple(
+            slice(s.start - o, s.stop - o, s.step) if isinstance(s, slice) else s - o
+            for s, o in zip(self.box, origin, strict=True)
+        )
+        return Region(self.group, box, self.place)
+
+    def permute(self, order: Sequence[int], out: npt.NDArray[Any]) -> tuple[Region, npt.NDArray[Any]]:
+        """The region of a transposed box (``np.transpose(box, order)``) and the output that goes with it."""
+        rest = [axis for axis in range(len(self.box)) if axis not in self.group]
+        lead = 1 if self.group else 0
+        group = tuple(order.index(axis) for axis in self.group)
+        ranked = sorted(range(len(group)), key=group.__getitem__)
+        moved = [axis for axis in order if axis not in self.group]
+        places = [lead + rest.index(axis) for axis in moved]
+        region = Region(
+            tuple(group[i] for i in ranked),
+            tuple(self.box[axis] for axis in order),
+            (*self.place[:lead], *(self.place[dim] for dim in places)),
+        )
+        return region, out.transpose([*range(lead), *places])
+
+    @property
+    def size(self) -> int:
+        """The number of elements it places."""
+        return math.prod(_count(selector) for selector in self.place)
+
+
+class Part(NamedTuple):
+    """One chunk's share of a region."""
+
+    coords: tuple[int, ...]
+    region: Region
+    full: bool
+    """Whether every element of the chunk that lies inside the array is touched, in order."""
+
+
+class _Cut(NamedTuple):
+    chunk: int
+    box: Selector
+    place: Selector
+    full: bool
+
+
+def _count(selector: Selector) -> int:
+    if not isinstance(selector, slice):
+        return len(selector)
+    if selector.step < 0:  # a reversed place: from start down to stop, or to 0 where stop is None
+        stop = -1 if selector.stop is None else selector.stop
+        return max(0, -((stop - selector.start) // -selector.step))
+    return max(0, -((selector.start - selector.stop) // selector.step))
+
+
+def _split_axis(selector: Selector, place: Selector, axis: Axis) -> list[_Cut]:
+    if isinstance(selector, slice):
+        return _split_slice(selector, place, axis)
+    return _split_indices(selector, place, axis)
+
+
+def _split_slice(selector: slice, place: Selector, axis: Axis) -> list[_Cut]:
+    count = _count(selector)
+    if count == 0:
+        return []
+    start, step = selector.start, selector.step
+    last = start + (count - 1) * step
+    cuts, chunk, done = [], axis.find(start), 0
+    while done < count:
+        begin, size = axis.start(chunk), axis.size(chunk)
+        inside = min(size, axis.extent - begin)
+        first = start + done * step
+        here = (min(last, begin + inside - 1) - first) // step + 1
+        box = slice(first - begin, first - begin + (here - 1) * step + 1, step)
+        full = here == inside and step == 1
+        cuts.append(_Cut(chunk, box, _part_of(place, done, here), full))
+        done += here
+        if done < count:
+            chunk = axis.find(start + done * step) if step > size else chunk + 1
+    return cuts
+
+
+def _part_of(place: Selector, start: int, count: int) -> Selector:
+    if not isinstance(place, slice):
+        return place[start : start + count]
+    first = place.start + start * place.step
+    stop = first + count * place.step
+    return slice(first, stop if stop >= 0 else None, place.step)
+
+
+def _split_indices(indices: IntArray, place: Selector, axis: Axis) -> list[_Cut]:
+    cuts = []
+    for chunk, positions in _runs(axis.find_all(indices)):
+        own = indices[positions] - axis.start(chunk)
+        cuts.append(_Cut(chunk, own, _positions(place, positions), False))
+    return cuts
+
+
+def _split_points(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...], tuple[IntArray, ...], Selector]]:
+    """Group points by chunk: chunk ids and local indices per grouped axis, and the points' places."""
+    axes = [grid.axes[axis] for axis in region.group]
+    indices = [np.asarray(region.box[axis]) for axis in region.group]
+    ids = [axis.find_all(values) for axis, values in zip(axes, indices, strict=True)]
+    sizes = [axis.nchunks for axis in axes]
+    flat = ids[0]
+    for part, size in zip(ids[1:], sizes[1:], strict=True):
+        flat = flat * size + part
+    for chunk, positions in _runs(flat):
+        coords: list[int] = []
+        for size in reversed(sizes):
+            chunk, own = divmod(chunk, size)
+            coords.insert(0, own)
+        local = tuple(
+            values[positions] - axis.start(own) for values, axis, own in zip(indices, axes, coords, strict=True)
+        )
+        yield tuple(coords), local, _positions(region.place[0], positions)
+
+
+def _runs(chunks: IntArray) -> list[tuple[int, slice | IntArray]]:
+    """Positions of equal values, per value in ascending order; a slice where they are adjacent."""
+    if not len(chunks):
+        return []
+    change = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
+    ascending = not len(change) or bool(np.all(chunks[change] > chunks[change - 1]))
+    if ascending:
+        edges = [0, *change.tolist(), len(chunks)]
+        return [(int(chunks[a]), slice(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+    order = np.argsort(chunks, kind="stable")
+    ranked = chunks[order]
+    edges = [0, *(np.flatnonzero(ranked[1:] != ranked[:-1]) + 1).tolist(), len(chunks)]
+    return [(int(ranked[a]), order[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def _positions(place: Selector, positions: slice | IntArray) -> Selector:
+    if isinstance(positions, slice):
+        return _part_of(place, positions.start, positions.stop - positions.start)
+    if not isinstance(place, slice):
+        return place[positions]
+    return place.start + place.step * positions
+
+
+def _mesh(selectors: Sequence[Selector], points: int, shape: Sequence[int]) -> tuple[Any, ...]:
+    """Selectors as one NumPy index: the first ``points`` of them together, the others orthogonal.
+
+    NumPy treats one index array among slices, or adjacent ones first, as we do; with more of them
+    everything becomes arrays that broadcast against each other.
+    """
+    arrays = [not isinstance(selector, slice) for selector in selectors]
+    if sum(arrays[points:]) + (points > 0) <= 1:
+        return tuple(selectors)
+    ndim = len(selectors) - points + (points > 0)
+    mesh: list[IntArray] = []
+    for number, selector in enumerate(selectors):
+        dim = 0 if number < points else number - points + (points > 0)
+        values = np.arange(*selector.indices(shape[number])) if isinstance(selector, slice) else selector
+        mesh.append(values.reshape([-1 if d == dim else 1 for d in range(ndim)]))
+    return tuple(mesh)

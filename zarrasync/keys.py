@@ -1,0 +1,101 @@
+"""Names: store keys, node paths and chunk keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+
+from zarrasync.errors import InvalidKeyError, MetadataError
+
+__all__ = ["ChunkKeyEncoding", "check_key", "check_prefix", "join", "normalize_path"]
+
+# What would leave the store, or mean something else to a file system: empty names, NUL, "." and "..".
+_DANGEROUS = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|//|^/|/$|\0|^$")
+
+
+def check_key(key: str) -> str:
+    """The key, if a store can safely hold it.
+
+    Raises:
+        InvalidKeyError: If it is empty, starts or ends with ``/``, or has an empty, ``.`` or ``..``
+            segment or a NUL character.
+    """
+    if _DANGEROUS.search(key):
+        raise InvalidKeyError(
+            f"{key!r} is not a valid store key: no empty, '.' or '..' segments, no leading or trailing '/', no NUL",
+            key=key,
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix, if it is empty or a valid key followed by ``/``.
+
+    Raises:
+        InvalidKeyError: Otherwise.
+    """
+    if prefix and not prefix.endswith("/"):
+        raise InvalidKeyError(f"{prefix!r} is not a valid prefix: it must be empty or end with '/'", key=prefix)
+    if prefix:
+        check_key(prefix[:-1])
+    return prefix
+
+
+def normalize_path(path: str) -> str:
+    """A node path without leading, trailing and doubled slashes; the root is ``""``.
+
+    Backslashes become slashes, as the v2 specification asks of logical paths.
+
+    Raises:
+        InvalidKeyError: If a segment is ``.`` or ``..`` or holds a NUL character.
+    """
+    if not path:
+        return ""
+    parts = [part for part in path.replace("\\", "/").split("/") if part]
+    normal = "/".join(parts)
+    return check_key(normal) if normal else ""
+
+
+def join(*parts: str) -> str:
+    """Join path segments, leaving out the empty ones."""
+    return "/".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkKeyEncoding:
+    """How a chunk's grid coordinates become its key, relative to the array.
+
+    Attributes:
+        name: ``"default"`` (``c/0/1``, v3), ``"v2"`` (``0.1``) or ``"glued"`` (``c0/1``, the v3 draft).
+        separator: ``"/"`` or ``"."``.
+    """
+
+    name: str = "default"
+    separator: str = "/"
+
+    def __post_init__(self) -> None:
+        if self.name not in ("default", "v2", "glued"):
+            raise MetadataError(f"unknown chunk key encoding {self.name!r}; known are 'default' and 'v2'")
+        if self.separator not in ("/", "."):
+            raise MetadataError(f"a chunk key separator is '/' or '.', found {self.separator!r}")
+
+    def _head(self, ndim: int) -> str:
+        if self.name == "default":
+            return f"c{self.separator}" if ndim else "c"
+        if self.name == "v2":
+            return "" if ndim else "0"
+        return "c"
+
+    def encode(self, coords: tuple[int, ...]) -> str:
+        """The key of one chunk."""
+        return self._head(len(coords)) + self.separator.join(map(str, coords))
+
+    def encode_grid(self, axes: Iterable[Iterable[int]]) -> list[str]:
+        """The keys of the product of coordinates per axis, last axis fastest."""
+        texts = [[str(i) for i in axis] for axis in axes]
+        head = self._head(len(texts))
+        if len(texts) == 1:
+            return [head + text for text in texts[0]]
+        return [head + self.separator.join(parts) for parts in product(*texts)]

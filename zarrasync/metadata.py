@@ -1,0 +1,160 @@
+"""The model: what an array and a group are, whatever format they are stored in.
+
+Formats translate their documents into these values and back. Nothing else in the library knows
+how a document looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
+from zarrasync.dtypes import DataType
+from zarrasync.errors import MetadataError, ShapeError
+from zarrasync.grids import Grid, regular_grid
+from zarrasync.keys import ChunkKeyEncoding
+
+__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The documents that metadata was read from, so that a rewrite keeps what the model does not say.
+
+    Attributes:
+        zarr_format: The format they are in.
+        documents: Parsed documents by store key.
+    """
+
+    zarr_format: int | str
+    documents: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class NodeMetadata:
+    """What arrays and groups share.
+
+    Attributes:
+        attributes: The user's attributes.
+        source: Where it was read from.
+    """
+
+    attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    source: Source | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+    def with_attributes(self, attributes: Mapping[str, Any]) -> NodeMetadata:
+        """A copy with other attributes."""
+        return replace(self, attributes=dict(attributes))
+
+
+@dataclass(frozen=True)
+class GroupMetadata(NodeMetadata):
+    """A group's metadata."""
+
+
+@dataclass(frozen=True)
+class ArrayMetadata(NodeMetadata):
+    """An array's metadata.
+
+    Attributes:
+        shape: The array's shape.
+        dtype: Its data type.
+        write_chunks: The shape of the stored values: of shards where there are some, of chunks otherwise.
+        keys: How a stored value's coordinates become its key.
+        codecs: The codecs of a stored value.
+        fill_value: What absent elements read as; ``None`` leaves it undefined (v2's ``null``).
+        dimension_names: A name or ``None`` per axis, if any were given.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DataType
+    write_chunks: tuple[int, ...]
+    keys: ChunkKeyEncoding
+    codecs: CodecChain
+    fill_value: Any
+    dimension_names: tuple[str | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        regular_grid(self.shape, self.write_chunks)  # complains if they do not fit
+        if self.dimension_names is not None and len(self.dimension_names) != len(self.shape):
+            raise MetadataError(
+                f"dimension_names {list(self.dimension_names)} must have one entry per axis of shape {self.shape}"
+            )
+        _ = self.chain  # complains about codecs that can not take the chunks
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid of stored values."""
+        return regular_grid(self.shape, self.write_chunks)
+
+    @cached_property
+    def read_grid(self) -> Grid:
+        """The grid of the smallest parts that can be read alone."""
+        return regular_grid(self.shape, self.chunks)
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The shape of the smallest part that can be read alone: inner chunks where there are shards."""
+        sharding = self._sharding
+        if sharding is None:
+            return self.write_chunks
+        shape = self.write_chunks
+        order = list(range(len(shape)))
+        for codec in self.codecs.array_array:
+            if codec.permutation is not None:
+                order = [order[axis] for axis in codec.permutation]
+        return tuple(sharding.chunk_shape[order.index(axis)] for axis in range(len(shape)))
+
+    @property
+    def shards(self) -> tuple[int, ...] | None:
+        """The shape of shards, if the array has them."""
+        return None if self._sharding is None else self.write_chunks
+
+    @property
+    def _sharding(self) -> ShardingCodec | None:
+        maker = self.codecs.array_bytes
+        return maker if isinstance(maker, ShardingCodec) else None
+
+    @cached_property
+    def chain(self) -> BoundChain:
+        """The codecs bound to a stored value's shape."""
+        return self.codecs.bind(self.spec)
+
+    @property
+    def spec(self) -> ArraySpec:
+        """What the codecs get."""
+        fill = np.zeros((), self.dtype.numpy)[()] if self.fill_value is None else self.fill_value
+        if self.fill_value is None and self.dtype.is_variable:
+            fill = self.dtype.default_fill()
+        return ArraySpec(self.write_chunks, self.dtype, fill)
+
+    def with_shape(self, shape: tuple[int, ...]) -> ArrayMetadata:
+        """A copy with another shape.
+
+        Raises:
+            ShapeError: If it has another number of axes or a negative size.
+        """
+        if len(shape) != self.ndim or any(n < 0 for n in shape):
+            raise ShapeError(
+                f"an array of shape {self.shape} can not be resized to {shape}: "
+                f"it needs {self.ndim} sizes, none of them negative",
+                found=shape,
+                wanted=self.shape,
+            )
+        return replace(self, shape=shape)

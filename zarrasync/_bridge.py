@@ -1,0 +1,161 @@
+"""From synchronous code into the async core, and back with the result.
+
+Blocking stores are driven on the calling thread. For the others one daemon thread runs an event
+loop; a call is submitted to it and waited for, also from inside a running loop (Jupyter), from many
+threads at once and after a fork. Ctrl-C cancels the work before it is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+from zarrasync._runtime import BLOCKED_LOOP, drive
+
+__all__ = ["iterate", "run"]
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """The event loop in its own thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.pid = os.getpid()
+        self.thread = threading.Thread(target=self._run, name="zarrasync-loop", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> tuple[Future[T], threading.Event]:
+        """Start a coroutine on the loop, in the caller's context.
+
+        Returns:
+            Its result (cancelling that cancels the coroutine), and what is set once it has ended.
+        """
+        result: Future[T] = Future()
+        ended = threading.Event()
+        context = copy_context()
+        with contextlib.suppress(RuntimeError):
+            context.run(BLOCKED_LOOP.set, asyncio.get_running_loop())
+
+        def start() -> None:
+            task = self.loop.create_task(coroutine, context=context)
+            task.add_done_callback(finish)
+            result.add_done_callback(lambda done: done.cancelled() and self.loop.call_soon_threadsafe(task.cancel))
+
+        def finish(task: asyncio.Task[T]) -> None:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            with contextlib.suppress(InvalidStateError):  # the caller has just cancelled
+                if error is not None:
+                    result.set_exception(error)
+                else:
+                    result.set_result(task.result())
+            ended.set()
+
+        self.loop.call_soon_threadsafe(start)
+        return result, ended
+
+    def stop(self) -> None:
+        """End the loop after its clients are closed."""
+        if self.pid != os.getpid() or not self.thread.is_alive():
+            return
+        closing = asyncio.run_coroutine_threadsafe(self.loop.shutdown_asyncgens(), self.loop)
+        with contextlib.suppress(Exception):
+            closing.result(5)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(5)
+        if not self.thread.is_alive():
+            self.loop.close()
+
+
+_current: _Loop | None = None
+_lock = threading.Lock()
+
+
+def _get() -> _Loop:
+    global _current
+    with _lock:
+        if _current is None or _current.pid != os.getpid():
+            _current = _Loop()
+        return _current
+
+
+def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
+    """Run a coroutine to its end from synchronous code.
+
+    Args:
+        coroutine: What to run.
+        blocking: Whether it touches blocking stores only, and so can be driven here.
+
+    Raises:
+        RuntimeError: When called on the library's own loop thread.
+    """
+    if blocking:
+        return drive(coroutine)
+    bridge = _get()
+    if threading.current_thread() is bridge.thread:
+        coroutine.close()
+        raise RuntimeError("a synchronous call was made inside zarrasync's own event loop; use the async API there")
+    return _wait(bridge, coroutine)
+
+
+def _wait(bridge: _Loop, coroutine: Coroutine[Any, Any, T]) -> T:
+    future, ended = bridge.submit(coroutine)
+    try:
+        return future.result()
+    except BaseException:
+        if not future.done():  # Ctrl-C here, not an error there: stop the work, then pass it on
+            future.cancel()
+            ended.wait()
+        raise
+
+
+def iterate(source: AsyncIterator[T], *, blocking: bool) -> Iterator[T]:
+    """Step through an async iterator from synchronous code; closes it when the loop over it ends."""
+
+    async def step() -> tuple[bool, T | None]:
+        try:
+            return True, await anext(source)
+        except StopAsyncIteration:
+            return False, None
+
+    async def close() -> None:
+        aclose = getattr(source, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+    try:
+        while True:
+            more, item = run(step(), blocking=blocking)
+            if not more:
+                return
+            yield item  # type: ignore[misc]  # it is a T where there is more
+    finally:
+        run(close(), blocking=blocking)
+
+
+def _stop() -> None:
+    if _current is not None:
+        _current.stop()
+
+
+def _after_fork() -> None:
+    """A child has neither its parent's loop thread nor a right to its lock."""
+    global _current, _lock
+    _current, _lock = None, threading.Lock()
+
+
+atexit.register(_stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,422 @@
+"""Where work runs and who waits for whom: drivers, worker threads, gates, key locks, loop clients.
+
+A coroutine of this library runs in one of two ways. On an event loop it suspends as usual. *Driven*,
+it runs on the calling thread and never suspends: everything it awaits finishes at once or blocks
+that thread. Which way is said by who starts it (``drive`` or a loop) and never guessed from whether
+a loop happens to run in the thread: in Jupyter one always does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from zarrasync import config
+
+__all__ = [
+    "BLOCKED_LOOP",
+    "Cancel",
+    "Gate",
+    "KeyLock",
+    "PerLoop",
+    "budget",
+    "cancel_flag",
+    "codec_pool",
+    "drive",
+    "driven",
+    "in_worker",
+]
+
+T = TypeVar("T")
+
+# ------------------------------------------------------------------ driving
+
+
+class _Thread(threading.local):
+    driving = 0
+
+
+_thread = _Thread()
+
+
+def driven() -> bool:
+    """Whether the code that asks runs on a driven coroutine, so that it may and must block."""
+    return _thread.driving > 0
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, here and now."""
+    _thread.driving += 1
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # typeshed has no type for it
+    finally:
+        _thread.driving -= 1
+    coroutine.close()
+    raise RuntimeError("a store that calls itself blocking waited for an event loop; set its `blocking` to False")
+
+
+# ------------------------------------------------------------------ worker threads
+
+_pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
+_pools_lock = threading.Lock()
+
+
+def _pool(name: str, size: int) -> ThreadPoolExecutor:
+    with _pools_lock:
+        pool = _pools.get((name, size))
+        if pool is None:
+            pool = _pools[name, size] = ThreadPoolExecutor(size, thread_name_prefix=f"zarrasync-{name}")
+        return pool
+
+
+def codec_pool(settings: config.Config) -> ThreadPoolExecutor:
+    """The threads that decode and encode. Their jobs never wait for a gate, so they always get done."""
+    return _pool("codec", settings.pool_size)
+
+
+class Cancel:
+    """A flag that jobs look at between chunks."""
+
+    __slots__ = ("set",)
+
+    def __init__(self) -> None:
+        self.set = False
+
+
+_cancel: ContextVar[Cancel | None] = ContextVar("zarrasync_cancel", default=None)
+
+
+def cancel_flag() -> Cancel:
+    """The flag of the call that this code belongs to (a new one outside of any)."""
+    return _cancel.get() or Cancel()
+
+
+async def in_worker(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine of blocking work driven: here if this is driven already, else on a worker thread.
+
+    Cancelling the caller sets the work's cancel flag and waits until the work has noticed, so that
+    nothing writes into the caller's memory afterwards.
+    """
+    if driven():
+        return await make()
+    flag = Cancel()
+    context = copy_context()
+    context.run(_cancel.set, flag)
+    pool = _pool("io", max(8, 2 * config.get().pool_size))
+    future = asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(lambda: drive(make())))
+    return await finish(future, flag)
+
+
+async def finish(future: asyncio.Future[T], flag: Cancel) -> T:
+    """Await a job on another thread; on cancellation stop it through its flag and wait for its end."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        flag.set = True
+        while not future.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()  # seen, though nobody will hear of it
+        raise
+
+
+# ------------------------------------------------------------------ gates
+
+BLOCKED_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("zarrasync_blocked_loop", default=None)
+"""The loop whose thread stands still until the present call returns, if a sync call was made there."""
+
+
+class _Waiter:
+    __slots__ = ("_event", "_future", "_loop", "amount", "granted", "holder")
+
+    def __init__(self, amount: int) -> None:
+        self.amount, self.granted = amount, False
+        self._event: threading.Event | None = None
+        self._future: asyncio.Future[None] | None = None
+        if driven():
+            self._event = threading.Event()
+        else:
+            self._loop = asyncio.get_running_loop()
+            self._future = self._loop.create_future()
+
+    def wake(self) -> bool:
+        """Let the waiter through; ``False`` if its loop is gone."""
+        self.granted = True
+        if self._event is not None:
+            self._event.set()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._wake_future)
+        except RuntimeError:
+            return False
+        return True
+
+    def _wake_future(self) -> None:
+        assert self._future is not None
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        if self._event is not None:
+            self._event.wait()
+        else:
+            assert self._future is not None
+            await self._future
+
+
+class Gate:
+    """A counter that lets through what fits, first come first served, across threads and loops.
+
+    Who asks for more than the whole capacity is let through alone. A call that a blocked loop waits for
+    is never kept waiting: those it would wait for may be tasks of that loop.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._reset()
+        _gates.add(self)
+
+    def _reset(self) -> None:
+        self._free = self.capacity
+        self._waiters: deque[_Waiter] = deque()
+        self._lock = threading.Lock()
+
+    def try_acquire(self, amount: int = 1) -> bool:
+        """Take if nobody has to wait for it."""
+        amount = min(amount, self.capacity)
+        with self._lock:
+            if self._waiters or self._free < amount:
+                return False
+            self._free -= amount
+            return True
+
+    async def acquire(self, amount: int = 1) -> None:
+        """Take, waiting until it fits."""
+        amount = min(amount, self.capacity)
+        with self._lock:
+            if (not self._waiters and self._free >= amount) or BLOCKED_LOOP.get() is not None:
+                self._free -= amount
+                return
+            waiter = _Waiter(amount)
+            self._waiters.append(waiter)
+        try:
+            await waiter.wait()
+        except BaseException:
+            with self._lock:
+                if waiter.granted:
+                    self._free += amount
+                else:
+                    self._waiters.remove(waiter)
+                self._wake()
+            raise
+
+    def release(self, amount: int = 1) -> None:
+        """Give back what was taken."""
+        with self._lock:
+            self._free += min(amount, self.capacity)
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._waiters and self._waiters[0].amount <= self._free:
+            waiter = self._waiters.popleft()
+            if waiter.wake():
+                self._free -= waiter.amount
+
+    @property
+    def free(self) -> int:
+        """What can be taken now."""
+        return self._free
+
+
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+_budgets: dict[int, Gate] = {}
+
+
+def budget(settings: config.Config) -> Gate:
+    """The process-wide gate of bytes in flight."""
+    return _shared(_budgets, settings.memory_budget)
+
+
+_shared_lock = threading.Lock()
+
+
+def _shared(gates: dict[int, Gate], capacity: int) -> Gate:
+    with _shared_lock:
+        if capacity not in gates:
+            gates[capacity] = Gate(capacity)
+        return gates[capacity]
+
+
+_limiters: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
+
+
+def limiter(identity: Hashable, capacity: int) -> Gate:
+    """The gate of requests in flight to one store, shared by all who opened it."""
+    with _shared_lock:
+        gate = _limiters.get((identity, capacity))
+        if gate is None:
+            gate = _limiters[identity, capacity] = Gate(capacity)
+        return gate
+
+
+# ------------------------------------------------------------------ key locks
+
+
+class KeyLock:
+    """A lock on one stored value, for all tasks, threads and loops of the process.
+
+    An async context manager. Two opens of the same data share it, as its identity is physical (real
+    path; endpoint, bucket and key).
+
+    Raises:
+        RuntimeError: On entering, if a task of a loop that is blocked by this very call holds the lock.
+    """
+
+    __slots__ = ("_entry", "_identity")
+
+    def __init__(self, identity: Hashable) -> None:
+        self._identity = identity
+
+    async def __aenter__(self) -> None:
+        with _keys_lock:
+            entry = _keys.get(self._identity)
+            if entry is None:
+                entry = _keys[self._identity] = _KeyEntry()
+            entry.users += 1
+        self._entry = entry
+        blocked = BLOCKED_LOOP.get()
+        if blocked is not None and not entry.gate.try_acquire():
+            if entry.holder is blocked:
+                self._leave()
+                raise RuntimeError(
+                    "a synchronous write would wait for an asynchronous one of the event loop that it blocks; "
+                    "await the other write first, or make this one asynchronous too"
+                )
+            token = BLOCKED_LOOP.set(None)
+            try:
+                await self._acquire(entry)
+            finally:
+                BLOCKED_LOOP.reset(token)
+        elif blocked is None:
+            await self._acquire(entry)
+        entry.holder = None if driven() else asyncio.get_running_loop()
+
+    async def _acquire(self, entry: _KeyEntry) -> None:
+        try:
+            await entry.gate.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entry.holder = None
+        self._entry.gate.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        with _keys_lock:
+            self._entry.users -= 1
+            if not self._entry.users:
+                _keys.pop(self._identity, None)
+
+
+class _KeyEntry:
+    __slots__ = ("gate", "holder", "users")
+
+    def __init__(self) -> None:
+        self.gate, self.users = Gate(1), 0
+        self.holder: asyncio.AbstractEventLoop | None = None
+
+
+_keys: dict[Hashable, _KeyEntry] = {}
+_keys_lock = threading.Lock()
+
+# ------------------------------------------------------------------ clients per event loop
+
+
+class PerLoop(Generic[T]):
+    """A client per event loop, made on first use and closed with the loop.
+
+    Each client is guarded by an async generator that the loop knows of: ``shutdown_asyncgens``, which
+    ``asyncio.run`` calls before it closes the loop, ends the generator, and that closes the client.
+
+    Args:
+        make: Makes a client for the running loop.
+        close: Closes one.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[T]], close: Callable[[T], Awaitable[None]]) -> None:
+        self._make, self._close = make, close
+        self._pid = os.getpid()
+        self._entries: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[asyncio.Future[T], Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def get(self) -> T:
+        """The running loop's client."""
+        if self._pid != os.getpid():  # a forked child must not touch its parent's connections
+            self._entries, self._pid = weakref.WeakKeyDictionary(), os.getpid()
+        loop = asyncio.get_running_loop()
+        entry = self._entries.get(loop)
+        if entry is not None:
+            return await asyncio.shield(entry[0])
+        future: asyncio.Future[T] = loop.create_future()
+        guard = self._guard(loop)
+        self._entries[loop] = future, guard
+        try:
+            client = await self._make()
+            await guard.__anext__()
+        except BaseException as error:
+            self._entries.pop(loop, None)
+            future.set_exception(error if isinstance(error, Exception) else RuntimeError("client setup was cancelled"))
+            future.exception()
+            raise
+        future.set_result(client)
+        return client
+
+    async def _guard(self, loop: asyncio.AbstractEventLoop) -> Any:
+        try:
+            yield
+        finally:
+            entry = self._entries.pop(loop, None)
+            if entry is not None and entry[0].done() and not entry[0].exception():
+                await self._close(entry[0].result())
+
+    async def close(self) -> None:
+        """Close the running loop's client, if there is one."""
+        entry = self._entries.get(asyncio.get_running_loop())
+        if entry is not None:
+            await asyncio.shield(entry[0])
+            await entry[1].aclose()
+
+
+# ------------------------------------------------------------------ fork
+
+
+def _after_fork() -> None:
+    """In a forked child no other thread exists: pools are gone, and what they held is free."""
+    global _pools_lock, _shared_lock, _keys_lock
+    _pools_lock, _shared_lock, _keys_lock = threading.Lock(), threading.Lock(), threading.Lock()
+    _pools.clear()
+    _keys.clear()
+    _thread.driving = 0
+    for gate in list(_gates):
+        gate._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

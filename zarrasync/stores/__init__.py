@@ -1,0 +1,76 @@
+"""Stores: where values live. ``resolve`` makes one of whatever users give."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
+from zarrasync.stores.fsspec import FsspecStore
+from zarrasync.stores.local import LocalStore
+from zarrasync.stores.memory import MemoryStore
+from zarrasync.stores.wrappers import CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
+
+__all__ = [
+    "ABSENT",
+    "CountingStore",
+    "Counts",
+    "FsspecStore",
+    "Listing",
+    "LocalStore",
+    "MemoryStore",
+    "PrefixStore",
+    "ReadOnlyStore",
+    "Request",
+    "Store",
+    "StoreLike",
+    "Value",
+    "WrapperStore",
+    "resolve",
+]
+
+StoreLike: TypeAlias = Any
+"""A store, a path, a URL, a mapping, or an fsspec filesystem or mapper."""
+
+
+def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) -> Store:
+    """A store of whatever stands for one. Does no IO.
+
+    Args:
+        store: A ``Store``; a path; a URL (any that fsspec knows, also chained ones); a mutable mapping;
+            an fsspec mapper or path object (anything with ``fs`` and ``path``, or ``fs`` and ``root``); or an
+            fsspec filesystem (its root). ``None`` is a new store in memory.
+        storage_options: Options for the filesystem of a URL.
+
+    Raises:
+        TypeError: If it is none of these, or options are given for something that takes none.
+        ValueError: If no filesystem is known for a URL's protocol.
+    """
+    if isinstance(store, str) and ("://" in store or "::" in store):
+        if store.startswith("file://") and not storage_options:
+            return LocalStore(unquote(urlsplit(store).path))
+        return FsspecStore.from_url(store, storage_options)
+    if storage_options:
+        raise TypeError(f"storage_options are for URLs; {store!r} is not one")
+    if store is None:
+        return MemoryStore()
+    if isinstance(store, Store):
+        return store
+    if isinstance(store, str | Path):
+        return LocalStore(store)
+    fs = getattr(store, "fs", None)
+    if fs is not None and hasattr(fs, "async_impl"):
+        return FsspecStore(fs, getattr(store, "root", None) or getattr(store, "path", ""))
+    if isinstance(store, MutableMapping):
+        return MemoryStore(store)
+    if hasattr(store, "async_impl"):
+        return FsspecStore(store)
+    if isinstance(store, os.PathLike):
+        return LocalStore(store)
+    raise TypeError(
+        f"{type(store).__name__} is not a store: give a Store, a path, a URL, a mutable mapping, "
+        "or an fsspec filesystem or mapper"
+    )

@@ -1,0 +1,298 @@
+"""What a store is: values under keys, in the words of the Zarr specification.
+
+Underneath the specification's operations lie two that carry what an engine needs. ``fetch`` gets a
+batch of values or parts of them, counted from the start or from the end, with their versions.
+``put`` stores a value, if asked only when its version is still the expected one. A store implements
+these, and what it can of erasing and listing; everything else has a fallback here.
+
+Rules that hold for every store and are tested on each:
+
+* An absent key is ``None``. Everything else that goes wrong is a ``StoreError``.
+* A range is clipped to the value, as slicing does: past the end there are no bytes.
+* A value is stored whole or not at all.
+* Coroutines of a *blocking* store never suspend; the engine runs them on threads.
+"""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, TypeVar
+
+from zarrasync import _bridge
+from zarrasync._runtime import Gate, KeyLock, limiter
+from zarrasync.codecs.base import Buffer
+from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.keys import check_key, check_prefix
+
+__all__ = ["ABSENT", "Listing", "Request", "Store", "Value"]
+
+
+class Request(NamedTuple):
+    """A value or a part of it to fetch.
+
+    Attributes:
+        key: The key.
+        start: The first byte.
+        length: The number of bytes; ``None`` for all that follow.
+        suffix: Whether to get the last ``length`` bytes instead.
+        into: Memory the store may put the bytes into, if they fit; it need not.
+    """
+
+    key: str
+    start: int = 0
+    length: int | None = None
+    suffix: bool = False
+    into: memoryview | None = None
+
+
+class Value(NamedTuple):
+    """What was fetched.
+
+    Attributes:
+        data: The bytes.
+        version: What tells this value from later ones, where the store has such a thing and was asked.
+        size: The size of the whole value, where known.
+    """
+
+    data: Buffer
+    version: object = None
+    size: int | None = None
+
+
+class Listing(NamedTuple):
+    """What lies directly under a prefix.
+
+    Attributes:
+        keys: Keys, in full.
+        prefixes: Longer prefixes, in full, each ending with ``/``.
+    """
+
+    keys: tuple[str, ...]
+    prefixes: tuple[str, ...]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+"""The version of a value that does not exist: ``put(..., if_version=ABSENT)`` creates only."""
+
+S = TypeVar("S", bound="Store")
+
+
+class Store(ABC):
+    """A store. Subclasses are readable, writeable and listable as they say.
+
+    Attributes:
+        readable: Whether values can be fetched.
+        writeable: Whether values can be stored and erased.
+        listable: Whether keys can be listed.
+        conditional: Whether ``put`` can compare versions.
+        blocking: Whether coroutines never suspend and must not run on an event loop.
+        concurrency: Requests in flight that suit the store.
+    """
+
+    readable: bool = True
+    writeable: bool = True
+    listable: bool = True
+    conditional: bool = False
+    blocking: bool = False
+    concurrency: int = 64
+
+    # -------------------------------------------------------------- what a store implements
+
+    @property
+    @abstractmethod
+    def identity(self) -> Hashable:
+        """What is equal for two stores on the same data; used for locks and limits."""
+
+    @abstractmethod
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        """Get values or parts of them, in the order asked; ``None`` for an absent key.
+
+        Args:
+            requests: What to get. Keys are valid; callers check those that users give.
+            versions: Whether versions and sizes are wanted even where they cost something.
+
+        Raises:
+            StoreError: If a value could not be got for any reason but its absence.
+        """
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        """Store a value, whole or not at all.
+
+        Args:
+            key: A valid key.
+            data: The bytes; not kept after the call returns.
+            if_version: Store only if the value's version is this one, or ``ABSENT``.
+
+        Returns:
+            The new version, where the store has such a thing.
+
+        Raises:
+            WriteConflictError: If the version is another one.
+            UnsupportedOperation: If the store can not write, or not compare.
+            StoreError: If it failed.
+        """
+        raise self._unable("write")
+
+    async def erase(self, key: str) -> None:
+        """Erase a value; an absent one is no error.
+
+        Raises:
+            StoreError: If it failed.
+        """
+        raise self._unable("erase")
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        """All keys that begin with a prefix (which is empty or ends with ``/``), in no particular order.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        raise self._unable("list")
+
+    # -------------------------------------------------------------- the specification's words
+
+    async def get(self, key: str) -> bytes | None:
+        """The value of a key, or ``None``."""
+        (value,) = await self.fetch([Request(check_key(key))])
+        return None if value is None else bytes(value.data)
+
+    async def get_partial_values(
+        self, key_ranges: Iterable[tuple[str, tuple[int, int | None]]]
+    ) -> builtins.list[bytes | None]:
+        """Parts of values: ``(key, (start, length))`` pairs, a length of ``None`` meaning to the end.
+
+        A negative start counts from the end and takes everything from there, as ``value[start:]`` does.
+        """
+        requests = []
+        for key, (start, length) in key_ranges:
+            check_key(key)
+            if start < 0:
+                if length is not None:
+                    raise ValueError("a range from the end has no length: use (-n, None)")
+                requests.append(Request(key, 0, -start, True))
+            elif length is not None and length < 0:
+                raise ValueError(f"a range has a length of at least 0, found {length}")
+            else:
+                requests.append(Request(key, start, length))
+        return [None if value is None else bytes(value.data) for value in await self.fetch(requests)]
+
+    async def exists(self, key: str) -> bool:
+        """Whether a key has a value."""
+        (value,) = await self.fetch([Request(check_key(key), 0, 1)])
+        return value is not None
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Store a value."""
+        await self.put(check_key(key), value)
+
+    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
+        """Replace parts of values: ``(key, start, bytes)`` triples that do not overlap.
+
+        A value grows as needed, zeros filling a gap. Without a capability of its own a store reads,
+        changes and writes each value whole, under a lock that holds within the process.
+        """
+        changes: dict[str, builtins.list[tuple[int, Buffer]]] = {}
+        for key, start, value in key_start_values:
+            if start < 0:
+                raise ValueError(f"a part starts at 0 or later, found {start}")
+            changes.setdefault(check_key(key), []).append((start, value))
+        for key, parts in changes.items():
+            async with self.lock(key):
+                (old,) = await self.fetch([Request(key)])
+                data = bytearray() if old is None else bytearray(old.data)
+                for start, value in parts:
+                    data.extend(bytes(max(0, start + len(value) - len(data))))
+                    data[start : start + len(value)] = bytes(value)
+                await self.put(key, data)
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        """Erase many values."""
+        for key in keys:
+            await self.erase(key)
+
+    async def erase_prefix(self, prefix: str) -> None:
+        """Erase all values whose keys begin with a prefix."""
+        await self.erase_values(await self.list_prefix(check_prefix(prefix)))
+
+    async def list(self) -> builtins.list[str]:
+        """All keys."""
+        return await self.list_prefix("")
+
+    async def list_dir(self, prefix: str) -> Listing:
+        """What lies directly under a prefix."""
+        check_prefix(prefix)
+        keys, prefixes = [], set()
+        for key in await self.list_prefix(prefix):
+            name, slash, _ = key[len(prefix) :].partition("/")
+            if slash:
+                prefixes.add(f"{prefix}{name}/")
+            else:
+                keys.append(key)
+        return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
+
+    # -------------------------------------------------------------- around it
+
+    def lock(self, key: str) -> KeyLock:
+        """The process-wide lock on a value."""
+        return KeyLock((self.identity, key))
+
+    def limiter(self, capacity: int = 0) -> Gate:
+        """The gate of requests in flight, shared by all who opened the same data."""
+        return limiter(self.identity, capacity or self.concurrency)
+
+    def _unable(self, verb: str) -> UnsupportedOperation:
+        return UnsupportedOperation(f"{self!r} can not {verb}")
+
+    async def close(self) -> None:
+        """Let go of connections that this store made; a later call makes new ones."""
+
+    async def __aenter__(self: S) -> S:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _bridge.run(self.close(), blocking=self.blocking)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Store) and type(other) is type(self) and other.identity == self.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+
+def clip(data: Any, request: Request) -> Any:
+    """The part of a whole value that a request asks for."""
+    if request.suffix:
+        assert request.length is not None
+        return data[max(0, len(data) - request.length) :]
+    if request.length is None:
+        return data[request.start :] if request.start else data
+    return data[request.start : request.start + request.length]
+
+
+def store_error(error: Exception, key: str, verb: str) -> StoreError:
+    """An error of a backend as ours; says what was tried on which key."""
+    kind = type(error).__name__
+    return StoreError(f"could not {verb} {key!r}: {kind}: {error}", key=key)
+
+

@@ -1,0 +1,284 @@
+"""A store on any fsspec filesystem.
+
+Asynchronous filesystems (s3, gs, az, http, …) get an instance per event loop, made from the
+configuration of the one that was given; blocking ones are used as they are, on threads. Listings
+of an fsspec filesystem's directory cache are never used: they go stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from zarrasync import config
+from zarrasync._runtime import PerLoop
+from zarrasync.codecs.base import Buffer
+from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.keys import check_prefix
+from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, clip, store_error
+
+__all__ = ["FsspecStore"]
+
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
+_BULK = 1000
+"""Keys that one S3 DeleteObjects request takes."""
+
+
+class FsspecStore(Store):
+    """Files of an fsspec filesystem under a path.
+
+    Args:
+        fs: The filesystem.
+        path: The path inside it.
+        concurrency: Requests in flight at the most.
+    """
+
+    def __init__(self, fs: Any, path: str = "", *, concurrency: int = 0) -> None:
+        self._template = fs
+        self.path = str(fs._strip_protocol(path)).rstrip("/")
+        self.blocking = not fs.async_impl
+        protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+        self.protocol = protocol
+        self.writeable = protocol not in _READ_ONLY
+        self.listable = protocol not in ("http", "https", "data")
+        self.concurrency = concurrency or config.get().concurrency or (16 if self.blocking else 128)
+        self._clients: PerLoop[Any] = PerLoop(self._make_client, _close_client)
+
+    @classmethod
+    def from_url(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> FsspecStore:
+        """The store of a URL, with fsspec's ``storage_options``.
+
+        Raises:
+            ValueError: If no filesystem is known for the URL's protocol.
+            ImportError: If the filesystem needs a package that is not installed; says which.
+        """
+        from fsspec.core import url_to_fs
+
+        options = dict(storage_options or {})
+        concurrency = int(options.pop("concurrency", 0) or config.get().concurrency)
+        if "::" not in url:
+            options.setdefault("use_listings_cache", False)
+            if url.startswith(("s3://", "s3a://")):
+                # botocore keeps ten connections unless told otherwise, however many requests there are.
+                extra = dict(options.get("config_kwargs") or {})
+                extra.setdefault("max_pool_connections", concurrency or 128)
+                options["config_kwargs"] = extra
+        fs, path = url_to_fs(url, **options)
+        return cls(fs, path, concurrency=concurrency)
+
+    @property
+    def identity(self) -> Hashable:
+        options = self._template.storage_options
+        endpoint = options.get("endpoint_url") or (options.get("client_kwargs") or {}).get("endpoint_url")
+        return (self.protocol, str(endpoint), self.path)
+
+    def __repr__(self) -> str:
+        path = self.path.partition("?")[0]  # a query may hold a signature
+        return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_clients"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._clients = PerLoop(self._make_client, _close_client)
+
+    # -------------------------------------------------------------- clients
+
+    async def _make_client(self) -> Any:
+        known = self._template
+        options = {**known.storage_options, "asynchronous": True, "skip_instance_cache": True}
+        fs = type(known)(*known.storage_args, **{**options, "loop": asyncio.get_running_loop()})
+        start = getattr(fs, "set_session", None) or getattr(fs, "_set_session", None)
+        if start is not None:
+            await start()
+        return fs
+
+    async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call a filesystem operation: a method on a blocking one, under the limiter on others."""
+        if self.blocking:
+            return getattr(self._template, name)(*args, **options)
+        fs = await self._clients.get()
+        gate = self.limiter()
+        await gate.acquire()
+        try:
+            return await getattr(fs, f"_{name}")(*args, **options)
+        finally:
+            gate.release()
+
+    async def _each(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> builtins.list[Any]:
+        """Make calls side by side; the first failure cancels the others."""
+        if len(calls) == 1 or self.blocking:
+            return [await call() for call in calls]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_coroutine(call)) for call in calls]
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+        return [task.result() for task in tasks]
+
+    async def close(self) -> None:
+        if not self.blocking:
+            await self._clients.close()
+
+    def _full(self, key: str) -> str:
+        return f"{self.path}/{key}" if self.path else key
+
+    # -------------------------------------------------------------- reading
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        def one(request: Request) -> Callable[[], Awaitable[Value | None]]:
+            return lambda: self._fetch_one(request)
+
+        return await self._each([one(request) for request in requests])
+
+    async def _fetch_one(self, request: Request) -> Value | None:
+        path, options = self._full(request.key), dict(self._read_options())
+        length = None if request.length is None else max(request.length, 1)  # no server gives nothing
+        if request.suffix:
+            options.update(start=-(length or 1), end=None)
+        elif length is not None or request.start:
+            options.update(start=request.start, end=None if length is None else request.start + length)
+        ranged = "start" in options
+        try:
+            data = await self._call("cat_file", path, **options)
+        except _MISSING:
+            return None
+        except Exception as error:
+            if ranged and _past_end(error):
+                return await self._past_end(request, error)
+            raise store_error(error, request.key, "read") from error
+        if length is not None and len(data) > length:
+            return Value(clip(data, request))  # the server ignored the range and sent everything
+        return Value(data if request.length is None or len(data) <= request.length else data[: request.length])
+
+    def _read_options(self) -> Mapping[str, Any]:
+        # s3fs would otherwise ask for the size first and cut the value into parts.
+        wants = "max_concurrency" in inspect.signature(type(self._template)._cat_file).parameters if not self.blocking else False
+        return {"max_concurrency": 1} if wants else {}
+
+    async def _past_end(self, request: Request, error: Exception) -> Value | None:
+        """Bytes past the end are none; a server says so with an error that it may also use otherwise."""
+        try:
+            size = (await self._call("info", self._full(request.key)))["size"]
+        except _MISSING:
+            return None
+        except Exception as other:
+            raise store_error(other, request.key, "read") from other
+        if size is not None and (request.start >= size or (request.suffix and size == 0)):
+            return Value(b"", size=size)
+        raise store_error(error, request.key, "read") from error
+
+    # -------------------------------------------------------------- writing
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        if not self.writeable:
+            raise self._unable("write")
+        options = {}
+        if if_version is ABSENT and "mode" in inspect.signature(type(self._template).pipe_file).parameters:
+            options["mode"] = "create"
+        elif if_version is not None:
+            raise self._unable("compare versions")
+        value = data if isinstance(data, bytes) else bytes(data)
+        try:
+            if self.blocking:
+                self._template.makedirs(self._full(key).rpartition("/")[0], exist_ok=True)
+            await self._call("pipe_file", self._full(key), value, **options)
+        except FileExistsError as error:
+            raise WriteConflictError(f"{key!r} exists already", key=key) from error
+        except Exception as error:
+            raise store_error(error, key, "write") from error
+        return None
+
+    async def erase(self, key: str) -> None:
+        if not self.writeable:
+            raise self._unable("erase")
+        try:
+            await self._call("rm_file", self._full(key))
+        except _MISSING:
+            pass
+        except Exception as error:
+            raise store_error(error, key, "erase") from error
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        if not hasattr(self._template, "_bulk_delete"):
+            await self._each([lambda key=key: self.erase(key) for key in keys])  # type: ignore[misc]  # bound early
+            return
+        parts = [keys[start : start + _BULK] for start in range(0, len(keys), _BULK)]
+        await self._each([lambda part=part: self._erase_bulk(part) for part in parts])  # type: ignore[misc]  # likewise
+
+    async def _erase_bulk(self, keys: Sequence[str]) -> None:
+        """One S3 request for many keys; unlike s3fs's own it looks at the errors in the answer."""
+        bucket, _, prefix = self.path.partition("/")
+        objects = [{"Key": f"{prefix}/{key}" if prefix else key} for key in keys]
+        try:
+            answer = await self._call(
+                "call_s3", "delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True}
+            )
+        except Exception as error:
+            raise store_error(error, keys[0], "erase") from error
+        for failed in answer.get("Errors", ()):
+            raise StoreError(f"could not erase {failed.get('Key')!r}: {failed.get('Message')}", key=str(failed.get("Key")))
+
+    # -------------------------------------------------------------- listing
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        found = await self._list(check_prefix(prefix), "find")
+        start = len(self.path) + 1 if self.path else 0
+        return [name[start:] for name in found]
+
+    async def list_dir(self, prefix: str) -> Listing:
+        found = await self._list(check_prefix(prefix), "ls")
+        start = len(self.path) + 1 if self.path else 0
+        keys, prefixes = [], []
+        for entry in found:
+            name = entry["name"].rstrip("/")[start:]
+            if not name.startswith(prefix) or name == prefix.rstrip("/"):
+                continue
+            if entry["type"] == "directory":
+                prefixes.append(f"{name}/")
+            else:
+                keys.append(name)
+        return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
+
+    async def _list(self, prefix: str, operation: str) -> Any:
+        if not self.listable:
+            raise self._unable("list (a web server has no listing; open nodes by their paths)")
+        path = self._full(prefix.rstrip("/")) if prefix else self.path
+        options: dict[str, Any] = {"detail": operation == "ls"}
+        if operation == "ls" and not self.blocking:
+            options["refresh"] = True
+        try:
+            return await self._call(operation, path, **options)
+        except _MISSING:
+            return []
+        except Exception as error:
+            raise store_error(error, prefix, "list") from error
+
+
+async def _coroutine(call: Callable[[], Awaitable[Any]]) -> Any:
+    return await call()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first failure of side-by-side calls, as if it had been the only call."""
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _past_end(error: Exception) -> bool:
+    """Whether an error may mean that a range begins past the end (HTTP 416)."""
+    status = getattr(error, "status", None) or getattr(error, "code", None)
+    text = f"{error} {error.__cause__}"
+    return status == 416 or "InvalidRange" in text or "416" in text or "not satisfiable" in text.lower()
+
+
+async def _close_client(fs: Any) -> None:
+    session = getattr(fs, "_s3", None) or getattr(fs, "_session", None)
+    if session is not None:
+        await session.close()

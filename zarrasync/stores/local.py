@@ -1,0 +1,257 @@
+"""A store of local files."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import itertools
+import os
+import shutil
+import threading
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+
+from zarrasync import config
+from zarrasync.codecs.base import Buffer
+from zarrasync.errors import WriteConflictError
+from zarrasync.keys import check_prefix
+from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error
+
+__all__ = ["LocalStore"]
+
+_PARTIAL = ".zarrasync-partial"
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_counter = itertools.count()
+_conditional = threading.Lock()
+_readv = getattr(os, "readv", None)
+
+
+class LocalStore(Store):
+    """Files under a directory; a key is a path relative to it.
+
+    A value gets its name in one step after it is complete (temporary file, then rename), so a reader
+    or a crash never sees half of one. Conditional writes hold among the threads of a process;
+    creating (``if_version=ABSENT``) holds among processes too.
+
+    Args:
+        root: The directory. It is made when the first value is written.
+        fsync: Flush each file to the disk before it gets its name.
+    """
+
+    blocking = True
+    conditional = True
+    concurrency = 16
+
+    def __init__(self, root: str | os.PathLike[str], *, fsync: bool | None = None) -> None:
+        self.root = Path(os.path.abspath(os.fspath(root)))
+        self._base = f"{self.root}/"
+        self._fsync = config.get().fsync if fsync is None else fsync
+
+    @property
+    def identity(self) -> Hashable:
+        return ("file", os.path.realpath(self.root))
+
+    def __repr__(self) -> str:
+        return f"LocalStore({str(self.root)!r})"
+
+    # -------------------------------------------------------------- reading
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        found: list[Value | None] = []
+        opened, handle = None, -1
+        try:
+            for request in requests:
+                if request.key != opened:
+                    if handle >= 0:
+                        os.close(handle)
+                    opened, handle = request.key, -1
+                    handle = self._open(request.key)
+                found.append(None if handle < 0 else self._read(handle, request, versions))
+        finally:
+            if handle >= 0:
+                os.close(handle)
+        return found
+
+    def _open(self, key: str) -> int:
+        try:
+            return os.open(self._base + key, os.O_RDONLY | _CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return -1
+        except OSError as error:
+            if isinstance(error, PermissionError) and os.path.isdir(self._base + key):
+                return -1  # Windows does not open directories
+            raise store_error(error, key, "read") from error
+
+    def _read(self, handle: int, request: Request, versions: bool) -> Value | None:
+        try:
+            whole = request.length is None and not request.start
+            if whole and request.into is not None and not versions and _readv is not None:
+                # One byte more than fits tells a value that just fills the memory from a longer one.
+                count = _readv(handle, [request.into, bytearray(1)])
+                if count <= len(request.into):
+                    return Value(request.into[:count])
+            state = os.fstat(handle)
+            size = state.st_size
+            start = max(0, size - (request.length or 0)) if request.suffix else min(request.start, size)
+            length = size - start if request.length is None else min(request.length, size - start)
+            version = (state.st_mtime_ns, state.st_ino, size) if versions else None
+            return Value(_read_exactly(handle, start, length, request.into), version, size)
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise store_error(error, request.key, "read") from error
+
+    # -------------------------------------------------------------- writing
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        path = self._base + key
+        temporary = f"{path}.{os.getpid():x}-{next(_counter):x}{_PARTIAL}"
+        try:
+            try:
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
+            try:
+                try:
+                    _write_all(handle, data)
+                    if self._fsync:
+                        os.fsync(handle)
+                finally:
+                    os.close(handle)
+                self._publish(temporary, path, key, if_version)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
+            if self._fsync:
+                _sync_directory(os.path.dirname(path))
+            return self._version(path) if if_version is not None else None
+        except WriteConflictError:
+            raise
+        except OSError as error:
+            raise store_error(error, key, "write") from error
+
+    def _publish(self, temporary: str, path: str, key: str, if_version: object) -> None:
+        if if_version is None:
+            os.replace(temporary, path)
+            return
+        conflict = WriteConflictError(f"{key!r} was changed meanwhile", key=key)
+        if if_version is ABSENT:
+            try:
+                os.link(temporary, path)  # fails if the name is taken, whoever took it
+            except FileExistsError:
+                raise conflict from None
+            os.unlink(temporary)
+            return
+        with _conditional:
+            if self._version(path) != if_version:
+                raise conflict
+            os.replace(temporary, path)
+
+    def _version(self, path: str) -> object:
+        try:
+            state = os.stat(path)
+        except FileNotFoundError:
+            return ABSENT
+        return (state.st_mtime_ns, state.st_ino, state.st_size)
+
+    async def erase(self, key: str) -> None:
+        try:
+            os.unlink(self._base + key)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            pass
+        except OSError as error:
+            if not os.path.isdir(self._base + key):
+                raise store_error(error, key, "erase") from error
+
+    async def erase_prefix(self, prefix: str) -> None:
+        check_prefix(prefix)
+        directory = self._base + prefix
+        try:
+            if prefix:
+                shutil.rmtree(directory)
+                return
+            for entry in list(os.scandir(directory)):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise store_error(error, prefix, "erase") from error
+
+    # -------------------------------------------------------------- listing
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        check_prefix(prefix)
+        keys: list[str] = []
+        waiting = [prefix]
+        while waiting:
+            under = waiting.pop()
+            for entry in self._scan(under):
+                if entry.is_dir():
+                    waiting.append(f"{under}{entry.name}/")
+                else:
+                    keys.append(under + entry.name)
+        return keys
+
+    async def list_dir(self, prefix: str) -> Listing:
+        check_prefix(prefix)
+        keys, prefixes = [], []
+        for entry in self._scan(prefix):
+            if entry.is_dir():
+                prefixes.append(f"{prefix}{entry.name}/")
+            else:
+                keys.append(prefix + entry.name)
+        return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
+
+    def _scan(self, prefix: str) -> Iterable[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._base + prefix) as entries:
+                return [entry for entry in entries if not entry.name.endswith(_PARTIAL)]
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as error:
+            raise store_error(error, prefix, "list") from error
+
+
+def _read_exactly(handle: int, start: int, length: int, into: memoryview | None) -> Buffer:
+    """Bytes of an open file; fewer only if it got shorter meanwhile."""
+    if into is not None and length <= len(into) and hasattr(os, "preadv"):
+        view, done = into[:length], 0
+        while done < length:
+            count = os.preadv(handle, [view[done:]], start + done)
+            if not count:
+                break
+            done += count
+        return view[:done]
+    if hasattr(os, "pread"):
+        first = os.pread(handle, length, start)
+        if len(first) == length:
+            return first
+        parts, start = [first], start + len(first)
+        while parts[-1] and sum(map(len, parts)) < length:  # one call reads at most 2 GiB
+            parts.append(os.pread(handle, length - sum(map(len, parts)), start))
+            start += len(parts[-1])
+        return b"".join(parts)
+    with open(os.dup(handle), "rb") as file:
+        file.seek(start)
+        return file.read(length)
+
+
+def _write_all(handle: int, data: Buffer) -> None:
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(handle, view) :]
+
+
+def _sync_directory(path: str) -> None:
+    if os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

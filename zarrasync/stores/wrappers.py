@@ -1,0 +1,237 @@
+"""Stores around stores: a prefix, a write protection, a counter. They stack in any order."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zarrasync.codecs.base import Buffer
+from zarrasync.errors import ReadOnlyError
+from zarrasync.keys import check_prefix
+from zarrasync.stores.base import Listing, Request, Store, Value
+
+__all__ = ["CountingStore", "Counts", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
+
+
+class WrapperStore(Store):
+    """A store that passes everything on; subclasses change what they are about.
+
+    Args:
+        inner: The store to wrap.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
+        self.conditional, self.blocking, self.concurrency = inner.conditional, inner.blocking, inner.concurrency
+
+    @property
+    def identity(self) -> Hashable:
+        return self.inner.identity
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        return await self.inner.fetch(requests, versions=versions)
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        return await self.inner.put(key, data, if_version=if_version)
+
+    async def erase(self, key: str) -> None:
+        await self.inner.erase(key)
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        await self.inner.erase_values(keys)
+
+    async def erase_prefix(self, prefix: str) -> None:
+        await self.inner.erase_prefix(prefix)
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        return await self.inner.list_prefix(prefix)
+
+    async def list_dir(self, prefix: str) -> Listing:
+        return await self.inner.list_dir(prefix)
+
+    def lock(self, key: str) -> Any:
+        return self.inner.lock(key)
+
+    def limiter(self, capacity: int = 0) -> Any:
+        return self.inner.limiter(capacity)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class PrefixStore(WrapperStore):
+    """The part of a store that lies under a prefix, with keys relative to it.
+
+    Args:
+        inner: The store.
+        prefix: Empty, or a prefix ending with ``/``.
+    """
+
+    def __init__(self, inner: Store, prefix: str) -> None:
+        super().__init__(inner)
+        self.prefix = check_prefix(prefix)
+
+    @property
+    def identity(self) -> Hashable:
+        return (self.inner.identity, self.prefix) if self.prefix else self.inner.identity
+
+    def __repr__(self) -> str:
+        return f"PrefixStore({self.inner!r}, {self.prefix!r})"
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        prefix = self.prefix
+        moved = [Request(prefix + key, *rest) for key, *rest in requests]
+        return await self.inner.fetch(moved, versions=versions)
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        return await self.inner.put(self.prefix + key, data, if_version=if_version)
+
+    async def erase(self, key: str) -> None:
+        await self.inner.erase(self.prefix + key)
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        await self.inner.erase_values([self.prefix + key for key in keys])
+
+    async def erase_prefix(self, prefix: str) -> None:
+        await self.inner.erase_prefix(self.prefix + prefix)
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        start = len(self.prefix)
+        return [key[start:] for key in await self.inner.list_prefix(self.prefix + prefix)]
+
+    async def list_dir(self, prefix: str) -> Listing:
+        start = len(self.prefix)
+        found = await self.inner.list_dir(self.prefix + prefix)
+        return Listing(tuple(k[start:] for k in found.keys), tuple(p[start:] for p in found.prefixes))
+
+    def lock(self, key: str) -> Any:
+        return self.inner.lock(self.prefix + key)
+
+
+class ReadOnlyStore(WrapperStore):
+    """A store that refuses to be changed."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.writeable = False
+
+    def _refuse(self, key: str) -> ReadOnlyError:
+        return ReadOnlyError(
+            f"{key!r} can not be changed: {self.inner!r} was opened for reading (mode='r'); open it with mode='r+'",
+            key=key,
+        )
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        raise self._refuse(key)
+
+    async def erase(self, key: str) -> None:
+        raise self._refuse(key)
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            raise self._refuse(key)
+
+    async def erase_prefix(self, prefix: str) -> None:
+        raise self._refuse(prefix)
+
+
+@dataclass
+class Counts:
+    """What went through a ``CountingStore``.
+
+    Attributes:
+        fetches: Values or parts asked for.
+        absent: Of these, absent ones.
+        puts: Values stored.
+        erases: Values erased.
+        lists: Listings.
+        bytes_read: Bytes received.
+        bytes_written: Bytes stored.
+    """
+
+    fetches: int = 0
+    absent: int = 0
+    puts: int = 0
+    erases: int = 0
+    lists: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Operations of all kinds."""
+        return self.fetches + self.puts + self.erases + self.lists
+
+
+class CountingStore(WrapperStore):
+    """A store that counts what passes through it.
+
+    Attributes:
+        counts: What has passed since the last ``reset``.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.counts = Counts()
+        self._mutex = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_mutex"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _mutex=threading.Lock())
+
+    def reset(self) -> Counts:
+        """Start again from zero; returns what was counted so far."""
+        with self._mutex:
+            counts, self.counts = self.counts, Counts()
+        return counts
+
+    def _count(self, **amounts: int) -> None:
+        with self._mutex:
+            for name, amount in amounts.items():
+                setattr(self.counts, name, getattr(self.counts, name) + amount)
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        values = await self.inner.fetch(requests, versions=versions)
+        self._count(
+            fetches=len(values),
+            absent=sum(value is None for value in values),
+            bytes_read=sum(len(value.data) for value in values if value is not None),
+        )
+        return values
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        version = await self.inner.put(key, data, if_version=if_version)
+        self._count(puts=1, bytes_written=len(data))
+        return version
+
+    async def erase(self, key: str) -> None:
+        await self.inner.erase(key)
+        self._count(erases=1)
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        await self.inner.erase_values(keys)
+        self._count(erases=len(keys))
+
+    async def erase_prefix(self, prefix: str) -> None:
+        await self.inner.erase_prefix(prefix)
+        self._count(erases=1)
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        keys = await self.inner.list_prefix(prefix)
+        self._count(lists=1)
+        return keys
+
+    async def list_dir(self, prefix: str) -> Listing:
+        listing = await self.inner.list_dir(prefix)
+        self._count(lists=1)
+        return listing

@@ -102,7 +102,14 @@ def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
         RuntimeError: When called on the library's own loop thread.
     """
     if blocking:
-        return drive(coroutine)
+        here = asyncio._get_running_loop()
+        if here is None:
+            return drive(coroutine)
+        token = BLOCKED_LOOP.set(here)
+        try:
+            return drive(coroutine)
+        finally:
+            BLOCKED_LOOP.reset(token)
     bridge = _get()
     if threading.current_thread() is bridge.thread:
         coroutine.close()

@@ -284,65 +284,60 @@ class KeyLock:
         RuntimeError: On entering, if a task of a loop that is blocked by this very call holds the lock.
     """
 
-    __slots__ = ("_entry", "_identity")
+    __slots__ = ("_identity",)
 
     def __init__(self, identity: Hashable) -> None:
         self._identity = identity
 
     async def __aenter__(self) -> None:
+        me = None if driven() else asyncio.get_running_loop()
         with _keys_lock:
-            entry = _keys.get(self._identity)
-            if entry is None:
-                entry = _keys[self._identity] = _KeyEntry()
-            entry.users += 1
-        self._entry = entry
-        blocked = BLOCKED_LOOP.get()
-        if blocked is not None and not entry.gate.try_acquire():
-            if entry.holder is blocked:
-                self._leave()
+            held = _keys.get(self._identity)
+            if held is None:
+                _keys[self._identity] = _Held(me)
+                return
+            blocked = BLOCKED_LOOP.get()
+            if blocked is not None and held.loop is blocked:
                 raise RuntimeError(
                     "a synchronous write would wait for an asynchronous one of the event loop that it blocks; "
                     "await the other write first, or make this one asynchronous too"
                 )
-            token = BLOCKED_LOOP.set(None)
-            try:
-                await self._acquire(entry)
-            finally:
-                BLOCKED_LOOP.reset(token)
-        elif blocked is None:
-            await self._acquire(entry)
-        entry.holder = None if driven() else asyncio.get_running_loop()
-
-    async def _acquire(self, entry: _KeyEntry) -> None:
+            waiter = _Waiter(1)
+            held.waiters.append((waiter, me))
         try:
-            await entry.gate.acquire()
+            await waiter.wait()
         except BaseException:
-            self._leave()
+            with _keys_lock:
+                if waiter.granted:
+                    self._pass_on()
+                else:
+                    held.waiters.remove((waiter, me))
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entry.holder = None
-        self._entry.gate.release()
-        self._leave()
-
-    def _leave(self) -> None:
         with _keys_lock:
-            self._entry.users -= 1
-            if not self._entry.users:
-                _keys.pop(self._identity, None)
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        held = _keys[self._identity]
+        while held.waiters:
+            waiter, held.loop = held.waiters.popleft()
+            if waiter.wake():
+                return
+        del _keys[self._identity]
 
 
-class _KeyEntry:
-    __slots__ = ("gate", "holder", "users")
+class _Held:
+    __slots__ = ("loop", "waiters")
 
-    def __init__(self) -> None:
-        self.gate, self.users = Gate(1), 0
-        self.holder: asyncio.AbstractEventLoop | None = None
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self.waiters: deque[tuple[_Waiter, asyncio.AbstractEventLoop | None]] = deque()
 
 
-_keys: dict[Hashable, _KeyEntry] = {}
+_keys: dict[Hashable, _Held] = {}
 _keys_lock = threading.Lock()
 
 # ------------------------------------------------------------------ clients per event loop

@@ -26,6 +26,9 @@ from zarrasync.indexing import Region
 
 __all__ = ["BytesCodec", "TransposeCodec"]
 
+_WORTHWHILE = 1 << 14
+"""Chunks of fewer bytes are read whole: finding a part of one would cost more."""
+
 
 @dataclass(frozen=True)
 class BytesCodec(ArrayBytesCodec):
@@ -99,7 +102,7 @@ class _BoundBytes:
         lead = 0
         while lead < len(shape) - 1 and bounds[lead][0] == bounds[lead][1]:
             lead += 1
-        if lead == len(shape) or not self.encoded_size:
+        if lead == len(shape) or not self.encoded_size or self.encoded_size < _WORTHWHILE:
             return None
         first, last = bounds[lead]
         row = math.prod(shape[lead + 1 :]) * self._spec.dtype.numpy.itemsize

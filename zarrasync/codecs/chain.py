@@ -168,6 +168,18 @@ class BoundChain:
             array = step.decode(array, spec)
         return array
 
+    def decode_into(self, data: Buffer, target: Array) -> None:
+        """Decode a chunk of a ``direct`` chain into a contiguous array of the chunk's shape.
+
+        Raises:
+            CodecError: If the bytes are damaged.
+        """
+        raw = as_bytes_view(target)
+        for position, (codec, size) in enumerate(self._unwrap, 1 - len(self._unwrap)):
+            data = codec.decode(data, size, self._limit, raw if position == 0 else None)
+        if data is not raw:
+            target[...] = self._maker.decode(data)
+
     def encode(self, array: Array) -> Buffer | None:
         """Encode a chunk of the full shape; ``None`` if nothing needs storing (an empty shard).
 

@@ -88,7 +88,9 @@ class LocalStore(Store):
             if whole and request.into is not None and not versions and _readv is not None:
                 # One byte more than fits tells a value that just fills the memory from a longer one.
                 count = _readv(handle, [request.into, bytearray(1)])
-                if count <= len(request.into):
+                if count == len(request.into):
+                    return Value(request.into)
+                if count < len(request.into):
                     return Value(request.into[:count])
             state = os.fstat(handle)
             size = state.st_size

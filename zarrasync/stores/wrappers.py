@@ -122,6 +122,9 @@ class ReadOnlyStore(WrapperStore):
         super().__init__(inner)
         self.writeable = False
 
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
     def _refuse(self, key: str) -> ReadOnlyError:
         return ReadOnlyError(
             f"{key!r} can not be changed: {self.inner!r} was opened for reading (mode='r'); open it with mode='r+'",

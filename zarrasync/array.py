@@ -1,0 +1,412 @@
+"""Arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import selectors, transfer
+from zarrasync.config import Config
+from zarrasync.errors import NodeTypeError, ShapeError
+from zarrasync.indexing import Stride, Transform, identity
+from zarrasync.info import Info, array_info
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.node import Node, on_store
+from zarrasync.selection import Accessor, AsyncSelection
+from zarrasync.stores import Store
+
+__all__ = ["AsyncArray"]
+
+
+class AsyncArray:
+    """An N-dimensional array of chunks in a store.
+
+    Indexing gives a lazy ``AsyncSelection``; awaiting that reads it:
+
+        block = await array[0:10, ::2]
+        await array[0:10].write(values)
+
+    Arrays come from ``open_array``, ``create_array`` and groups. ``resize``, ``append`` and
+    ``update_attributes`` change an array in place.
+    """
+
+    def __init__(self, node: Node, metadata: ArrayMetadata) -> None:
+        self._node = node
+        self._metadata = metadata  # the one mutable cell
+
+    # -------------------------------------------------------------- what it is
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """The array's metadata."""
+        return self._metadata
+
+    @property
+    def store(self) -> Store:
+        """The store it lies in."""
+        return self._node.store
+
+    @property
+    def path(self) -> str:
+        """Its path in the store, without slashes at the ends."""
+        return self._node.path
+
+    @property
+    def name(self) -> str:
+        """Its path with a leading slash."""
+        return self._node.name
+
+    @property
+    def basename(self) -> str:
+        """The last part of its path."""
+        return self._node.basename
+
+    @property
+    def config(self) -> Config:
+        """The settings that held when it was opened."""
+        return self._node.config
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each axis."""
+        return self._metadata.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of elements in memory."""
+        return self._metadata.dtype.numpy
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self._metadata.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._metadata.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements in memory."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The shape of the smallest part that can be read alone (inner chunks where there are shards)."""
+        return self._metadata.chunks
+
+    @property
+    def shards(self) -> tuple[int, ...] | None:
+        """The shape of shards, the unit of writing; ``None`` if there are none."""
+        return self._metadata.shards
+
+    @property
+    def fill_value(self) -> Any:
+        """What absent elements read as; ``None`` where that is undefined (v2)."""
+        return self._metadata.fill_value
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """A name or ``None`` per axis, if any were given."""
+        return self._metadata.dimension_names
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes; change them with ``update_attributes``."""
+        return self._metadata.attributes
+
+    @property
+    def zarr_format(self) -> int | str:
+        """The format it is stored in."""
+        return self._node.format.zarr_format
+
+    @property
+    def cdata_shape(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        return self._metadata.read_grid.shape
+
+    @property
+    def nchunks(self) -> int:
+        """The number of chunks."""
+        return math.prod(self.cdata_shape)
+
+    @property
+    def info(self) -> Info:
+        """What is known of the array without reading, for people."""
+        return array_info(self._metadata, self.name, self.store, self.zarr_format)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without dimensions has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._metadata.dtype.numpy} {self.store!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncArray) and (other._node, other._metadata) == (self._node, self._metadata)
+
+    __hash__ = None  # type: ignore[assignment]  # its metadata changes
+
+    @property
+    def _chunks(self) -> transfer.Chunks:
+        node = self._node
+        return transfer.Chunks(node.chunk_store(), self._metadata, node.config, node.format.chunk_prefix(node.path))
+
+    # -------------------------------------------------------------- selecting
+
+    @property
+    def view(self) -> AsyncSelection:
+        """The whole array as a lazy selection."""
+        return AsyncSelection(self, identity(self.shape))
+
+    def __getitem__(self, key: Any) -> AsyncSelection:
+        return self.view[key]
+
+    @property
+    def oindex(self) -> Accessor:
+        """Orthogonal indexing: each axis on its own, by integers, slices, integer lists or masks."""
+        return self.view.oindex
+
+    @property
+    def vindex(self) -> Accessor:
+        """Coordinate indexing: points given by an integer array per axis, or a mask."""
+        return self.view.vindex
+
+    @property
+    def blocks(self) -> Accessor:
+        """Block indexing: whole shards (chunks where there are none) by their grid coordinates."""
+        return Accessor(self.view, partial(_block, self._metadata))
+
+    # -------------------------------------------------------------- reading and writing
+
+    async def getitem(self, selection: Any) -> Any:
+        """Read ``array[selection]``, with NumPy's meaning of it."""
+        return await self[selection].read()
+
+    async def setitem(self, selection: Any, value: npt.ArrayLike) -> None:
+        """Write ``array[selection] = value``."""
+        await self[selection].write(value)
+
+    async def get_basic_selection(
+        self, selection: Any = Ellipsis, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+    ) -> Any:
+        """Read by integers, slices, ``...`` and ``newaxis``.
+
+        Args:
+            selection: The selection.
+            out: An array to read into.
+            fields: Structured fields to read alone.
+        """
+        return await self._pick(selection, selectors.basic, fields).read(out)
+
+    async def set_basic_selection(
+        self, selection: Any, value: npt.ArrayLike, *, fields: str | list[str] | None = None
+    ) -> None:
+        """Write by integers, slices, ``...`` and ``newaxis``."""
+        await self._pick(selection, selectors.basic, fields).write(value)
+
+    async def get_orthogonal_selection(
+        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+    ) -> Any:
+        """Read each axis on its own, as ``oindex`` does."""
+        return await self._pick(selection, selectors.orthogonal, fields).read(out)
+
+    async def set_orthogonal_selection(
+        self, selection: Any, value: npt.ArrayLike, *, fields: str | list[str] | None = None
+    ) -> None:
+        """Write each axis on its own, as ``oindex`` does."""
+        await self._pick(selection, selectors.orthogonal, fields).write(value)
+
+    async def get_coordinate_selection(
+        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+    ) -> Any:
+        """Read points, as ``vindex`` does."""
+        return await self._pick(selection, selectors.coordinate, fields).read(out)
+
+    async def set_coordinate_selection(
+        self, selection: Any, value: npt.ArrayLike, *, fields: str | list[str] | None = None
+    ) -> None:
+        """Write points, as ``vindex`` does."""
+        await self._pick(selection, selectors.coordinate, fields).write(value)
+
+    async def get_mask_selection(
+        self, mask: npt.ArrayLike, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+    ) -> Any:
+        """Read where a boolean array of the array's shape is true; one-dimensional, in C order."""
+        return await self._pick(mask, selectors.mask, fields).read(out)
+
+    async def set_mask_selection(
+        self, mask: npt.ArrayLike, value: npt.ArrayLike, *, fields: str | list[str] | None = None
+    ) -> None:
+        """Write where a boolean array of the array's shape is true."""
+        await self._pick(mask, selectors.mask, fields).write(value)
+
+    async def get_block_selection(
+        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+    ) -> Any:
+        """Read whole shards (chunks where there are none), as ``blocks`` does."""
+        return await self._pick(selection, partial(_block, self._metadata), fields).read(out)
+
+    async def set_block_selection(
+        self, selection: Any, value: npt.ArrayLike, *, fields: str | list[str] | None = None
+    ) -> None:
+        """Write whole shards (chunks where there are none), as ``blocks`` does."""
+        await self._pick(selection, partial(_block, self._metadata), fields).write(value)
+
+    def _pick(self, selection: Any, parse: Any, fields: str | list[str] | None) -> AsyncSelection:
+        view = self.view if fields is None else self.view[fields]
+        return view._select(selection, parse)
+
+    # -------------------------------------------------------------- changing
+
+    async def resize(self, shape: int | tuple[int, ...]) -> None:
+        """Change the shape in place; nothing is moved.
+
+        What a smaller shape cuts off is erased, also inside chunks at the new edge, so that growing
+        again shows the fill value there.
+
+        Args:
+            shape: The new shape, with as many axes as the old one.
+
+        Raises:
+            ShapeError: If it has another number of axes or a negative size.
+            ReadOnlyError: If the array was opened for reading.
+        """
+        wanted = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        await on_store(partial(self._resize, self._metadata.with_shape(wanted)), self.store)
+
+    async def _resize(self, target: ArrayMetadata) -> None:
+        # Data goes first: a crash in between leaves an array that is too long, not one that can bring
+        # back what was cut off.
+        old = self._metadata
+        if any(new < was for new, was in zip(target.shape, old.shape, strict=True)):
+            await self._clear_edges(target)
+            chunks = self._chunks
+            gone = [
+                chunks.key(coords)
+                for coords in old.grid.all_coords()
+                if any(i >= n for i, n in zip(coords, target.grid.shape, strict=True))
+            ]
+            await chunks.store.erase_values(gone)
+        await self._node.save(target)
+        self._metadata = target
+
+    async def _clear_edges(self, target: ArrayMetadata) -> None:
+        """Fill what a smaller shape cuts off chunks that stay."""
+        old = self._metadata
+        kept = [min(new, was) for new, was in zip(target.shape, old.shape, strict=True)]
+        for axis, (new, was) in enumerate(zip(target.shape, old.shape, strict=True)):
+            edge = min(was, -(-new // old.write_chunks[axis]) * old.write_chunks[axis])
+            if new >= edge or 0 in kept[:axis] or 0 in kept[axis + 1 :]:
+                continue
+            box = [slice(0, n) for n in kept]
+            box[axis] = slice(new, edge)
+            await self[tuple(box)].write(np.full((), old.spec.fill_value, old.dtype.numpy))
+
+    async def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
+        """Add values at the end of an axis.
+
+        The values are stored before the new shape is, so a reader never sees fill values where they will be.
+
+        Args:
+            data: Values whose other axes have the array's sizes.
+            axis: The axis to extend.
+
+        Returns:
+            The new shape.
+
+        Raises:
+            ShapeError: If the other axes differ, or there is no such axis.
+        """
+        values = np.asarray(data, self.dtype) if self.dtype.kind == "T" else np.asarray(data)
+        if not -self.ndim <= axis < self.ndim:
+            raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
+        axis %= self.ndim
+        others = [n for number, n in enumerate(self.shape) if number != axis]
+        if values.ndim != self.ndim or [n for number, n in enumerate(values.shape) if number != axis] != others:
+            raise ShapeError(
+                f"values of shape {values.shape} can not be appended to shape {self.shape} along axis {axis}: "
+                "the other axes must agree",
+                found=values.shape,
+                wanted=self.shape,
+            )
+        await on_store(partial(self._append, values, axis), self.store)
+        return self.shape
+
+    async def _append(self, values: npt.NDArray[Any], axis: int) -> None:
+        start = self.shape[axis]
+        shape = tuple(n + values.shape[axis] if number == axis else n for number, n in enumerate(self.shape))
+        grown = self._metadata.with_shape(shape)
+        maps = tuple(Stride(number, start if number == axis else 0, 1) for number in range(self.ndim))
+        longer = AsyncArray(self._node, grown)
+        await transfer.write(longer._chunks, Transform(values.shape, maps), values)
+        await self._node.save(grown)
+        self._metadata = grown
+
+    async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes; others stay as they are.
+
+        Raises:
+            MetadataError: If a value can not be written as JSON.
+            ReadOnlyError: If the array was opened for reading.
+        """
+        await self._set_attributes({**self._metadata.attributes, **attributes})
+
+    async def _set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        target = self._metadata.with_attributes(attributes)
+        assert isinstance(target, ArrayMetadata)
+        await on_store(partial(self._node.save, target), self.store)
+        self._metadata = target
+
+    async def refresh(self) -> None:
+        """Read the metadata again: another writer may have resized the array or changed its attributes.
+
+        Raises:
+            NodeNotFoundError: If the array is gone.
+            NodeTypeError: If a group stands there now.
+        """
+        found = await on_store(self._node.load, self.store)
+        if not isinstance(found, ArrayMetadata):
+            raise NodeTypeError(f"{self.name} is a group now", path=self.path, found="group", wanted="array")
+        self._metadata = found
+
+    # -------------------------------------------------------------- looking
+
+    async def nchunks_initialized(self) -> int:
+        """How many stored values (shards, or chunks where there are none) exist. Lists their keys.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        return await on_store(self._count_stored, self.store)
+
+    async def _count_stored(self) -> int:
+        chunks = self._chunks
+        found = set(await chunks.store.list_prefix(""))
+        return sum(chunks.key(coords) in found for coords in self._metadata.grid.all_coords())
+
+    # -------------------------------------------------------------- closing
+
+    async def close(self) -> None:
+        """Let go of the store's connections."""
+        await on_store(self.store.close, self.store)
+
+    async def __aenter__(self) -> AsyncArray:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transform:
+    return selectors.block(key, metadata.grid, shape)

@@ -1,0 +1,167 @@
+"""From the parameters of a creating call to an array's metadata. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import dtypes
+from zarrasync.codecs import ArraySpec, Codec, ZstdCodec
+from zarrasync.dtypes import DataType
+from zarrasync.errors import MetadataError, ShapeError
+from zarrasync.formats import Format, Wanted
+from zarrasync.grids import guess_chunks
+from zarrasync.metadata import ArrayMetadata
+
+__all__ = ["ShapeLike", "plan_array"]
+
+ShapeLike = int | Iterable[int]
+CodecLike = Codec | str | Mapping[str, Any] | Any
+_UNSET: Any = object()
+
+
+def plan_array(
+    format_: Format,
+    *,
+    shape: ShapeLike | None = None,
+    dtype: npt.DTypeLike | DataType | None = None,
+    data: npt.ArrayLike | None = None,
+    chunks: ShapeLike | Literal["auto"] | bool | None = "auto",
+    shards: ShapeLike | Literal["auto"] | None = None,
+    filters: CodecLike | Sequence[CodecLike] | None = "auto",
+    serializer: CodecLike = "auto",
+    compressors: CodecLike | Sequence[CodecLike] | None = "auto",
+    fill_value: Any = _UNSET,
+    order: Literal["C", "F"] = "C",
+    attributes: Mapping[str, Any] | None = None,
+    chunk_key_encoding: Any = None,
+    dimension_names: Sequence[str | None] | None = None,
+) -> ArrayMetadata:
+    """Settle everything that a creating call leaves open.
+
+    Raises:
+        ShapeError: If shapes, chunks and shards do not fit each other.
+        MetadataError: If a type, codec or fill value is wrong.
+        UnsupportedByFormat: If the format can not say it.
+    """
+    if order not in ("C", "F"):
+        raise ValueError(f"order is 'C' or 'F', found {order!r}")
+    if data is not None:
+        given = np.asarray(data)
+        shape = given.shape if shape is None else shape
+        dtype = _dtype_of(given) if dtype is None else dtype
+    if shape is None:
+        raise TypeError("an array needs a shape (or data)")
+    sizes = _sizes("shape", shape, 0)
+    data_type = dtypes.from_numpy(np.float64 if dtype is None else dtype)
+    itemsize = data_type.itemsize or 16
+    inner, outer = _chunk_shapes(sizes, itemsize, chunks, shards)
+    fill = data_type.default_fill() if fill_value is _UNSET else dtypes.as_fill(data_type, fill_value)
+    spec = ArraySpec(outer, data_type, data_type.default_fill() if fill is None else fill)
+    wanted = Wanted(
+        () if _is_auto(filters) else _listed(filters),
+        serializer,
+        (ZstdCodec(level=0),) if _is_auto(compressors) else _listed(compressors),
+        order,
+        inner if shards is not None else None,
+    )
+    if dimension_names is not None:
+        dimension_names = tuple(dimension_names)
+        if len(dimension_names) != len(sizes):
+            raise MetadataError(
+                f"dimension_names {list(dimension_names)} must have one entry per axis of shape {sizes}"
+            )
+    return ArrayMetadata(
+        sizes,
+        data_type,
+        outer,
+        format_.key_encoding(chunk_key_encoding, len(sizes)),
+        format_.chain(wanted, spec),
+        fill,
+        dimension_names,
+        attributes=dict(attributes or {}),
+    )
+
+
+def _dtype_of(given: npt.NDArray[Any]) -> Any:
+    if given.dtype.kind == "O" and given.size:
+        first = given.reshape(-1)[0]
+        return bytes if isinstance(first, bytes) else str if isinstance(first, str) else given.dtype
+    return str if given.dtype.kind == "T" else given.dtype
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _sizes(what: str, value: ShapeLike, least: int) -> tuple[int, ...]:
+    try:
+        sizes = (int(value),) if isinstance(value, int | np.integer) else tuple(int(n) for n in value)
+    except TypeError as error:
+        raise ShapeError(f"{what} is an integer or a sequence of integers, found {value!r}") from error
+    if any(n < least for n in sizes):
+        raise ShapeError(f"{what} {sizes}: sizes are at least {least}", found=sizes)
+    return sizes
+
+
+def _chunk_shapes(
+    shape: tuple[int, ...], itemsize: int, chunks: Any, shards: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of inner chunks and of stored values (the same without shards)."""
+    if chunks is None or chunks is False:
+        inner = tuple(max(n, 1) for n in shape)
+    elif _is_auto(chunks) or chunks is True:
+        # Parts of a shard are read alone, so they may be small; a chunk of its own costs a request.
+        inner = guess_chunks(shape, itemsize, (4 << 20) if shards is None else (256 << 10))
+    else:
+        inner = _expand("chunks", chunks, shape)
+    if shards is None:
+        return inner, inner
+    outer = _auto_shards(shape, inner, itemsize) if _is_auto(shards) else _expand("shards", shards, shape)
+    if _is_auto(chunks):
+        inner = tuple(_divisor(n, c) for n, c in zip(outer, inner, strict=True))
+    if any(n % c for n, c in zip(outer, inner, strict=True)):
+        raise ShapeError(
+            f"shards {outer} must be multiples of chunks {inner} along each axis", found=outer, wanted=inner
+        )
+    return inner, outer
+
+
+def _expand(what: str, value: ShapeLike, shape: tuple[int, ...]) -> tuple[int, ...]:
+    sizes = _sizes(what, value, 1 if what == "shards" else -1)
+    if isinstance(value, int | np.integer):
+        sizes = sizes * len(shape)
+    if len(sizes) != len(shape):
+        raise ShapeError(
+            f"{what} {sizes} has {len(sizes)} dimensions, the shape {shape} has {len(shape)}", found=sizes, wanted=shape
+        )
+    sizes = tuple(max(extent, 1) if n == -1 else n for n, extent in zip(sizes, shape, strict=True))
+    if any(n < 1 for n in sizes):
+        raise ShapeError(f"{what} {sizes}: each axis needs at least 1 element", found=sizes)
+    return sizes
+
+
+def _auto_shards(shape: tuple[int, ...], inner: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Shards of about 64 MiB: the chunk is doubled along the axis it covers least of."""
+    outer = list(inner)
+    while np.prod(outer, dtype=np.float64) * itemsize * 2 <= 64 << 20:
+        room = [axis for axis in range(len(outer)) if outer[axis] < shape[axis]]
+        if not room:
+            break
+        axis = min(room, key=lambda axis: outer[axis] / shape[axis])
+        outer[axis] *= 2
+    return tuple(outer)
+
+
+def _divisor(size: int, wanted: int) -> int:
+    """The divisor of a size that comes nearest to what is wanted, from below."""
+    return next(n for n in range(min(wanted, size), 0, -1) if size % n == 0)

@@ -1,0 +1,386 @@
+"""Groups."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from zarrasync.array import AsyncArray
+from zarrasync.config import Config
+from zarrasync.create import plan_array
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.info import Info, group_info, render_tree
+from zarrasync.keys import join, normalize_path
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.node import Metadata, Node, find_all, gather, on_store
+from zarrasync.stores import Request, Store
+
+__all__ = ["AsyncGroup", "as_node", "create_array_at", "create_group_at"]
+
+T = TypeVar("T")
+_COPY = 64
+
+
+class AsyncGroup:
+    """A group: a node that holds arrays and groups by name.
+
+        t2m = await group["t2m"]
+        names = await group.array_keys()
+
+    Groups come from ``open_group``, ``create_group`` and other groups.
+    """
+
+    def __init__(self, node: Node, metadata: GroupMetadata) -> None:
+        self._node = node
+        self._metadata = metadata  # the one mutable cell
+
+    # -------------------------------------------------------------- what it is
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """The group's metadata."""
+        return self._metadata
+
+    @property
+    def store(self) -> Store:
+        """The store it lies in."""
+        return self._node.store
+
+    @property
+    def path(self) -> str:
+        """Its path in the store, without slashes at the ends."""
+        return self._node.path
+
+    @property
+    def name(self) -> str:
+        """Its path with a leading slash."""
+        return self._node.name
+
+    @property
+    def basename(self) -> str:
+        """The last part of its path."""
+        return self._node.basename
+
+    @property
+    def config(self) -> Config:
+        """The settings that held when it was opened."""
+        return self._node.config
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes; change them with ``update_attributes``."""
+        return self._metadata.attributes
+
+    @property
+    def zarr_format(self) -> int | str:
+        """The format it is stored in."""
+        return self._node.format.zarr_format
+
+    @property
+    def info(self) -> Info:
+        """What is known of the group without reading, for people."""
+        return group_info(self._metadata, self.name, self.store, self.zarr_format)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.store!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncGroup) and (other._node, other._metadata) == (self._node, self._metadata)
+
+    __hash__ = None  # type: ignore[assignment]  # its metadata changes
+
+    # -------------------------------------------------------------- members
+
+    def __getitem__(self, name: str) -> _Member:
+        return _Member(self, name)
+
+    async def getitem(self, name: str) -> AsyncArray | AsyncGroup:
+        """The member of a name, or below members by a path (``"a/b"``).
+
+        Raises:
+            NodeNotFoundError: If there is none.
+        """
+        node = self._node.child(name)
+        return as_node(node, await on_store(node.load, self.store))
+
+    async def get(self, name: str, default: T | None = None) -> AsyncArray | AsyncGroup | T | None:
+        """The member of a name, or the default if there is none."""
+        try:
+            return await self.getitem(name)
+        except NodeNotFoundError:
+            return default
+
+    async def contains(self, name: str) -> bool:
+        """Whether there is a member of that name."""
+        return await self.get(name) is not None
+
+    async def members(
+        self, max_depth: int | None = 0
+    ) -> tuple[tuple[str, AsyncArray | AsyncGroup], ...]:
+        """Members by name: one listing and one batch of documents per level.
+
+        Args:
+            max_depth: How many levels of groups below this one to look into; ``None`` for all.
+
+        Returns:
+            Pairs of path (relative to this group) and node, sorted by path.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        found = await on_store(partial(self._walk, max_depth), self.store)
+        return tuple((path, as_node(self._node.child(path), metadata)) for path, metadata in found)
+
+    async def _walk(self, max_depth: int | None) -> list[tuple[str, Metadata]]:
+        if max_depth is not None and max_depth < 0:
+            raise ValueError(f"max_depth is at least 0 or None, found {max_depth}")
+        found: list[tuple[str, Metadata]] = []
+        level, depth = [""], 0
+        while level:
+            nodes = [self._node.at(join(self.path, path)) for path in level]
+            names = await gather([node.children() for node in nodes], self.store)
+            paths = [join(path, name) for path, own in zip(level, names, strict=True) for name in own]
+            full = [join(self.path, path) for path in paths]
+            loaded = await find_all(self.store, full, (self._node.format,), self.config)
+            known = [(path, node[1]) for path, node in zip(paths, loaded, strict=True) if node is not None]
+            found.extend(known)
+            level = [path for path, metadata in known if isinstance(metadata, GroupMetadata)]
+            if max_depth is not None and depth >= max_depth:
+                break
+            depth += 1
+        return sorted(found, key=lambda item: item[0])
+
+    async def arrays(self) -> tuple[tuple[str, AsyncArray], ...]:
+        """The arrays among the members, by name."""
+        return tuple((name, node) for name, node in await self.members() if isinstance(node, AsyncArray))
+
+    async def groups(self) -> tuple[tuple[str, AsyncGroup], ...]:
+        """The groups among the members, by name."""
+        return tuple((name, node) for name, node in await self.members() if isinstance(node, AsyncGroup))
+
+    async def keys(self) -> tuple[str, ...]:
+        """The names of the members."""
+        return tuple(name for name, _ in await self.members())
+
+    async def array_keys(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return tuple(name for name, _ in await self.arrays())
+
+    async def group_keys(self) -> tuple[str, ...]:
+        """The names of the groups."""
+        return tuple(name for name, _ in await self.groups())
+
+    async def nmembers(self, max_depth: int | None = 0) -> int:
+        """The number of members."""
+        return len(await self.members(max_depth))
+
+    async def tree(self, max_depth: int | None = None) -> str:
+        """The hierarchy below as text."""
+        found = await on_store(partial(self._walk, max_depth), self.store)
+        return render_tree(self.name, found)
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        for name in await self.keys():
+            yield name
+
+    # -------------------------------------------------------------- creating
+
+    async def create_array(self, name: str, *, overwrite: bool = False, **options: Any) -> AsyncArray:
+        """Create an array below this group.
+
+        Args:
+            name: Its name, or a path; groups on the way are made.
+            overwrite: Replace what is there.
+            **options: As for ``zarrasync.create_array``: ``shape``, ``dtype``, ``data``, ``chunks``, ``shards``,
+                ``filters``, ``serializer``, ``compressors``, ``fill_value``, ``order``, ``attributes``,
+                ``chunk_key_encoding``, ``dimension_names``.
+
+        Raises:
+            NodeExistsError: If a node is there and ``overwrite`` is not set.
+        """
+        return await create_array_at(self._node.child(name), overwrite=overwrite, **options)
+
+    async def create_group(
+        self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
+    ) -> AsyncGroup:
+        """Create a group below this one.
+
+        Raises:
+            NodeExistsError: If a node is there and ``overwrite`` is not set.
+        """
+        return await create_group_at(self._node.child(name), attributes=attributes, overwrite=overwrite)
+
+    async def require_array(
+        self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any
+    ) -> AsyncArray:
+        """The array of that name, created if there is none.
+
+        Args:
+            name: The name.
+            shape: The shape it must have.
+            dtype: The data type it must have, or one that can be cast to it unless ``exact``.
+            exact: Whether the data type must be the very one.
+            **options: As for ``create_array``.
+
+        Raises:
+            NodeTypeError: If a group is there, or the data type differs.
+            ShapeError: If the shape differs.
+        """
+        found = await self.get(name)
+        if found is None:
+            return await self.create_array(name, shape=shape, dtype=dtype, **options)
+        if not isinstance(found, AsyncArray):
+            raise NodeTypeError(f"{found.name} is a group, not an array", path=found.path, found="group", wanted="array")
+        wanted = (shape,) if isinstance(shape, int) else tuple(shape)
+        if found.shape != wanted:
+            raise ShapeError(
+                f"{found.name} has shape {found.shape}, not {wanted}", found=found.shape, wanted=wanted
+            )
+        if dtype is not None and not (
+            found.dtype == np.dtype(dtype) if exact else np.can_cast(found.dtype, np.dtype(dtype))
+        ):
+            raise NodeTypeError(
+                f"{found.name} has data type {found.dtype}, not {np.dtype(dtype)}", path=found.path, found=str(found.dtype)
+            )
+        return found
+
+    async def require_group(self, name: str, *, attributes: Mapping[str, Any] | None = None) -> AsyncGroup:
+        """The group of that name, created if there is none.
+
+        Raises:
+            NodeTypeError: If an array is there.
+        """
+        found = await self.get(name)
+        if found is None:
+            return await self.create_group(name, attributes=attributes)
+        if not isinstance(found, AsyncGroup):
+            raise NodeTypeError(f"{found.name} is an array, not a group", path=found.path, found="array", wanted="group")
+        return found
+
+    # -------------------------------------------------------------- changing
+
+    async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes; others stay as they are.
+
+        Raises:
+            MetadataError: If a value can not be written as JSON.
+            ReadOnlyError: If the group was opened for reading.
+        """
+        await self._set_attributes({**self._metadata.attributes, **attributes})
+
+    async def _set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        target = self._metadata.with_attributes(attributes)
+        assert isinstance(target, GroupMetadata)
+        await on_store(partial(self._node.save, target), self.store)
+        self._metadata = target
+
+    async def delete(self, name: str) -> None:
+        """Erase a member and everything below it.
+
+        Raises:
+            NodeNotFoundError: If there is none.
+        """
+        await self.getitem(name)
+        await on_store(self._node.child(name).erase, self.store)
+
+    async def move(self, source: str, dest: str) -> None:
+        """Give a member another name or place below this group. Its values are copied, then erased.
+
+        Raises:
+            NodeNotFoundError: If there is no such member.
+            NodeExistsError: If the destination exists.
+        """
+        await self.getitem(source)
+        if join(normalize_path(source), "") == join(normalize_path(dest), ""):
+            return
+        if f"{normalize_path(dest)}/".startswith(f"{normalize_path(source)}/"):
+            raise NodeExistsError(f"{source!r} can not be moved below itself to {dest!r}", path=dest)
+        if await self.contains(dest):
+            raise NodeExistsError(f"there is a node at {self._node.child(dest).name} already", path=dest)
+        parent = normalize_path(dest).rpartition("/")[0]
+        if parent:
+            await self.require_group(parent)
+        await on_store(partial(self._move, self._node.child(source), self._node.child(dest)), self.store)
+
+    async def _move(self, source: Node, dest: Node) -> None:
+        dest.format.check_path(dest.path)
+        prefixes = zip(source.format.erase_prefixes(source.path), dest.format.erase_prefixes(dest.path), strict=True)
+        for old, new in prefixes:
+            keys = await self.store.list_prefix(old)
+            for start in range(0, len(keys), _COPY):
+                part = keys[start : start + _COPY]
+                values = await self.store.fetch([Request(key) for key in part])
+                puts = [
+                    self.store.put(new + key[len(old) :], value.data)
+                    for key, value in zip(part, values, strict=True)
+                    if value is not None
+                ]
+                await gather(puts, self.store)
+        await source.erase()
+
+    async def refresh(self) -> None:
+        """Read the metadata again: another writer may have changed the attributes.
+
+        Raises:
+            NodeNotFoundError: If the group is gone.
+            NodeTypeError: If an array stands there now.
+        """
+        found = await on_store(self._node.load, self.store)
+        if not isinstance(found, GroupMetadata):
+            raise NodeTypeError(f"{self.name} is an array now", path=self.path, found="array", wanted="group")
+        self._metadata = found
+
+    # -------------------------------------------------------------- closing
+
+    async def close(self) -> None:
+        """Let go of the store's connections."""
+        await on_store(self.store.close, self.store)
+
+    async def __aenter__(self) -> AsyncGroup:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class _Member:
+    """A member that is opened when awaited: ``await group["name"]``."""
+
+    def __init__(self, group: AsyncGroup, name: str) -> None:
+        self._group, self._name = group, name
+
+    def __await__(self) -> Generator[Any, None, AsyncArray | AsyncGroup]:
+        return self._group.getitem(self._name).__await__()
+
+
+def as_node(node: Node, metadata: Metadata) -> AsyncArray | AsyncGroup:
+    """The object for a node's metadata."""
+    return AsyncArray(node, metadata) if isinstance(metadata, ArrayMetadata) else AsyncGroup(node, metadata)
+
+
+async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
+    """Create an array at a place, and write its ``data`` if there is some."""
+    metadata = plan_array(node.format, **options)
+    await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
+    array = AsyncArray(node, metadata)
+    data = options.get("data")
+    if data is not None:
+        await array.view.write(data)
+    return array
+
+
+async def create_group_at(
+    node: Node, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
+) -> AsyncGroup:
+    """Create a group at a place."""
+    metadata = GroupMetadata(attributes=dict(attributes or {}))
+    await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
+    return AsyncGroup(node, metadata)
+
+

@@ -1,0 +1,445 @@
+"""Opening and creating nodes: the functions of the package.
+
+Opening asks for all documents that could be at a path in one batch; neither opening nor creating
+lists, unless something is to be overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import numpy.typing as npt
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync.array import AsyncArray
+from zarrasync.config import Config
+from zarrasync.create import ShapeLike
+from zarrasync.dtypes import DataType
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at
+from zarrasync.keys import normalize_path
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.node import Node, find, gather, on_store
+from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
+
+__all__ = [
+    "create",
+    "create_array",
+    "create_group",
+    "create_hierarchy",
+    "list_nodes",
+    "load",
+    "open",
+    "open_array",
+    "open_group",
+    "save",
+]
+
+Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-"]
+ConfigLike: TypeAlias = Config | Mapping[str, Any] | None
+CodecsLike: TypeAlias = Any
+_UNSET: Any = object()
+_MODES = ("r", "r+", "a", "w", "w-")
+
+
+def _place(
+    store: StoreLike,
+    path: str,
+    zarr_format: int | str | None,
+    storage_options: Mapping[str, Any] | None,
+    config: ConfigLike,
+    mode: str = "r+",
+) -> tuple[Node, tuple[formats.Format, ...]]:
+    """A place in a store, and the formats that may be spoken there."""
+    if mode not in _MODES:
+        raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
+    values = settings.resolve(config)
+    target: Store = resolve(store, storage_options)
+    if mode == "r":
+        target = ReadOnlyStore(target)
+    chosen = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
+    candidates = formats.CANDIDATES if zarr_format is None else (chosen,)
+    return Node(target, normalize_path(path), chosen, values), candidates
+
+
+async def _find(node: Node, candidates: tuple[formats.Format, ...]) -> AsyncArray | AsyncGroup:
+    format_, metadata = await find(node.store, node.path, candidates, node.config)
+    return as_node(Node(node.store, node.path, format_, node.config), metadata)
+
+
+async def open(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> AsyncArray | AsyncGroup:
+    """Open the array or group at a path. Never creates.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The node's path in the store.
+        mode: ``"r"`` to read, ``"r+"`` to change.
+        zarr_format: The format, if known; found out otherwise.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings for this node.
+
+    Raises:
+        NodeNotFoundError: If there is no node; says which keys were looked up.
+        MetadataError: If its documents are wrong; lists every problem.
+        StoreError: If the store failed.
+    """
+    if mode not in ("r", "r+"):
+        raise ValueError(f"open() takes mode 'r' or 'r+', found {mode!r}; use open_array, open_group or create_*")
+    node, candidates = _place(store, path, zarr_format, storage_options, config, mode)
+    return await on_store(partial(_find, node, candidates), node.store)
+
+
+async def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    **options: Any,
+) -> AsyncArray:
+    """Open an array, or create it if the mode says so.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The array's path in the store.
+        mode: ``"r"`` reads, ``"r+"`` changes, ``"a"`` creates if absent, ``"w"`` replaces, ``"w-"`` creates only.
+        zarr_format: The format, if known; found out otherwise.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings for this array.
+        **options: For creating, as for ``create_array``.
+
+    Raises:
+        NodeNotFoundError: If there is no node and the mode does not create.
+        NodeTypeError: If there is a group.
+        NodeExistsError: If there is a node and the mode is ``"w-"``.
+    """
+    node, candidates = _place(store, path, zarr_format, storage_options, config, mode)
+    if mode in ("w", "w-"):
+        return await create_array_at(node, overwrite=mode == "w", **options)
+    try:
+        found = await on_store(partial(_find, node, candidates), node.store)
+    except NodeNotFoundError:
+        if mode != "a":
+            raise
+        return await create_array_at(node, **options)
+    if not isinstance(found, AsyncArray):
+        raise NodeTypeError(
+            f"{node.name} in {node.store!r} is a group; open_group or open opens it",
+            path=node.path,
+            found="group",
+            wanted="array",
+        )
+    return found
+
+
+async def open_group(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> AsyncGroup:
+    """Open a group, or create it if the mode says so.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The group's path in the store.
+        mode: ``"r"`` reads, ``"r+"`` changes, ``"a"`` creates if absent, ``"w"`` replaces, ``"w-"`` creates only.
+        zarr_format: The format, if known; found out otherwise.
+        attributes: Attributes of a group that is created.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings for this group and what is opened through it.
+
+    Raises:
+        NodeNotFoundError: If there is no node and the mode does not create.
+        NodeTypeError: If there is an array.
+        NodeExistsError: If there is a node and the mode is ``"w-"``.
+    """
+    node, candidates = _place(store, path, zarr_format, storage_options, config, mode)
+    if mode in ("w", "w-"):
+        return await create_group_at(node, attributes=attributes, overwrite=mode == "w")
+    try:
+        found = await on_store(partial(_find, node, candidates), node.store)
+    except NodeNotFoundError:
+        if mode != "a":
+            raise
+        return await create_group_at(node, attributes=attributes)
+    if not isinstance(found, AsyncGroup):
+        raise NodeTypeError(
+            f"{node.name} in {node.store!r} is an array; open_array or open opens it",
+            path=node.path,
+            found="array",
+            wanted="group",
+        )
+    return found
+
+
+async def create_array(
+    store: StoreLike,
+    *,
+    name: str | None = None,
+    path: str = "",
+    shape: ShapeLike | None = None,
+    dtype: npt.DTypeLike | DataType | None = None,
+    data: npt.ArrayLike | None = None,
+    chunks: ShapeLike | Literal["auto"] | bool | None = "auto",
+    shards: ShapeLike | Literal["auto"] | None = None,
+    filters: CodecsLike = "auto",
+    serializer: CodecsLike = "auto",
+    compressors: CodecsLike = "auto",
+    fill_value: Any = _UNSET,
+    order: Literal["C", "F"] = "C",
+    zarr_format: int | str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    chunk_key_encoding: Any = None,
+    dimension_names: Sequence[str | None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    config: ConfigLike = None,
+) -> AsyncArray:
+    """Create an array.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        name: The array's path in the store (the same as ``path``).
+        path: The array's path in the store; missing groups above it are made.
+        shape: Elements along each axis.
+        dtype: The data type: what NumPy takes, ``str`` for text, or a Zarr v3 name. Default: float64.
+        data: Values to write; gives shape and data type where these are not given.
+        chunks: The shape of the parts that can be read alone; ``"auto"`` for about 4 MiB (256 KiB in shards).
+        shards: The shape of what is stored in one value, a multiple of ``chunks``; ``None`` for no shards.
+        filters: Array -> array codecs (v2: filters).
+        serializer: The array -> bytes codec.
+        compressors: Bytes -> bytes codecs; ``"auto"`` is zstd, ``None`` none. A codec is one of
+            ``zarrasync.codecs``, a name, a v3 entry or a numcodecs codec or configuration.
+        fill_value: What absent elements read as. Default: zero, false or empty. ``None`` leaves it undefined
+            where the format can say that (v2).
+        order: The order of elements inside a chunk.
+        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        attributes: The attributes.
+        chunk_key_encoding: How chunks are named, as in a v3 document.
+        dimension_names: A name or ``None`` per axis.
+        storage_options: Options for the filesystem of a URL.
+        overwrite: Replace what is there.
+        config: Settings for this array.
+
+    Raises:
+        NodeExistsError: If a node is there and ``overwrite`` is not set.
+        ShapeError: If shapes, chunks and shards do not fit each other.
+        MetadataError: If a type, codec or fill value is wrong.
+        UnsupportedByFormat: If the format can not say it; nothing is written then.
+    """
+    if name is not None and path:
+        raise TypeError("give name or path, not both")
+    node, _ = _place(store, name or path, zarr_format, storage_options, config)
+    fill = {} if fill_value is _UNSET else {"fill_value": fill_value}
+    return await create_array_at(
+        node,
+        overwrite=overwrite,
+        shape=shape,
+        dtype=dtype,
+        data=data,
+        chunks=chunks,
+        shards=shards,
+        filters=filters,
+        serializer=serializer,
+        compressors=compressors,
+        order=order,
+        attributes=attributes,
+        chunk_key_encoding=chunk_key_encoding,
+        dimension_names=dimension_names,
+        **fill,
+    )
+
+
+create = create_array
+
+
+async def create_group(
+    store: StoreLike,
+    *,
+    path: str = "",
+    zarr_format: int | str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> AsyncGroup:
+    """Create a group; missing groups above it are made.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The group's path in the store.
+        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        attributes: The attributes.
+        overwrite: Replace what is there.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings for this group and what is opened through it.
+
+    Raises:
+        NodeExistsError: If a node is there and ``overwrite`` is not set.
+    """
+    node, _ = _place(store, path, zarr_format, storage_options, config)
+    return await create_group_at(node, attributes=attributes, overwrite=overwrite)
+
+
+async def create_hierarchy(
+    store: StoreLike,
+    nodes: Mapping[str, Mapping[str, Any] | None],
+    *,
+    zarr_format: int | str | None = None,
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> dict[str, AsyncArray | AsyncGroup]:
+    """Create many nodes, those of one level side by side.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        nodes: By path: parameters of ``create_array`` for an array; ``None`` or ``{"attributes": …}`` alone for
+            a group. Missing groups above are made.
+        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        overwrite: Replace nodes that are there.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings for these nodes.
+
+    Returns:
+        The nodes that were asked for, by path.
+
+    Raises:
+        NodeExistsError: If a node is there and ``overwrite`` is not set.
+    """
+    root, _ = _place(store, "", zarr_format, storage_options, config)
+    wanted = {normalize_path(path): dict(options or {}) for path, options in nodes.items()}
+    if len(wanted) != len(nodes):
+        raise NodeExistsError("two of the paths mean the same node")
+    for path in list(wanted):
+        while path:  # groups that are not named but needed
+            path = path.rpartition("/")[0]
+            wanted.setdefault(path, {})
+    made: dict[str, AsyncArray | AsyncGroup] = {}
+    for depth in sorted({path.count("/") + bool(path) for path in wanted}):
+        level = [path for path in wanted if path.count("/") + bool(path) == depth]
+        work = [_create_one(root.at(path), wanted[path], overwrite, path in _named(nodes)) for path in level]
+        made.update(zip(level, await gather(work, root.store), strict=True))
+    return {normalize_path(path): made[normalize_path(path)] for path in nodes}
+
+
+def _named(nodes: Mapping[str, Any]) -> set[str]:
+    return {normalize_path(path) for path in nodes}
+
+
+async def _create_one(
+    node: Node, options: dict[str, Any], overwrite: bool, named: bool
+) -> AsyncArray | AsyncGroup:
+    if set(options) - {"attributes"}:
+        return await create_array_at(node, overwrite=overwrite, **options)
+    try:
+        return await create_group_at(node, attributes=options.get("attributes"), overwrite=overwrite and named)
+    except NodeExistsError:
+        if named:
+            raise
+        found = as_node(node, await on_store(node.load, node.store))
+        if not isinstance(found, AsyncGroup):
+            raise NodeTypeError(f"there is an array at {node.name}, a group is needed", path=node.path) from None
+        return found
+
+
+async def save(
+    store: StoreLike,
+    *args: npt.ArrayLike,
+    path: str = "",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    **arrays: npt.ArrayLike,
+) -> None:
+    """Write arrays in one call, replacing what is there.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        *args: One array is stored at the path itself; several become ``arr_0``, ``arr_1``, … in a group.
+        path: Where to.
+        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings for this call.
+        **arrays: Arrays by name, stored in a group.
+    """
+    if not args and not arrays:
+        raise TypeError("save() needs at least one array")
+    node, _ = _place(store, path, zarr_format, storage_options, config)
+    if len(args) == 1 and not arrays:
+        await create_array_at(node, data=args[0], overwrite=True)
+        return
+    named = {**{f"arr_{number}": value for number, value in enumerate(args)}, **arrays}
+    group = await create_group_at(node, overwrite=True)
+    await gather([group.create_array(name, data=value) for name, value in named.items()], node.store)
+
+
+async def load(
+    store: StoreLike,
+    *,
+    path: str = "",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> Any:
+    """Read a whole array, or all arrays of a group by name.
+
+    Returns:
+        A NumPy array, or a dict of them.
+
+    Raises:
+        NodeNotFoundError: If there is nothing at the path.
+    """
+    found = await open(
+        store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config
+    )
+    if isinstance(found, AsyncArray):
+        return await found[...].read()
+    arrays = await found.arrays()
+    values = await gather([array[...].read() for _, array in arrays], found.store)
+    return {name: value for (name, _), value in zip(arrays, values, strict=True)}
+
+
+async def list_nodes(
+    store: StoreLike,
+    *,
+    path: str = "",
+    max_depth: int | None = None,
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> tuple[tuple[str, Literal["array", "group"]], ...]:
+    """The paths and kinds of all nodes at and below a path, sorted.
+
+    Raises:
+        NodeNotFoundError: If there is nothing at the path.
+        UnsupportedOperation: If the store can not list.
+    """
+    found = await open(
+        store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config
+    )
+    if isinstance(found, AsyncArray):
+        return ((found.path, "array"),)
+    below = await on_store(partial(found._walk, max_depth), found.store)
+    nodes: list[tuple[str, Literal["array", "group"]]] = [(found.path, "group")]
+    for name, metadata in below:
+        nodes.append((found._node.child(name).path, "array" if isinstance(metadata, ArrayMetadata) else "group"))
+    return tuple(nodes)

@@ -1,0 +1,80 @@
+"""What arrays and groups say of themselves to people. Nothing here does IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.selection import size_text
+from zarrasync.stores import Store
+
+__all__ = ["Info", "array_info", "group_info", "render_tree"]
+
+
+@dataclass(frozen=True)
+class Info:
+    """Facts about a node, in order.
+
+    Attributes:
+        items: Names and texts.
+    """
+
+    items: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.items), default=0)
+        return "\n".join(f"{name:<{width}} : {text}" for name, text in self.items.items())
+
+    def __getitem__(self, name: str) -> str:
+        return self.items[name]
+
+
+def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
+    """The facts about an array that are known without reading."""
+    codecs = metadata.codecs.codecs
+    items = {
+        "Name": name,
+        "Type": "Array",
+        "Zarr format": str(zarr_format),
+        "Data type": metadata.dtype.name,
+        "Shape": str(metadata.shape),
+        "Chunk shape": str(metadata.chunks),
+        "Shard shape": str(metadata.shards),
+        "Dimension names": str(metadata.dimension_names),
+        "Fill value": repr(metadata.fill_value),
+        "Codecs": ", ".join(codec.label for codec in codecs),
+        "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
+        "Stored values": f"{metadata.grid.size:,}",
+        "Size": size_text(metadata.size * metadata.dtype.numpy.itemsize),
+        "Store": repr(store),
+    }
+    return Info({key: text for key, text in items.items() if text != "None"})
+
+
+def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
+    """The facts about a group that are known without reading."""
+    names = ", ".join(metadata.attributes) or "none"
+    return Info(
+        {"Name": name, "Type": "Group", "Zarr format": str(zarr_format), "Attributes": names, "Store": repr(store)}
+    )
+
+
+def render_tree(name: str, members: Iterable[tuple[str, ArrayMetadata | GroupMetadata]]) -> str:
+    """A hierarchy as text: one node a line, children below their group."""
+    known = dict(members)
+    lines = [name]
+
+    def below(prefix: str, indent: str) -> None:
+        own = sorted(path for path in known if path.startswith(prefix) and "/" not in path[len(prefix) :])
+        for path in own:
+            last = path == own[-1]
+            node = known[path]
+            text = path[len(prefix) :]
+            if isinstance(node, ArrayMetadata):
+                text += f" {node.shape} {node.dtype.name}"
+            lines.append(f"{indent}{'└── ' if last else '├── '}{text}")
+            below(f"{path}/", indent + ("    " if last else "│   "))
+
+    below("", "")
+    return "\n".join(lines)

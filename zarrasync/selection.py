@@ -1,0 +1,300 @@
+"""Lazy selections: a view says what would be read; reading or writing it is one step at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import selectors, transfer
+from zarrasync._runtime import driven
+from zarrasync.errors import SelectionError
+from zarrasync.indexing import Transform, compose
+from zarrasync.transfer.jobs import Progress
+
+if TYPE_CHECKING:
+    from zarrasync.array import AsyncArray
+
+__all__ = ["Accessor", "AsyncSelection", "Explanation"]
+
+Region = tuple[slice, ...]
+
+
+class Accessor:
+    """One way of indexing, as ``array.oindex[...]``; gives a lazy selection."""
+
+    def __init__(self, view: AsyncSelection, parse: Callable[[Any, tuple[int, ...]], Transform]) -> None:
+        self._view, self._parse = view, parse
+
+    def __getitem__(self, key: Any) -> AsyncSelection:
+        return self._view._select(key, self._parse)
+
+
+class AsyncSelection:
+    """A part of an array that has not been read yet.
+
+    Indexing it again gives a part of the part. ``await`` reads it.
+    """
+
+    __slots__ = ("_exact", "_fields", "_transform", "array")
+
+    def __init__(
+        self,
+        array: AsyncArray,
+        transform: Transform,
+        fields: str | list[str] | None = None,
+        exact: bool = False,
+    ) -> None:
+        self.array, self._transform, self._fields, self._exact = array, transform, fields, exact
+
+    # -------------------------------------------------------------- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what would be read."""
+        return self._transform.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of what would be read."""
+        dtype = self.array.dtype
+        return dtype if self._fields is None else dtype[self._fields]
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._transform.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what would be read, in memory."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a selection without dimensions has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.array.name} shape={self.shape} dtype={self.dtype}>"
+
+    # -------------------------------------------------------------- part of the part
+
+    def __getitem__(self, key: Any) -> AsyncSelection:
+        return self._select(key, selectors.numpy_style)
+
+    @property
+    def oindex(self) -> Accessor:
+        """Orthogonal indexing: each axis on its own."""
+        return Accessor(self, selectors.orthogonal)
+
+    @property
+    def vindex(self) -> Accessor:
+        """Coordinate indexing: points, or a mask."""
+        return Accessor(self, selectors.coordinate)
+
+    def _select(self, key: Any, parse: Callable[[Any, tuple[int, ...]], Transform]) -> AsyncSelection:
+        fields, key = selectors.fields_of(key, self.dtype)
+        if fields is not None and self._fields is not None:
+            raise SelectionError(f"the selection has its fields already: {self._fields!r}", shape=self.shape)
+        transform = compose(self._transform, parse(key, self.shape))
+        exact = not transform.shape and (key is Ellipsis or (isinstance(key, tuple) and any(k is Ellipsis for k in key)))
+        return AsyncSelection(self.array, transform, fields if fields is not None else self._fields, exact)
+
+    # -------------------------------------------------------------- reading and writing
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.read().__await__()
+
+    async def read(
+        self,
+        out: npt.NDArray[Any] | None = None,
+        missing: Literal["fill", "error"] = "fill",
+        progress: bool | Progress = False,
+    ) -> Any:
+        """Read the selection.
+
+        Args:
+            out: An array of the selection's shape and dtype to read into.
+            missing: What absent chunks are: ``"fill"`` values or an ``"error"``.
+            progress: Show a progress bar, or call this with the bytes done since the last call.
+
+        Returns:
+            A NumPy array (``out`` if given); a NumPy scalar where every axis is indexed by an integer.
+
+        Raises:
+            MissingChunkError: If chunks are absent and ``missing`` is ``"error"``.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed; never for a chunk that is absent.
+            ShapeError: If ``out`` does not fit.
+        """
+        if missing not in ("fill", "error"):
+            raise ValueError(f"missing is 'fill' or 'error', found {missing!r}")
+        with _reporting(progress, self.nbytes, f"read {self.array.name}") as report:
+            result = await transfer.read(
+                self.array._chunks, self._transform, out=out, missing=missing, fields=self._fields, progress=report
+            )
+        return result[()] if not result.shape and out is None and not self._exact else result
+
+    async def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
+        """Write values, broadcast to the selection's shape.
+
+        Chunks that are covered in part are read, changed and written back, under a lock that holds
+        within this process.
+
+        Args:
+            values: What to write.
+            progress: Show a progress bar, or call this with the bytes done since the last call.
+
+        Raises:
+            ShapeError: If the values do not broadcast to the selection.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+        """
+        with _reporting(progress, self.nbytes, f"write {self.array.name}") as report:
+            await transfer.write(self.array._chunks, self._transform, values, fields=self._fields, progress=report)
+
+    async def chunks(
+        self, unit: tuple[int, ...] | Literal["auto"] = "auto"
+    ) -> AsyncIterator[tuple[Region, npt.NDArray[Any]]]:
+        """Read the selection block by block, the next one while the caller works on this one.
+
+        Args:
+            unit: The shape of a block; by default the array's write unit, cut down to an eighth of the
+                memory budget. Blocks at the edges are smaller.
+
+        Yields:
+            Where the block lies in the selection, as slices, and its values.
+        """
+        regions = self._regions(unit)
+        ahead: asyncio.Task[Any] | None = None
+        try:
+            region = next(regions, None)
+            while region is not None:
+                following = next(regions, None)
+                block = await (ahead if ahead is not None else self[region].read())
+                ahead = None
+                if following is not None and not driven():
+                    ahead = asyncio.ensure_future(self[following].read())
+                yield region, np.asarray(block)
+                region = following
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    def _regions(self, unit: tuple[int, ...] | Literal["auto"]) -> Generator[Region, None, None]:
+        shape = self.shape
+        if unit == "auto":
+            whole = self.array.metadata.write_chunks
+            steps = list(whole) if len(whole) == len(shape) else list(shape)
+            budget = self.array.config.memory_budget // 8
+            while math.prod(steps) * max(self.dtype.itemsize, 1) > budget and max(steps) > 1:
+                longest = max(range(len(steps)), key=steps.__getitem__)
+                steps[longest] = -(-steps[longest] // 2)
+        else:
+            steps = list(unit)
+            if len(steps) != len(shape) or any(n < 1 for n in steps):
+                raise SelectionError(f"unit {unit} must have a positive size per axis of shape {shape}", shape=shape)
+        steps = [max(n, 1) for n in steps]
+        cuts = [[slice(a, min(a + s, n)) for a in range(0, n, s)] for n, s in zip(shape, steps, strict=True)]
+        yield from product(*cuts)
+
+    # -------------------------------------------------------------- explaining
+
+    def explain(self) -> Explanation:
+        """What reading the selection would touch. Does no IO."""
+        metadata = self.array.metadata
+        parts = self.array._chunks.parts(self._transform) if self.size else []
+        inner, requests = len(parts), len(parts)
+        decoded = len(parts) * metadata.chain.nbytes
+        if metadata.shards is not None and self.size:
+            inner = sum(1 for _ in self._transform.layout.region().split(metadata.read_grid))
+            each = metadata.chain.nbytes * math.prod(metadata.chunks) // math.prod(metadata.write_chunks)
+            decoded = inner * each
+            requests = 2 * len(parts)
+        return Explanation(
+            self.array.name, self.shape, str(self.dtype), inner, len(parts) if metadata.shards else None, requests, decoded, self.nbytes
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What reading a selection touches.
+
+    Attributes:
+        name: The array.
+        shape: The selection's shape.
+        dtype: Its dtype.
+        chunks: Chunks to decode.
+        shards: Shards to look into, if the array has them.
+        requests: Requests at the least: one a chunk; two a shard (its index, then its chunks).
+        decoded_bytes: Bytes of these chunks, decoded.
+        result_bytes: Bytes of the result.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: int
+    shards: int | None
+    requests: int
+    decoded_bytes: int
+    result_bytes: int
+
+    def __str__(self) -> str:
+        shards = f" in {self.shards:,} shards" if self.shards is not None else ""
+        used = self.result_bytes / self.decoded_bytes if self.decoded_bytes else 1.0
+        return (
+            f"{self.name} {self.shape} {self.dtype}: {self.chunks:,} chunks{shards}, {self.requests:,} requests, "
+            f"{size_text(self.decoded_bytes)} decoded for {size_text(self.result_bytes)} ({used:.0%})"
+        )
+
+    __repr__ = __str__
+
+
+def size_text(count: int) -> str:
+    """A number of bytes for people."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+
+
+class _reporting:
+    """A progress callback for the length of a block: the caller's, or that of a bar."""
+
+    def __init__(self, progress: bool | Progress, total: int, what: str) -> None:
+        self._progress, self._total, self._what = progress, total, what
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress | None:
+        if callable(self._progress):
+            return self._progress
+        if not self._progress:
+            return None
+        try:
+            from tqdm.auto import tqdm
+        except ImportError as error:
+            raise ImportError("progress=True needs tqdm: pip install tqdm (or pass a function)") from error
+        self._bar = tqdm(total=self._total, desc=self._what, unit="B", unit_scale=True)
+        return self._update
+
+    def _update(self, nbytes: int) -> None:
+        self._bar.update(nbytes)
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,17 @@
+"""The engine: select -> locate -> fetch -> decode -> place, and back.
+
+There is one plan and there are two ways to carry it out. On a blocking store a job fetches,
+decodes and places a batch of chunks on one thread, without a task or a future per chunk; the
+caller's thread takes part. On an asynchronous store tasks fetch, bounded by the store's limiter
+and the process's byte budget, while the codec threads decode what has arrived.
+
+Locks are always taken in this order: byte budget, key lock, request permit.
+"""
+
+from __future__ import annotations
+
+from zarrasync.transfer.common import Chunks, Missing
+from zarrasync.transfer.reading import read
+from zarrasync.transfer.writing import write
+
+__all__ = ["Chunks", "Missing", "read", "write"]

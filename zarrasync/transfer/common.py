@@ -1,0 +1,128 @@
+"""What reading and writing share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+
+from zarrasync._runtime import budget
+from zarrasync.codecs.base import Array
+from zarrasync.config import Config
+from zarrasync.errors import MetadataError
+from zarrasync.indexing import Part, Transform
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.stores.base import Store
+
+__all__ = ["Chunks", "Missing", "side_by_side", "whole_pieces"]
+
+Missing: TypeAlias = Literal["fill", "error"]
+Fields: TypeAlias = "str | list[str] | None"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What the engine needs to know of an array.
+
+    Attributes:
+        store: Where the chunks lie, under keys relative to the array.
+        metadata: The array's metadata.
+        config: The settings it was opened with.
+        prefix: What stands before a chunk's key in the store that the user gave; for messages.
+    """
+
+    store: Store
+    metadata: ArrayMetadata
+    config: Config
+    prefix: str = ""
+
+    @asynccontextmanager
+    async def taken(self, nbytes: int) -> AsyncIterator[None]:
+        """Hold bytes of the process's budget for the length of a block."""
+        gate = budget(self.config)
+        await gate.acquire(nbytes)
+        try:
+            yield
+        finally:
+            gate.release(nbytes)
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests to have in flight."""
+        return self.config.concurrency or self.store.concurrency
+
+    def key(self, coords: tuple[int, ...]) -> str:
+        """The key of a stored value, relative to the store."""
+        return self.metadata.keys.encode(coords)
+
+    def parts(self, transform: Transform) -> list[Part]:
+        """The shares of all stored values that a selection touches.
+
+        Raises:
+            MetadataError: If a chunk is larger than the settings allow.
+        """
+        limit, nbytes = self.config.max_chunk_bytes, self.metadata.chain.nbytes
+        if limit and nbytes > limit:
+            raise MetadataError(
+                f"{self.prefix or 'the array'}: a chunk decodes to {nbytes:,} bytes, config.max_chunk_bytes is {limit:,}"
+            )
+        return list(transform.layout.region().split(self.metadata.grid))
+
+    def threads(self, nbytes: int) -> int:
+        """Threads that pay for chunks of a size: handing tiny ones over costs more than they take."""
+        return 1 if nbytes < 32768 else self.config.pool_size
+
+    def full_key(self, key: str) -> str:
+        """A key as the user's store has it."""
+        return self.prefix + key
+
+
+def batches(parts: Sequence[T], nbytes: int, settings: Config, threads: int) -> Iterator[Sequence[T]]:
+    """Cut parts of a size into batches that make a job, enough of them for all threads."""
+    most = max(1, min(256, settings.batch_bytes // max(nbytes, 1)))
+    count = max(1, min(most, -(-len(parts) // threads)))
+    for start in range(0, len(parts), count):
+        yield parts[start : start + count]
+
+
+def whole_pieces(part: Part, out: Array, shape: tuple[int, ...]) -> Array | None:
+    """The output of a stored value that is wanted whole, if it lies there contiguously."""
+    if not part.full:
+        return None
+    target = out[(*part.region.place, ...)]
+    return target if target.shape == shape and target.flags.c_contiguous else None
+
+
+def dtype_of(chunks: Chunks, fields: Fields) -> np.dtype[Any]:
+    """The dtype of a selection of fields."""
+    dtype = chunks.metadata.dtype.numpy
+    return dtype if fields is None else dtype[fields]
+
+
+async def side_by_side(work: Callable[[T], Awaitable[None]], items: Iterable[T], count: int) -> None:
+    """Work on items with ``count`` tasks at most; the first failure cancels the others."""
+    source = iter(items)
+
+    async def worker() -> None:
+        for item in source:
+            await work(item)
+
+    if count <= 1:
+        await worker()
+        return
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(worker())
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

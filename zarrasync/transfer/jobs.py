@@ -1,0 +1,173 @@
+"""How the engine's jobs run: on the caller's thread with helpers, or beside an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync._runtime import Cancel, codec_pool
+from zarrasync.config import Config
+
+__all__ = ["Computer", "Job", "Progress", "run_jobs", "scratch"]
+
+Job: TypeAlias = Callable[[], "Iterable[Job] | None"]
+"""A piece of work; it may return more of it."""
+
+Progress: TypeAlias = Callable[[int], None]
+"""Called with the number of bytes that were finished since the last call."""
+
+
+def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) -> None:
+    """Do jobs on this thread, with help from the codec pool where that has room.
+
+    The caller works itself, so it never waits for a pool that is busy with others, and a single job
+    costs no hand-over. After the first failure or a set flag no further job is begun; helpers have
+    stopped when this returns or raises.
+
+    Args:
+        jobs: What to do; a lazy iterable is advanced as jobs are begun.
+        settings: For the pool.
+        flag: Set from elsewhere to stop; set here on failure.
+        threads: Threads to use at the most, this one included.
+    """
+    source = iter(jobs)
+    waiting: deque[Job] = deque()
+    lock = threading.Lock()
+    errors: list[BaseException] = []
+    helpers: list[Future[None]] = []
+
+    def take() -> Job | None:
+        with lock:
+            if flag.set:
+                return None
+            return waiting.popleft() if waiting else next(source, None)
+
+    def work() -> None:
+        while (job := take()) is not None:
+            try:
+                more = job()
+            except BaseException as error:
+                errors.append(error)
+                flag.set = True
+                return
+            if more:
+                with lock:
+                    waiting.extend(more)
+                call_for_help(len(waiting))
+
+    def call_for_help(amount: int) -> None:
+        with lock:
+            helpers[:] = [helper for helper in helpers if not helper.done()]
+            missing = min(threads - 1 - len(helpers), amount)
+            helpers.extend(codec_pool(settings).submit(work) for _ in range(missing))
+
+    first = take()
+    if first is None:
+        return
+    second = take()
+    waiting.extend(job for job in (first, second) if job is not None)
+    try:
+        if second is not None:
+            call_for_help(threads - 1)
+        while True:
+            work()
+            with lock:
+                pending = [helper for helper in helpers if not helper.cancel()]
+            wait(pending)
+            if flag.set or not waiting:
+                break
+    except BaseException:  # Ctrl-C on this thread
+        flag.set = True
+        wait([helper for helper in helpers if not helper.cancel()])
+        raise
+    if errors:
+        raise errors[0]
+
+
+class _Memory(threading.local):
+    def __init__(self) -> None:
+        self.held: dict[str, npt.NDArray[np.uint8]] = {}
+
+
+_memory = _Memory()
+_KEEP = 32 << 20
+
+
+def scratch(purpose: str, size: int) -> npt.NDArray[np.uint8]:
+    """Memory of this thread for one purpose at a time; fresh pages cost more than decoding into them."""
+    held = _memory.held.get(purpose)
+    if held is None or len(held) < size:
+        held = np.empty(size, np.uint8)
+        if size <= _KEEP:
+            _memory.held[purpose] = held
+    return held[:size]
+
+
+class Computer:
+    """Runs short computations for an event loop on the codec pool, several to a hand-over.
+
+    While all threads are busy computations gather; the next free thread takes as many as make a batch.
+    """
+
+    def __init__(self, settings: Config) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[Callable[[], Any], int, asyncio.Future[Any]]] = deque()
+        self._running: set[asyncio.Future[Any]] = set()
+
+    async def run(self, function: Callable[[], Any], nbytes: int) -> Any:
+        """The function's result; ``nbytes`` says how much work it is."""
+        done: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.append((function, nbytes, done))
+        self._start()
+        return await done
+
+    def _start(self) -> None:
+        while self._waiting and len(self._running) < self._settings.pool_size:
+            batch, size = [], 0
+            while self._waiting and (not batch or size < self._settings.batch_bytes):
+                function, nbytes, done = self._waiting.popleft()
+                if not done.cancelled():
+                    batch.append((function, done))
+                    size += nbytes
+            if batch:
+                job = self._loop.run_in_executor(codec_pool(self._settings), _compute, [f for f, _ in batch])
+                self._running.add(job)
+                job.add_done_callback(lambda job, batch=batch: self._finish(job, batch))  # type: ignore[misc]
+
+    def _finish(self, job: asyncio.Future[Any], batch: list[tuple[Callable[[], Any], asyncio.Future[Any]]]) -> None:
+        self._running.discard(job)
+        for (_, done), (result, error) in zip(batch, job.result(), strict=True):
+            if done.cancelled():
+                continue
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+        self._start()
+
+    async def join(self) -> None:
+        """Wait until nothing runs any more; what has not begun is dropped."""
+        self._waiting.clear()
+        while self._running:
+            try:
+                await asyncio.wait(set(self._running))
+            except asyncio.CancelledError:
+                continue  # the caller raises it again
+
+
+def _compute(functions: list[Callable[[], Any]]) -> list[tuple[Any, Exception | None]]:
+    results: list[tuple[Any, Exception | None]] = []
+    for function in functions:
+        try:
+            results.append((function(), None))
+        except Exception as error:
+            results.append((None, error))
+    return results

@@ -1,0 +1,205 @@
+"""Writing: encode whole values, merge into partial ones, leave out what is empty.
+
+Every value is written under its key lock, so partial writes of one process never lose each other's
+updates, and a whole write is not undone by a partial one that began before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync._runtime import cancel_flag, drive, in_worker
+from zarrasync.codecs.base import Array, Buffer
+from zarrasync.errors import CodecError, ShapeError
+from zarrasync.indexing import Part, Transform
+from zarrasync.stores.base import Request
+from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, side_by_side
+from zarrasync.transfer.jobs import Computer, Progress, run_jobs
+
+__all__ = ["write"]
+
+_ERASE = 1000
+Compute = Callable[[Callable[[], Any], int], Awaitable[Any]]
+
+
+async def write(
+    chunks: Chunks,
+    transform: Transform,
+    values: npt.ArrayLike,
+    *,
+    fields: Fields = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write a selection.
+
+    Chunks that end up holding nothing but the fill value are erased rather than stored, unless
+    ``config.write_empty_chunks`` is set.
+
+    Args:
+        chunks: The array's chunks.
+        transform: The selection.
+        values: What to write; broadcast to the selection's shape and cast to the array's data type.
+        fields: Structured fields to write alone.
+        progress: Called as bytes are done.
+
+    Raises:
+        ShapeError: If the values do not broadcast to the selection.
+        CodecError: If values can not be encoded, or a chunk that is changed in part does not decode.
+        StoreError: If a value could not be read or stored.
+    """
+    dtype = dtype_of(chunks, fields)
+    buffer = transform.layout.to_buffer(_broadcast(values, transform.shape, dtype)) if transform.size else None
+    if buffer is None:
+        return
+    operation = _Writing(chunks, buffer, fields, progress)
+    parts = chunks.parts(transform)
+    if chunks.store.blocking:
+        await in_worker(partial(operation.on_threads, parts))
+    else:
+        await operation.on_loop(parts)
+
+
+def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if dtype.kind == "O" and not isinstance(values, np.ndarray):
+        given = np.empty((), object) if isinstance(values, bytes) else np.array(values, object)
+        if isinstance(values, bytes):
+            given[()] = values
+    else:
+        try:
+            given = np.asarray(values, dtype if dtype.kind == "T" or not hasattr(values, "dtype") else None)
+        except (ValueError, TypeError) as error:
+            raise ShapeError(f"values of type {type(values).__name__} do not make an array of {dtype}: {error}") from error
+    while given.ndim > len(shape) and given.shape[0] == 1:
+        given = given[0]  # NumPy's assignment drops leading axes of size 1, too
+    try:
+        return np.broadcast_to(given, shape)
+    except ValueError:
+        raise ShapeError(
+            f"values of shape {given.shape} do not fit a selection of shape {shape}", found=given.shape, wanted=shape
+        ) from None
+
+
+class _Writing:
+    """One write, and what its jobs share."""
+
+    def __init__(self, chunks: Chunks, values: Array, fields: Fields, progress: Progress | None) -> None:
+        self.chunks, self.values, self.fields, self.progress = chunks, values, fields, progress
+        self.chain = chunks.metadata.chain
+        self.store = chunks.store
+        self.keep_empty = chunks.config.write_empty_chunks
+        self.empty: list[str] = []
+
+    # -------------------------------------------------------------- the two ways
+
+    async def on_threads(self, parts: Sequence[Part]) -> None:
+        """Carry it out on a blocking store, on this thread and helpers."""
+        flag, nbytes = cancel_flag(), self.chain.nbytes
+        threads = self.chunks.threads(nbytes)
+
+        def job(batch: Sequence[Part]) -> None:
+            for part in batch:
+                if flag.set:
+                    return
+                drive(self._write_part(part, _here))
+
+        groups = batches(parts, nbytes, self.chunks.config, threads)
+        async with self.chunks.taken(2 * threads * nbytes):
+            run_jobs((partial(job, batch) for batch in groups), self.chunks.config, flag, threads)
+            await self._erase_empty()
+
+    async def on_loop(self, parts: Sequence[Part]) -> None:
+        """Carry it out on an asynchronous store."""
+        computer = Computer(self.chunks.config)
+        nbytes = self.chain.nbytes
+
+        async def one(part: Part) -> None:
+            async with self.chunks.taken(2 * nbytes):
+                await self._write_part(part, computer.run)
+
+        try:
+            await side_by_side(one, parts, min(self.chunks.concurrency, len(parts)))
+            await self._erase_empty()
+        finally:
+            await computer.join()
+
+    # -------------------------------------------------------------- one value
+
+    async def _write_part(self, part: Part, compute: Compute) -> None:
+        key, nbytes = self.chunks.key(part.coords), self.chain.nbytes
+        try:
+            if part.full and self.fields is None:
+                data = await compute(partial(self._encode, part), nbytes)
+                if data is None:
+                    self.empty.append(key)
+                else:
+                    async with self.store.lock(key):
+                        await self.store.put(key, data)
+            else:
+                async with self.store.lock(key):
+                    (old,) = await self.store.fetch([Request(key)])
+                    present = None if old is None else old.data
+                    data = await compute(partial(self._merge, part, present), nbytes)
+                    if data is not None:
+                        await self.store.put(key, data)
+                    elif old is not None:
+                        await self.store.erase(key)
+        except CodecError as error:
+            raise error.at(self.chunks.full_key(key)) from error
+        if self.progress is not None:
+            self.progress(part.region.size * self.values.itemsize)
+
+    async def _erase_empty(self) -> None:
+        """Erase values that were overwritten with nothing, many to a request."""
+        for start in range(0, len(self.empty), _ERASE):
+            keys = sorted(self.empty[start : start + _ERASE])  # one order for all, so that locks can not cross
+            async with AsyncExitStack() as locks:
+                for key in keys:
+                    await locks.enter_async_context(self.store.lock(key))
+                await self.store.erase_values(keys)
+
+    def _encode(self, part: Part) -> Buffer | None:
+        """The encoded value of a chunk that is replaced whole; ``None`` if it is not to be stored."""
+        given = self.values[(*part.region.place, ...)]
+        dtype, shape = self.chain.spec.dtype.numpy, self.chain.spec.shape
+        if given.shape == shape:
+            chunk = _cast(given, dtype)
+        else:
+            chunk = self.chain.spec.new_array()
+            with np.errstate(invalid="ignore"):
+                part.region.write(chunk, self.values)
+        if not self.keep_empty and self.chain.is_empty(chunk):
+            return None
+        return self.chain.encode(chunk)
+
+    def _merge(self, part: Part, present: Buffer | None) -> Buffer | None:
+        """The encoded value of a chunk that is replaced in part; ``None`` if it is not to be stored."""
+        if self.fields is None:
+            values = self.values
+            with np.errstate(invalid="ignore"):
+                data, empty = self.chain.merge(present, part.region, values)
+        else:
+            chunk = self.chain.spec.new_array()
+            if present is not None:
+                chunk[...] = self.chain.decode(present)
+            part.region.write(chunk[self.fields], self.values)
+            data, empty = self.chain.encode(chunk), self.chain.is_empty(chunk)
+        return None if empty and not self.keep_empty else data
+
+
+async def _here(function: Callable[[], Any], nbytes: int) -> Any:
+    return function()
+
+
+def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    if array.dtype == dtype:
+        return array
+    with np.errstate(invalid="ignore"):
+        return array.astype(dtype)
+
+

@@ -148,7 +148,9 @@ class AsyncArray:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._metadata.dtype.numpy} {self.store!r}>"
+        return (
+            f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._metadata.dtype.numpy} {self.store!r}>"
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AsyncArray) and (other._node, other._metadata) == (self._node, self._metadata)
@@ -302,14 +304,14 @@ class AsyncArray:
     async def _clear_edges(self, target: ArrayMetadata) -> None:
         """Fill what a smaller shape cuts off chunks that stay."""
         old = self._metadata
+        # Per axis: what stays, and how far the chunks reach that hold it.
         kept = [min(new, was) for new, was in zip(target.shape, old.shape, strict=True)]
-        for axis, (new, was) in enumerate(zip(target.shape, old.shape, strict=True)):
-            edge = min(was, -(-new // old.write_chunks[axis]) * old.write_chunks[axis])
-            if new >= edge or 0 in kept[:axis] or 0 in kept[axis + 1 :]:
-                continue
-            box = [slice(0, n) for n in kept]
-            box[axis] = slice(new, edge)
-            await self[tuple(box)].write(np.full((), old.spec.fill_value, old.dtype.numpy))
+        edges = [min(was, -(-n // c) * c) for n, was, c in zip(kept, old.shape, old.write_chunks, strict=True)]
+        for axis, (start, stop) in enumerate(zip(kept, edges, strict=True)):
+            if start < stop and 0 not in edges:
+                box = [slice(0, edge) for edge in edges]
+                box[axis] = slice(start, stop)
+                await self[tuple(box)].write(np.full((), old.spec.fill_value, old.dtype.numpy))
 
     async def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add values at the end of an axis.

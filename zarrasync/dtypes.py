@@ -317,7 +317,10 @@ def _parse_struct_fill(dtype: np.dtype[Any], value: Any) -> Any:
         _need(len(data) == dtype.itemsize, f"expected {dtype.itemsize} bytes")
         return np.frombuffer(data, dtype)[0]
     assert dtype.fields is not None
-    _need(isinstance(value, Mapping) and set(value) == set(dtype.names or ()), "expected an object with one value per field")
+    _need(
+        isinstance(value, Mapping) and set(value) == set(dtype.names or ()),
+        "expected an object with one value per field",
+    )
     filled = np.zeros((), dtype)
     for name in dtype.names or ():
         filled[name] = _parse_fill(dtype.fields[name][0], None, value[name])

@@ -78,9 +78,7 @@ class NodeNotFoundError(ZarrError, KeyError, FileNotFoundError):
         tried: The keys that were looked up and found absent.
     """
 
-    def __init__(
-        self, message: str, *, path: str = "", store: str = "", tried: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, message: str, *, path: str = "", store: str = "", tried: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.path, self.store, self.tried = path, store, tuple(tried)
 
@@ -174,9 +172,7 @@ class CodecError(ZarrError, ValueError):
         key: The store key of the chunk, where it is known.
     """
 
-    def __init__(
-        self, message: str, *, codec: str = "", direction: str = "decode", key: str = ""
-    ) -> None:
+    def __init__(self, message: str, *, codec: str = "", direction: str = "decode", key: str = "") -> None:
         super().__init__(message)
         self.codec, self.direction, self.key = codec, direction, key
 
@@ -212,9 +208,7 @@ class ShapeError(ZarrError, ValueError):
         wanted: The shape that was needed.
     """
 
-    def __init__(
-        self, message: str, *, found: tuple[int, ...] = (), wanted: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, message: str, *, found: tuple[int, ...] = (), wanted: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.found, self.wanted = found, wanted
 

@@ -118,9 +118,7 @@ class AsyncGroup:
         """Whether there is a member of that name."""
         return await self.get(name) is not None
 
-    async def members(
-        self, max_depth: int | None = 0
-    ) -> tuple[tuple[str, AsyncArray | AsyncGroup], ...]:
+    async def members(self, max_depth: int | None = 0) -> tuple[tuple[str, AsyncArray | AsyncGroup], ...]:
         """Members by name: one listing and one batch of documents per level.
 
         Args:
@@ -234,17 +232,19 @@ class AsyncGroup:
         if found is None:
             return await self.create_array(name, shape=shape, dtype=dtype, **options)
         if not isinstance(found, AsyncArray):
-            raise NodeTypeError(f"{found.name} is a group, not an array", path=found.path, found="group", wanted="array")
+            raise NodeTypeError(
+                f"{found.name} is a group, not an array", path=found.path, found="group", wanted="array"
+            )
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)
         if found.shape != wanted:
-            raise ShapeError(
-                f"{found.name} has shape {found.shape}, not {wanted}", found=found.shape, wanted=wanted
-            )
+            raise ShapeError(f"{found.name} has shape {found.shape}, not {wanted}", found=found.shape, wanted=wanted)
         if dtype is not None and not (
             found.dtype == np.dtype(dtype) if exact else np.can_cast(found.dtype, np.dtype(dtype))
         ):
             raise NodeTypeError(
-                f"{found.name} has data type {found.dtype}, not {np.dtype(dtype)}", path=found.path, found=str(found.dtype)
+                f"{found.name} has data type {found.dtype}, not {np.dtype(dtype)}",
+                path=found.path,
+                found=str(found.dtype),
             )
         return found
 
@@ -258,7 +258,9 @@ class AsyncGroup:
         if found is None:
             return await self.create_group(name, attributes=attributes)
         if not isinstance(found, AsyncGroup):
-            raise NodeTypeError(f"{found.name} is an array, not a group", path=found.path, found="array", wanted="group")
+            raise NodeTypeError(
+                f"{found.name} is an array, not a group", path=found.path, found="array", wanted="group"
+            )
         return found
 
     # -------------------------------------------------------------- changing
@@ -382,5 +384,3 @@ async def create_group_at(
     metadata = GroupMetadata(attributes=dict(attributes or {}))
     await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     return AsyncGroup(node, metadata)
-
-

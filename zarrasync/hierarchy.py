@@ -345,9 +345,7 @@ def _named(nodes: Mapping[str, Any]) -> set[str]:
     return {normalize_path(path) for path in nodes}
 
 
-async def _create_one(
-    node: Node, options: dict[str, Any], overwrite: bool, named: bool
-) -> AsyncArray | AsyncGroup:
+async def _create_one(node: Node, options: dict[str, Any], overwrite: bool, named: bool) -> AsyncArray | AsyncGroup:
     if set(options) - {"attributes"}:
         return await create_array_at(node, overwrite=overwrite, **options)
     try:
@@ -368,7 +366,7 @@ async def save(
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
-    **arrays: npt.ArrayLike,
+    **arrays: Any,
 ) -> None:
     """Write arrays in one call, replacing what is there.
 
@@ -408,9 +406,7 @@ async def load(
     Raises:
         NodeNotFoundError: If there is nothing at the path.
     """
-    found = await open(
-        store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config
-    )
+    found = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
     if isinstance(found, AsyncArray):
         return await found[...].read()
     arrays = await found.arrays()
@@ -433,9 +429,7 @@ async def list_nodes(
         NodeNotFoundError: If there is nothing at the path.
         UnsupportedOperation: If the store can not list.
     """
-    found = await open(
-        store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config
-    )
+    found = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
     if isinstance(found, AsyncArray):
         return ((found.path, "array"),)
     below = await on_store(partial(found._walk, max_depth), found.store)

@@ -37,7 +37,7 @@ Selector: TypeAlias = slice | IntArray
 class Const(NamedTuple):
     """The array axis is held at one index."""
 
-    index: int
+    at: int
 
 
 class Stride(NamedTuple):
@@ -49,10 +49,10 @@ class Stride(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """The array index is looked up: ``index[i, j, …]`` for result coordinates along ``dims``."""
+    """The array index is looked up: ``table[i, j, …]`` for result coordinates along ``dims``."""
 
     dims: tuple[int, ...]
-    index: IntArray
+    table: IntArray
 
 
 AxisMap: TypeAlias = Const | Stride | Gather
@@ -97,14 +97,14 @@ def _follow(axis: AxisMap, inner: Transform) -> AxisMap:
     if isinstance(axis, Stride):
         step = inner.maps[axis.dim]
         if isinstance(step, Const):
-            return Const(axis.start + axis.step * step.index)
+            return Const(axis.start + axis.step * step.at)
         if isinstance(step, Stride):
             return Stride(step.dim, axis.start + axis.step * step.start, axis.step * step.step)
-        return Gather(step.dims, axis.start + axis.step * step.index)
+        return Gather(step.dims, axis.start + axis.step * step.table)
     # A lookup is looked up: each of its dimensions becomes indices over the union of new dimensions.
     steps = [inner.maps[dim] for dim in axis.dims]
     dims = tuple(sorted({dim for step in steps for dim in _dims(step)}))
-    found = axis.index[tuple(_indices(step, dims, inner.shape) for step in steps)]
+    found: IntArray = axis.table[tuple(_indices(step, dims, inner.shape) for step in steps)]
     return Gather(dims, found) if dims else Const(int(found))
 
 
@@ -117,11 +117,11 @@ def _dims(axis: AxisMap) -> tuple[int, ...]:
 def _indices(axis: AxisMap, dims: tuple[int, ...], shape: tuple[int, ...]) -> Any:
     """The array indices of a map as values that broadcast over ``dims``."""
     if isinstance(axis, Const):
-        return axis.index
+        return axis.at
     if isinstance(axis, Stride):
         values: IntArray = axis.start + axis.step * np.arange(shape[axis.dim], dtype=np.int64)
     else:
-        values = axis.index
+        values = axis.table
     own = _dims(axis)
     return values.reshape([shape[dim] if dim in own else 1 for dim in dims])
 
@@ -169,9 +169,7 @@ class Layout:
         )
         group_dims = tuple(sorted({dim for number in group for dim in _dims(maps[number])}))
         over = [shape[dim] for dim in group_dims]
-        points = tuple(
-            np.broadcast_to(_indices(maps[number], group_dims, shape), over).reshape(-1) for number in group
-        )
+        points = tuple(np.broadcast_to(_indices(maps[number], group_dims, shape), over).reshape(-1) for number in group)
         dims: list[int | None] = []
         rest: list[Selector] = []
         places: list[slice] = []
@@ -180,7 +178,7 @@ class Layout:
                 continue
             if isinstance(axis, Const):
                 dims.append(None)
-                rest.append(slice(axis.index, axis.index + 1, 1))
+                rest.append(slice(axis.at, axis.at + 1, 1))
                 places.append(slice(0, 1, 1))
             elif isinstance(axis, Stride):
                 dims.append(axis.dim)
@@ -189,7 +187,7 @@ class Layout:
                 places.append(place)
             else:
                 dims.append(axis.dims[0])
-                rest.append(axis.index)
+                rest.append(axis.table)
                 places.append(slice(0, shape[axis.dims[0]], 1))
         return cls(shape, group, group_dims, tuple(dims), points, tuple(rest), tuple(places))
 
@@ -264,9 +262,7 @@ class Region(NamedTuple):
         """Cut the region along a grid, chunk by chunk in C order of the axes that are not grouped."""
         rest = [axis for axis in range(len(self.box)) if axis not in self.group]
         places = self.place[1:] if self.group else self.place
-        cuts = [
-            _split_axis(self.box[axis], place, grid.axes[axis]) for axis, place in zip(rest, places, strict=True)
-        ]
+        cuts = [_split_axis(self.box[axis], place, grid.axes[axis]) for axis, place in zip(rest, places, strict=True)]
         if not self.group:
             for parts in product(*cuts):
                 yield Part(
@@ -368,10 +364,8 @@ class _Cut(NamedTuple):
 def _count(selector: Selector) -> int:
     if not isinstance(selector, slice):
         return len(selector)
-    if selector.step < 0:  # a reversed place: from start down to stop, or to 0 where stop is None
-        stop = -1 if selector.stop is None else selector.stop
-        return max(0, -((stop - selector.start) // -selector.step))
-    return max(0, -((selector.start - selector.stop) // selector.step))
+    # A reversed place runs down to its stop, or to 0 where that is None.
+    return len(range(selector.start, -1 if selector.stop is None else selector.stop, selector.step))
 
 
 def _split_axis(selector: Selector, place: Selector, axis: Axis) -> list[_Cut]:
@@ -457,7 +451,8 @@ def _positions(place: Selector, positions: slice | IntArray) -> Selector:
         return _part_of(place, positions.start, positions.stop - positions.start)
     if not isinstance(place, slice):
         return place[positions]
-    return place.start + place.step * positions
+    moved: IntArray = place.start + place.step * positions
+    return moved
 
 
 def _mesh(selectors: Sequence[Selector], points: int, shape: Sequence[int]) -> tuple[Any, ...]:

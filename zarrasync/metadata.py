@@ -88,6 +88,10 @@ class ArrayMetadata(NodeMetadata):
             )
         _ = self.chain  # complains about codecs that can not take the chunks
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is derived is derived again: bound codecs are not for pickling.
+        return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+
     @property
     def ndim(self) -> int:
         """The number of axes."""

@@ -115,7 +115,10 @@ class Node:
                 documents.update(self.format.render(path, GroupMetadata()))
             elif isinstance(node[1], ArrayMetadata):
                 raise NodeTypeError(
-                    f"{self.name} can not be created: there is an array at /{path}", path=path, found="array", wanted="group"
+                    f"{self.name} can not be created: there is an array at /{path}",
+                    path=path,
+                    found="array",
+                    wanted="group",
                 )
         if overwrite:
             await self.erase()

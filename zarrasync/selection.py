@@ -109,7 +109,9 @@ class AsyncSelection:
         if fields is not None and self._fields is not None:
             raise SelectionError(f"the selection has its fields already: {self._fields!r}", shape=self.shape)
         transform = compose(self._transform, parse(key, self.shape))
-        exact = not transform.shape and (key is Ellipsis or (isinstance(key, tuple) and any(k is Ellipsis for k in key)))
+        exact = not transform.shape and (
+            key is Ellipsis or (isinstance(key, tuple) and any(k is Ellipsis for k in key))
+        )
         return AsyncSelection(self.array, transform, fields if fields is not None else self._fields, exact)
 
     # -------------------------------------------------------------- reading and writing
@@ -224,7 +226,14 @@ class AsyncSelection:
             decoded = inner * each
             requests = 2 * len(parts)
         return Explanation(
-            self.array.name, self.shape, str(self.dtype), inner, len(parts) if metadata.shards else None, requests, decoded, self.nbytes
+            self.array.name,
+            self.shape,
+            str(self.dtype),
+            inner,
+            len(parts) if metadata.shards else None,
+            requests,
+            decoded,
+            self.nbytes,
         )
 
 

@@ -230,7 +230,9 @@ def _width(item: Any, shape: Shape, split_masks: bool) -> int:
     if isinstance(item, slice) or _is_integer(item):
         return 1
     if isinstance(item, str | bytes | dict | set) or not (isinstance(item, Sequence) or hasattr(item, "__array__")):
-        raise SelectionError(f"{_show(item)} is not an index: use integers, slices, '...', newaxis or arrays", shape=shape)
+        raise SelectionError(
+            f"{_show(item)} is not an index: use integers, slices, '...', newaxis or arrays", shape=shape
+        )
     return np.asarray(item).ndim if split_masks and np.asarray(item).dtype == bool else 1
 
 

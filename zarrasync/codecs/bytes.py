@@ -60,6 +60,12 @@ class BytesCodec(ArrayBytesCodec):
             return replace(self, endian=None)
         return replace(self, endian=self.endian or sys.byteorder) if self.stored is None else self
 
+    def stored_form(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """The dtype that elements have when stored."""
+        if self.stored is not None:
+            return self.stored
+        return dtype if self.endian is None else dtype.newbyteorder("<" if self.endian == "little" else ">")
+
     def bind(self, spec: ArraySpec) -> _BoundBytes:
         return _BoundBytes(self, spec)
 
@@ -80,9 +86,8 @@ class _BoundBytes:
             )
         if codec.stored is None and codec.endian is None and _has_order(dtype):
             raise MetadataError(f"codec 'bytes' needs 'endian' for data type {spec.dtype.name!r}")
-        order = {"little": "<", "big": ">", None: "="}[codec.endian]
         self._codec, self._spec = codec, spec
-        self.stored_dtype: np.dtype[Any] | None = codec.stored or dtype.newbyteorder(order)
+        self.stored_dtype: np.dtype[Any] | None = codec.stored_form(dtype)
         self.encoded_size: int | None = math.prod(spec.shape) * dtype.itemsize
 
     def decode(self, data: Buffer) -> Array:

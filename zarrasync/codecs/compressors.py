@@ -40,13 +40,21 @@ def _blosc() -> ModuleType:
 
 
 @cache
+def _numcodecs_module(name: str) -> ModuleType:
+    from importlib import import_module
+
+    return import_module(f"numcodecs.{name}")
+
+
+@cache
 def _inflate() -> ModuleType:
     """isal's zlib (about twice as fast) where it is installed, the standard library's otherwise."""
     try:
         from isal import isal_zlib
     except ImportError:
         return zlib
-    return isal_zlib
+    found: ModuleType = isal_zlib
+    return found
 
 
 # ------------------------------------------------------------------ declared sizes
@@ -63,7 +71,7 @@ def _blosc_size(data: memoryview) -> int:
 
 def _zstd_size(data: memoryview) -> int | None:
     """The content size in a zstd frame header (RFC 8878, 3.1.1.1), if it has one."""
-    if len(data) < 6 or data[:4] != b"\x28\xb5\x2f\xfd":
+    if len(data) < 6 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":
         raise ValueError("not a zstd frame")
     flags = data[4]
     single = flags >> 5 & 1
@@ -148,16 +156,7 @@ _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
 }
 
 
-@cache
-def _numcodecs_module(name: str) -> ModuleType:
-    from importlib import import_module
-
-    return import_module(f"numcodecs.{name}")
-
-
-def bounded_decode(
-    codec: Codec, kind: str, data: Buffer, size: int | None, limit: int, out: Out
-) -> Buffer | None:
+def bounded_decode(codec: Codec, kind: str, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer | None:
     """Decompress by the rule; ``None`` if there is no such decompressor here.
 
     Args:
@@ -347,5 +346,3 @@ def _crc32c(data: Buffer) -> int:
 def _check_int(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ValueError(f"{name} is an integer from {low} to {high}, found {value!r}")
-
-

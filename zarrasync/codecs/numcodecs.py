@@ -142,11 +142,9 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
             return size + 4
         if kind in ("shuffle", "quantize", "fixedscaleoffset", "delta", "bitround"):
             source, target = config.get("dtype"), config.get("astype")
-            if source and target:
-                return size * np.dtype(target).itemsize // np.dtype(source).itemsize
-            return size
+            return _scaled(size, source, target) if source and target else size
         if kind == "astype":
-            return size * np.dtype(config["encode_dtype"]).itemsize // np.dtype(config["decode_dtype"]).itemsize
+            return _scaled(size, config["decode_dtype"], config["encode_dtype"])
         if kind == "packbits":
             return 1 + math.ceil(size / 8)
         return None
@@ -161,6 +159,11 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         if size is not None and len(found) != size:
             raise self.fail(f"{len(found)} bytes came out, the chunk needs {size}")
         return found
+
+
+def _scaled(size: int, source: str, target: str) -> int:
+    """Bytes of as many elements of another dtype."""
+    return size // int(np.dtype(source).itemsize) * int(np.dtype(target).itemsize)
 
 
 def _flat_bytes(data: Any) -> Buffer:

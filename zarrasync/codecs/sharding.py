@@ -130,7 +130,7 @@ class BoundSharding:
             raise self._codec.fail("its index names bytes that no value can have")
         entries = table.astype(np.int64)
         entries[missing] = (0, -1)
-        return entries.tolist()  # type: ignore[no-any-return]
+        return entries.tolist()
 
     def _split_index(self, data: Buffer) -> tuple[memoryview, list[list[int]]]:
         view = memoryview(data)
@@ -167,7 +167,7 @@ class BoundSharding:
                 pieces.append(Piece(offset, length, self.inner, part.region, out))
             else:
                 searches.append((offset, length, search))
-        pieces.extend((yield from _search_all(searches)))
+        pieces.extend((yield from _search_all(searches)) or ())
         return pieces
 
     def decode(self, data: Buffer) -> Array:
@@ -194,9 +194,7 @@ class BoundSharding:
     def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
         """Inner chunks that the region does not touch keep their bytes as they are."""
         view, index = self._split_index(data)
-        kept: list[Buffer | None] = [
-            None if length < 0 else view[offset : offset + length] for offset, length in index
-        ]
+        kept: list[Buffer | None] = [None if length < 0 else view[offset : offset + length] for offset, length in index]
         for part in region.split(self.grid):
             number = self._number(part.coords)
             merged, empty = self.inner.merge(None if part.full else kept[number], part.region, values)
@@ -251,5 +249,3 @@ def _inside(wanted: Range, base: int, size: int) -> Range:
     """A range of a part as a range of the value that the part lies in."""
     start = base + (max(size - wanted.length, 0) if wanted.suffix else wanted.start)
     return Range(start, min(wanted.length, base + size - start))
-
-

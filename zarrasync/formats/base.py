@@ -27,6 +27,12 @@ class Format(ABC):
 
     zarr_format: ClassVar[int | str]
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
     @abstractmethod
     def document_keys(self, path: str) -> tuple[str, ...]:
         """The keys of all documents that a node at ``path`` may have."""

@@ -127,9 +127,7 @@ class V2(Format):
         try:
             fill = _parse_fill(data_type, document["fill_value"])
         except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
-            look.problem(
-                "fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}"
-            )
+            look.problem("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
         look.finish()
         keys = ChunkKeyEncoding("v2", separator)
         spec = ArraySpec(chunks, data_type, fill)
@@ -174,7 +172,7 @@ class V2(Format):
             else:
                 raise _unsupported(f"the codec {codec.label!r}", "codecs")
         if isinstance(maker, BytesCodec):
-            dtype: Any = _render_dtype(_stored(maker, metadata.dtype.numpy))
+            dtype: Any = _render_dtype(maker.stored_form(metadata.dtype.numpy))
         elif isinstance(maker, VlenUtf8Codec | VlenBytesCodec):
             dtype = "|O"
             filters.insert(0, {"id": maker.name})
@@ -207,7 +205,7 @@ class V2(Format):
         if wanted.serializer not in (None, "auto"):
             codecs = [as_codec(wanted.serializer)]
         if isinstance(codecs[0], BytesCodec):
-            stored = _stored(codecs[0], spec.dtype.numpy)
+            stored = codecs[0].stored_form(spec.dtype.numpy)
             codecs = [BytesCodec(codecs[0].endian, stored)]
         else:
             stored = None
@@ -239,9 +237,7 @@ class V2(Format):
 
 
 def _unsupported(what: str, feature: str) -> UnsupportedByFormat:
-    return UnsupportedByFormat(
-        f"Zarr format 2 can not say {what}; use zarr_format=3", zarr_format=2, feature=feature
-    )
+    return UnsupportedByFormat(f"Zarr format 2 can not say {what}; use zarr_format=3", zarr_format=2, feature=feature)
 
 
 # ------------------------------------------------------------------ dtypes
@@ -280,12 +276,6 @@ def _field(item: Any) -> tuple[Any, ...]:
     return (item[0], _numpy_dtype(item[1]), *shape)
 
 
-def _stored(maker: BytesCodec, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    if maker.stored is not None:
-        return maker.stored
-    return dtype.newbyteorder({"little": "<", "big": ">", None: "="}[maker.endian])
-
-
 def _render_dtype(dtype: np.dtype[Any]) -> Any:
     if dtype.fields is None:
         return dtype.str
@@ -320,7 +310,11 @@ def _parse_fill(data_type: DataType, value: Any) -> Any:
             data = base64.b64decode(value, validate=True)
             if len(data) > dtype.itemsize or (kind == "V" and len(data) != dtype.itemsize):
                 raise ValueError(f"{len(data)} bytes for elements of {dtype.itemsize}")
-            return np.frombuffer(data.ljust(dtype.itemsize, b"\0"), dtype)[0] if dtype.itemsize else np.zeros((), dtype)[()]
+            return (
+                np.frombuffer(data.ljust(dtype.itemsize, b"\0"), dtype)[0]
+                if dtype.itemsize
+                else np.zeros((), dtype)[()]
+            )
         if value == 0:  # what zarr-python 2 writes for a fill value of zero
             return np.zeros((), dtype)[()]
         raise ValueError("expected base64 text")

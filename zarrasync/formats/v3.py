@@ -7,7 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from zarrasync import _json, dtypes
-from zarrasync.codecs import ArraySpec, CodecChain, ShardingCodec, TransposeCodec, as_codec, chain_of, parse_codecs
+from zarrasync.codecs import (
+    ArraySpec,
+    BytesCodec,
+    CodecChain,
+    ShardingCodec,
+    TransposeCodec,
+    adapt,
+    as_codec,
+    chain_of,
+    parse_codecs,
+)
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
 from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key
 from zarrasync.keys import ChunkKeyEncoding
@@ -151,8 +161,6 @@ def _array_form(codec: Any) -> Any:
     """A numcodecs filter in its array -> array form, which is what a filter is here."""
     config = codec.get_config() if hasattr(codec, "get_config") else codec
     if isinstance(config, Mapping) and "id" in config:
-        from zarrasync.codecs import adapt
-
         return adapt(config, arrays=True)
     return codec
 
@@ -188,11 +196,15 @@ def _group(metadata: GroupMetadata) -> dict[str, Any]:
 def _array(metadata: ArrayMetadata) -> dict[str, Any]:
     if metadata.fill_value is None:
         raise UnsupportedByFormat(
-            "Zarr format 3 has no undefined fill value: give the array a fill_value", zarr_format=3, feature="fill_value"
+            "Zarr format 3 has no undefined fill value: give the array a fill_value",
+            zarr_format=3,
+            feature="fill_value",
         )
     if metadata.keys.name not in ("default", "v2"):
         raise UnsupportedByFormat(
-            f"Zarr format 3 has no chunk key encoding {metadata.keys.name!r}", zarr_format=3, feature="chunk_key_encoding"
+            f"Zarr format 3 has no chunk key encoding {metadata.keys.name!r}",
+            zarr_format=3,
+            feature="chunk_key_encoding",
         )
     try:
         data_type = dtypes.to_json(metadata.dtype)
@@ -220,15 +232,14 @@ def _plain_orders(chain: CodecChain) -> CodecChain:
     Raises:
         UnsupportedByFormat: For structured elements of mixed byte order.
     """
-    from zarrasync.codecs import BytesCodec
-
     maker = chain.array_bytes
     if not isinstance(maker, BytesCodec) or maker.stored is None:
         return chain
-    for endian, order in (("little", "<"), ("big", ">")):
-        if maker.stored == maker.stored.newbyteorder(order):
-            both = maker.stored == maker.stored.newbyteorder(">" if order == "<" else "<")
-            return replace(chain, array_bytes=BytesCodec(None if both else endian))
+    little, big = maker.stored.newbyteorder("<"), maker.stored.newbyteorder(">")
+    if little == big:
+        return replace(chain, array_bytes=BytesCodec(None))
+    if maker.stored in (little, big):
+        return replace(chain, array_bytes=BytesCodec("little" if maker.stored == little else "big"))
     raise UnsupportedByFormat(
         f"Zarr format 3 stores all fields in one byte order, the array mixes them: {maker.stored}",
         zarr_format=3,

@@ -63,7 +63,7 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         return LocalStore(store)
     fs = getattr(store, "fs", None)
     if fs is not None and hasattr(fs, "async_impl"):
-        return FsspecStore(fs, getattr(store, "root", None) or getattr(store, "path", ""))
+        return FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", "")))
     if isinstance(store, MutableMapping):
         return MemoryStore(store)
     if hasattr(store, "async_impl"):

@@ -294,5 +294,3 @@ def store_error(error: Exception, key: str, verb: str) -> StoreError:
     """An error of a backend as ours; says what was tried on which key."""
     kind = type(error).__name__
     return StoreError(f"could not {verb} {key!r}: {kind}: {error}", key=key)
-
-

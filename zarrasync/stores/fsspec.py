@@ -158,7 +158,11 @@ class FsspecStore(Store):
 
     def _read_options(self) -> Mapping[str, Any]:
         # s3fs would otherwise ask for the size first and cut the value into parts.
-        wants = "max_concurrency" in inspect.signature(type(self._template)._cat_file).parameters if not self.blocking else False
+        wants = (
+            "max_concurrency" in inspect.signature(type(self._template)._cat_file).parameters
+            if not self.blocking
+            else False
+        )
         return {"max_concurrency": 1} if wants else {}
 
     async def _past_end(self, request: Request, error: Exception) -> Value | None:
@@ -223,7 +227,9 @@ class FsspecStore(Store):
         except Exception as error:
             raise store_error(error, keys[0], "erase") from error
         for failed in answer.get("Errors", ()):
-            raise StoreError(f"could not erase {failed.get('Key')!r}: {failed.get('Message')}", key=str(failed.get("Key")))
+            raise StoreError(
+                f"could not erase {failed.get('Key')!r}: {failed.get('Message')}", key=str(failed.get("Key"))
+            )
 
     # -------------------------------------------------------------- listing
 

@@ -87,7 +87,7 @@ class PrefixStore(WrapperStore):
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         prefix = self.prefix
-        moved = [Request(prefix + key, *rest) for key, *rest in requests]
+        moved = [Request(prefix + r.key, r.start, r.length, r.suffix, r.into) for r in requests]
         return await self.inner.fetch(moved, versions=versions)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:

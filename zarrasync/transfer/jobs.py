@@ -131,7 +131,8 @@ class Computer:
 
     def _start(self) -> None:
         while self._waiting and len(self._running) < self._settings.pool_size:
-            batch, size = [], 0
+            batch: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
+            size = 0
             while self._waiting and (not batch or size < self._settings.batch_bytes):
                 function, nbytes, done = self._waiting.popleft()
                 if not done.cancelled():

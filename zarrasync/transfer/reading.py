@@ -99,9 +99,7 @@ class _Changed(Exception):
 class _Reading:
     """One read, and what its jobs share."""
 
-    def __init__(
-        self, chunks: Chunks, out: Array, missing: Missing, fields: Fields, progress: Progress | None
-    ) -> None:
+    def __init__(self, chunks: Chunks, out: Array, missing: Missing, fields: Fields, progress: Progress | None) -> None:
         self.chunks, self.out, self.fields, self.progress = chunks, out, fields, progress
         self.missing = missing
         self.absent: list[str] = []
@@ -217,9 +215,7 @@ class _Reading:
         assert not driven()
         computer = Computer(self.chunks.config)
         try:
-            await side_by_side(
-                partial(self._read_part, computer), parts, min(self.chunks.concurrency, len(parts))
-            )
+            await side_by_side(partial(self._read_part, computer), parts, min(self.chunks.concurrency, len(parts)))
         finally:
             self.flag.set = True
             await computer.join()
@@ -410,7 +406,9 @@ class _Reading:
             count, keys = len(self.absent), sorted(self.absent)[:100]
             shown = ", ".join(keys[:3]) + (", …" if count > 3 else "")
             raise MissingChunkError(
-                f"{count} of the chunks in this selection are absent from {self.store!r}: {shown}", keys=keys, count=count
+                f"{count} of the chunks in this selection are absent from {self.store!r}: {shown}",
+                keys=keys,
+                count=count,
             )
 
 
@@ -444,5 +442,3 @@ def _covers(region: Region, shape: tuple[int, ...]) -> bool:
 
 def _itemsize(reading: _Reading) -> int:
     return reading.chunks.metadata.dtype.itemsize or 16
-
-

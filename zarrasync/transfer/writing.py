@@ -74,7 +74,9 @@ def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[An
         try:
             given = np.asarray(values, dtype if dtype.kind == "T" or not hasattr(values, "dtype") else None)
         except (ValueError, TypeError) as error:
-            raise ShapeError(f"values of type {type(values).__name__} do not make an array of {dtype}: {error}") from error
+            raise ShapeError(
+                f"values of type {type(values).__name__} do not make an array of {dtype}: {error}"
+            ) from error
     while given.ndim > len(shape) and given.shape[0] == 1:
         given = given[0]  # NumPy's assignment drops leading axes of size 1, too
     try:
@@ -201,5 +203,3 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
         return array
     with np.errstate(invalid="ignore"):
         return array.astype(dtype)
-
-

@@ -61,6 +61,7 @@ T = TypeVar("T")
 
 '''
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TYPES = re.compile(r"\bAsync(Array|Group|Selection|Iterator)\b")
 
 
@@ -108,9 +109,8 @@ def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inde
 
 def _public(body: list[ast.stmt], taken: set[str]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if not node.name.startswith("_") and node.name not in taken:
-                yield node
+        if isinstance(node, _FUNCTIONS) and not node.name.startswith("_") and node.name not in taken:
+            yield node
 
 
 def _class(tree: ast.Module, name: str, facade: str, base: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ __all__ = [
     "to_sync",
 ]
 
-S = TypeVar("S", bound="Facade")
 T = TypeVar("T")
 
 _FACADES: dict[type, Callable[[Any], Any]] = {}
@@ -82,7 +81,7 @@ def _node(value: AsyncArray | AsyncGroup | AsyncSelection) -> AsyncArray | Async
 class _Closing(Facade):
     __slots__ = ()
 
-    def __enter__(self: S) -> S:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -370,7 +371,7 @@ def _render_fill(dtype: np.dtype[Any], value: Any) -> Any:
 
 def _render_float(dtype: np.dtype[Any], value: Any) -> float | str:
     number = float(value)
-    if number != number:
+    if math.isnan(number):
         bits = np.array(value, dtype).astype(dtype.newbyteorder(">")).tobytes()
         usual = struct.pack({2: ">e", 4: ">f", 8: ">d"}[dtype.itemsize], float("nan"))
         return "NaN" if bits == usual else "0x" + bits.hex()

@@ -330,9 +330,10 @@ async def create_hierarchy(
     if len(wanted) != len(nodes):
         raise NodeExistsError("two of the paths mean the same node")
     for path in list(wanted):
-        while path:  # groups that are not named but needed
-            path = path.rpartition("/")[0]
-            wanted.setdefault(path, {})
+        above = path
+        while above:  # groups that are not named but needed
+            above = above.rpartition("/")[0]
+            wanted.setdefault(above, {})
     made: dict[str, AsyncArray | AsyncGroup] = {}
     for depth in sorted({path.count("/") + bool(path) for path in wanted}):
         level = [path for path in wanted if path.count("/") + bool(path) == depth]

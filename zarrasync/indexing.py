@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -268,7 +268,7 @@ class Region(NamedTuple):
                 yield Part(
                     tuple([p.chunk for p in parts]),
                     Region((), tuple([p.box for p in parts]), tuple([p.place for p in parts])),
-                    all([p.full for p in parts]),
+                    all(p.full for p in parts),
                 )
             return
         for ids, arrays, points in _split_points(self, grid):
@@ -422,8 +422,9 @@ def _split_points(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...],
         flat = flat * size + part
     for chunk, positions in _runs(flat):
         coords: list[int] = []
+        remaining = chunk
         for size in reversed(sizes):
-            chunk, own = divmod(chunk, size)
+            remaining, own = divmod(remaining, size)
             coords.insert(0, own)
         local = tuple(
             values[positions] - axis.start(own) for values, axis, own in zip(indices, axes, coords, strict=True)
@@ -439,11 +440,11 @@ def _runs(chunks: IntArray) -> list[tuple[int, slice | IntArray]]:
     ascending = not len(change) or bool(np.all(chunks[change] > chunks[change - 1]))
     if ascending:
         edges = [0, *change.tolist(), len(chunks)]
-        return [(int(chunks[a]), slice(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
+        return [(int(chunks[a]), slice(a, b)) for a, b in pairwise(edges)]
     order = np.argsort(chunks, kind="stable")
     ranked = chunks[order]
     edges = [0, *(np.flatnonzero(ranked[1:] != ranked[:-1]) + 1).tolist(), len(chunks)]
-    return [(int(ranked[a]), order[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    return [(int(ranked[a]), order[a:b]) for a, b in pairwise(edges)]
 
 
 def _positions(place: Selector, positions: slice | IntArray) -> Selector:

@@ -35,8 +35,9 @@ _SMALL = 1 << 15
 def _blosc() -> ModuleType:
     from numcodecs import blosc
 
-    blosc.use_threads = False
-    return blosc
+    module: ModuleType = blosc
+    module.use_threads = False  # type: ignore[attr-defined]  # a setting, not a function of the module
+    return module
 
 
 @cache
@@ -48,7 +49,7 @@ def _numcodecs_module(name: str) -> ModuleType:
 
 @cache
 def _inflate() -> ModuleType:
-    """isal's zlib (about twice as fast) where it is installed, the standard library's otherwise."""
+    """The zlib of isal (about twice as fast) where it is installed, the standard library's otherwise."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -133,7 +134,7 @@ def _streamed(start: Callable[[], Any]) -> Callable[[memoryview, int | None, int
             if not stream.eof:
                 raise ValueError("the value is cut short")
             data = memoryview(stream.unused_data)
-            if not len(data) or not any(data):  # another member follows, or nothing but padding
+            if len(data) == 0 or not any(data):  # another member follows, or nothing but padding
                 break
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -336,7 +337,8 @@ class Crc32cCodec(BytesBytesCodec):
 def _crc_function() -> Callable[[Any], int]:
     import crc32c
 
-    return crc32c.crc32c  # type: ignore[no-any-return]
+    function: Callable[[Any], int] = crc32c.crc32c
+    return function
 
 
 def _crc32c(data: Buffer) -> int:

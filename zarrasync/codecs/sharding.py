@@ -36,7 +36,7 @@ __all__ = ["BoundSharding", "ShardingCodec"]
 
 _MISSING = 2**64 - 1
 _UINT64 = DataType("uint64", np.dtype("u8"))
-DEFAULT_INDEX = (BytesCodec("little"), Crc32cCodec())
+DEFAULT_INDEX = CodecChain.of((BytesCodec("little"), Crc32cCodec()))
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ShardingCodec(ArrayBytesCodec):
     name = "sharding_indexed"
     chunk_shape: tuple[int, ...]
     codecs: CodecChain
-    index_codecs: CodecChain = CodecChain.of(DEFAULT_INDEX)
+    index_codecs: CodecChain = DEFAULT_INDEX
     index_location: str = "end"
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class ShardingCodec(ArrayBytesCodec):
         """The codec of a document; ``parse_codecs`` parses the lists inside."""
         known = {"chunk_shape", "codecs", "index_codecs", "index_location"}
         if unknown := set(configuration) - known:
-            raise ValueError(f"unknown member {sorted(unknown)[0]!r}")
+            raise ValueError(f"unknown member {min(unknown)!r}")
         shape = configuration["chunk_shape"]
         if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
             raise ValueError(f"chunk_shape is a list of positive integers, found {shape!r}")

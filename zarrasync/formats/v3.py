@@ -95,7 +95,8 @@ class V3(Format):
         if unknown is not None and len(look.problems) == 1:
             raise unknown
         look.finish()
-        assert data_type is not None and codecs is not None
+        assert data_type is not None
+        assert codecs is not None
         try:
             return ArrayMetadata(
                 shape, data_type, chunks, keys, codecs, fill, names, attributes=attributes, source=source

@@ -19,7 +19,7 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
 from zarrasync import _bridge
 from zarrasync._runtime import Gate, KeyLock, limiter
@@ -84,8 +84,6 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 """The version of a value that does not exist: ``put(..., if_version=ABSENT)`` creates only."""
-
-S = TypeVar("S", bound="Store")
 
 
 class Store(ABC):
@@ -257,7 +255,7 @@ class Store(ABC):
     async def close(self) -> None:
         """Let go of connections that this store made; a later call makes new ones."""
 
-    async def __aenter__(self: S) -> S:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -265,7 +263,7 @@ class Store(ABC):
     ) -> None:
         await self.close()
 
-    def __enter__(self: S) -> S:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

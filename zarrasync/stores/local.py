@@ -164,8 +164,11 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             pass
         except OSError as error:
-            if not os.path.isdir(self._base + key):
+            if not self._is_directory(key):
                 raise store_error(error, key, "erase") from error
+
+    def _is_directory(self, key: str) -> bool:
+        return os.path.isdir(self._base + key)
 
     async def erase_prefix(self, prefix: str) -> None:
         check_prefix(prefix)
@@ -245,7 +248,7 @@ def _read_exactly(handle: int, start: int, length: int, into: memoryview | None)
 
 def _write_all(handle: int, data: Buffer) -> None:
     view = memoryview(data)
-    while len(view):
+    while len(view) > 0:
         view = view[os.write(handle, view) :]
 
 

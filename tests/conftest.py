@@ -1,0 +1,154 @@
+"""Fixtures: both APIs, real servers, and a store of every kind."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zarrasync as za
+from zarrasync import stores, sync
+
+GOLDEN = os.environ.get("ZARRASYNC_GOLDEN", "")
+
+# moto's server and botocore look for these.
+os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
+os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
+os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+
+
+class Api:
+    """One of the two APIs, called in the same way: ``await api(result)``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.za: Any = za if name == "async" else sync
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.za, name)
+
+    async def __call__(self, result: Any) -> Any:
+        return await result if inspect.isawaitable(result) else result
+
+    async def write(self, target: Any, key: Any, value: Any) -> None:
+        if self.name == "async":
+            await target[key].write(value)
+        else:
+            target[key] = value
+
+
+@pytest.fixture(params=["async", "sync"])
+def api(request: pytest.FixtureRequest) -> Api:
+    return Api(request.param)
+
+
+# ------------------------------------------------------------------ servers
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of an S3 server (moto over HTTP) with a bucket ``test-bucket``."""
+    pytest.importorskip("moto.server")
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    client.create_bucket(Bucket="test-bucket")
+    client.close()
+    yield endpoint
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_endpoint: str) -> tuple[str, dict[str, Any]]:
+    """A fresh S3 URL and its storage options."""
+    options = {"key": "test", "secret": "test", "endpoint_url": s3_endpoint}
+    return f"s3://test-bucket/{uuid.uuid4().hex}", options
+
+
+@contextmanager
+def http_server(root: Path) -> Iterator[str]:
+    """Serve a directory over HTTP with byte ranges; yields its URL."""
+    import asyncio
+
+    from aiohttp import web
+
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+    address: list[int] = []
+
+    async def start() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_static("/", root, show_index=False)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        listener = socket.create_server(("127.0.0.1", 0))
+        address.append(listener.getsockname()[1])
+        await web.SockSite(runner, listener).start()
+        return runner
+
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        ready.set()
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield f"http://127.0.0.1:{address[0]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+@pytest.fixture
+def http(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A URL and the directory that is served there."""
+    root = tmp_path / "served"
+    root.mkdir()
+    with http_server(root) as url:
+        yield url, root
+
+
+# ------------------------------------------------------------------ stores
+
+WRITEABLE = ["memory", "local", "fsspec-memory", "fsspec-local", "s3", "prefix", "counting"]
+
+
+@pytest.fixture(params=WRITEABLE)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> stores.Store:
+    """A fresh store of each kind that can be written to."""
+    return make_store(request.param, request, tmp_path)
+
+
+def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> stores.Store:
+    if kind == "memory":
+        return stores.MemoryStore()
+    if kind == "local":
+        return stores.LocalStore(tmp_path / "local")
+    if kind == "fsspec-memory":
+        return stores.resolve(f"memory://{uuid.uuid4().hex}")
+    if kind == "fsspec-local":
+        return stores.resolve(f"local://{tmp_path}/fsspec")
+    if kind == "s3":
+        url, options = request.getfixturevalue("s3")
+        return stores.resolve(url, options)
+    if kind == "prefix":
+        return stores.PrefixStore(stores.MemoryStore(), "some/where/")
+    return stores.CountingStore(stores.LocalStore(tmp_path / "counted"))

@@ -1,0 +1,376 @@
+"""One behaviour suite for every store."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from zarrasync import stores
+from zarrasync.errors import InvalidKeyError, ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
+from zarrasync.stores import ABSENT, Listing, Request
+
+
+async def test_a_value_comes_back(store):
+    await store.set("a/b", b"hello")
+    assert await store.get("a/b") == b"hello"
+    await store.set("a/b", bytearray(b"other"))
+    assert await store.get("a/b") == b"other"
+    await store.set("empty", b"")
+    assert await store.get("empty") == b""
+    assert await store.exists("empty")
+
+
+async def test_an_absent_key_is_none(store):
+    await store.set("a/b", b"x")
+    for key in ("nothing", "a", "a/b/c", "a/bb", "b/c/d"):
+        assert await store.get(key) is None
+        assert not await store.exists(key)
+
+
+async def test_ranges_are_clipped_like_slices(store):
+    value = b"0123456789"
+    await store.set("k", value)
+    await store.set("e", b"")
+    asked = [(0, 3), (3, None), (8, 5), (10, 2), (25, 4), (0, 0), (-3, None), (-30, None), (4, 1)]
+    found = await store.get_partial_values([("k", part) for part in asked])
+    want = [value[s:] if n is None else value[s : s + n] for s, n in asked]
+    assert found == want
+    assert await store.get_partial_values([("e", (0, 2)), ("e", (-2, None)), ("no", (0, 2)), ("no", (-2, None))]) == [
+        b"",
+        b"",
+        None,
+        None,
+    ]
+
+
+async def test_fetch_uses_given_memory_only_if_the_value_fits(store):
+    await store.set("k", b"abcdef")
+    for size in (3, 6, 20):
+        memory = memoryview(bytearray(size))
+        (value,) = await store.fetch([Request("k", into=memory)])
+        assert bytes(value.data) == b"abcdef"
+
+
+async def test_bad_ranges_are_refused(store):
+    with pytest.raises(ValueError, match="no length"):
+        await store.get_partial_values([("k", (-3, 2))])
+    with pytest.raises(ValueError, match="at least 0"):
+        await store.get_partial_values([("k", (0, -1))])
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", "a\0b"])
+async def test_dangerous_keys_are_refused(store, key):
+    with pytest.raises(InvalidKeyError, match="not a valid store key") as error:
+        await store.get(key)
+    assert error.value.key == key
+    with pytest.raises(InvalidKeyError):
+        await store.set(key, b"x")
+
+
+async def test_keys_may_be_any_text(store):
+    for key in ("ümläut/日本", "with space", "a.b-c_d", "...x", "UPPER", "upper"):
+        await store.set(key, key.encode())
+    for key in ("ümläut/日本", "with space", "a.b-c_d", "...x", "UPPER", "upper"):
+        assert await store.get(key) == key.encode()
+
+
+async def test_listing(store):
+    for key in ("x", "a/b", "a/c/d", "a/c/e", "ab/f"):
+        await store.set(key, b"1")
+    assert sorted(await store.list()) == ["a/b", "a/c/d", "a/c/e", "ab/f", "x"]
+    assert sorted(await store.list_prefix("a/")) == ["a/b", "a/c/d", "a/c/e"]
+    assert await store.list_dir("") == Listing(("x",), ("a/", "ab/"))
+    assert await store.list_dir("a/") == Listing(("a/b",), ("a/c/",))
+    assert await store.list_dir("none/") == Listing((), ())
+    with pytest.raises(InvalidKeyError, match="end with '/'"):
+        await store.list_prefix("a")
+
+
+async def test_listing_pages_past_a_thousand_keys(request, tmp_path):
+    from conftest import make_store
+
+    for kind in ("s3", "local"):
+        store = make_store(kind, request, tmp_path)
+        keys = [f"d/{i:04}" for i in range(1203)]
+        await asyncio.gather(*(store.set(key, b"") for key in keys))
+        assert sorted(await store.list_prefix("d/")) == keys
+        assert len((await store.list_dir("d/")).keys) == 1203
+        await store.erase_values(keys[:1100])
+        assert len(await store.list()) == 103
+        await store.close()
+
+
+async def test_erasing(store):
+    for key in ("a/b", "a/c/d", "ab", "e"):
+        await store.set(key, b"1")
+    await store.erase("e")
+    await store.erase("e")
+    await store.erase("never")
+    assert sorted(await store.list()) == ["a/b", "a/c/d", "ab"]
+    await store.erase_prefix("a/")
+    await store.erase_prefix("a/")
+    assert await store.list() == ["ab"]
+    await store.erase_values(["ab", "gone"])
+    assert await store.list() == []
+    await store.set("f", b"1")
+    await store.erase_prefix("")
+    assert await store.list() == []
+
+
+async def test_partial_values_are_replaced(store):
+    await store.set("k", b"hello")
+    await store.set_partial_values([("k", 1, b"EL"), ("k", 7, b"!"), ("new", 2, b"x")])
+    assert await store.get("k") == b"hELlo\0\0!"
+    assert await store.get("new") == b"\0\0x"
+    with pytest.raises(ValueError, match="0 or later"):
+        await store.set_partial_values([("k", -1, b"x")])
+
+
+async def test_written_memory_may_be_reused(store):
+    data = bytearray(b"first")
+    await store.set("k", data)
+    data[:] = b"other"
+    assert await store.get("k") == b"first"
+
+
+async def test_creating_only(store):
+    if not store.conditional:
+        pytest.skip("the store does not compare versions")
+    await store.put("k", b"1", if_version=ABSENT)
+    with pytest.raises(WriteConflictError, match="changed meanwhile") as error:
+        await store.put("k", b"2", if_version=ABSENT)
+    assert error.value.key.endswith("k")
+    assert await store.get("k") == b"1"
+
+
+async def test_compare_and_swap(store):
+    if not store.conditional:
+        pytest.skip("the store does not compare versions")
+    await store.set("k", b"1")
+    (value,) = await store.fetch([Request("k")], versions=True)
+    assert value.size == 1
+    new = await store.put("k", b"2", if_version=value.version)
+    with pytest.raises(WriteConflictError):
+        await store.put("k", b"3", if_version=value.version)
+    await store.put("k", b"4", if_version=new)
+    assert await store.get("k") == b"4"
+    assert [key for key in await store.list() if "k" in key] == ["k"]
+
+
+async def test_a_store_pickles(store):
+    await store.set("k", b"v")
+    other = pickle.loads(pickle.dumps(store))
+    assert await other.get("k") == b"v"
+    await other.close()
+    await store.close()
+    assert await store.get("k") == b"v"
+    await store.close()
+
+
+async def test_blocking_stores_never_suspend(store):
+    if not store.blocking:
+        pytest.skip("an asynchronous store")
+    from zarrasync._runtime import drive
+
+    drive(store.set("k", b"v"))
+    assert drive(store.get("k")) == b"v"
+    assert drive(store.list()) == ["k"]
+    drive(store.close())
+
+
+async def test_stores_close_in_a_with_block(store):
+    async with store as inner:
+        await inner.set("k", b"v")
+    with store as inner:
+        assert inner is store
+
+
+async def test_store_works_in_one_loop_after_another(s3):
+    url, options = s3
+    store = stores.resolve(url, options)
+    await asyncio.to_thread(lambda: asyncio.run(store.set("k", b"v")))
+    assert await asyncio.to_thread(lambda: asyncio.run(store.get("k"))) == b"v"
+    assert await store.get("k") == b"v"
+    await store.close()
+
+
+async def test_one_limiter_for_all_who_opened_the_same_data(s3):
+    url, options = s3
+    first, second = stores.resolve(url, options), stores.resolve(url, options)
+    assert first == second
+    assert first.limiter() is second.limiter()
+    assert first.limiter().capacity == 128
+
+
+async def test_a_failing_server_is_an_error_and_never_absence(s3_endpoint):
+    store = stores.resolve("s3://no-such-bucket-here/x", {"key": "a", "secret": "b", "endpoint_url": s3_endpoint})
+    with pytest.raises(StoreError, match="could not write 'k'"):
+        await store.set("k", b"v")
+    await store.close()
+    unreachable = stores.resolve(
+        "http://127.0.0.1:9/x", {"client_kwargs": {}}
+    )
+    with pytest.raises(StoreError, match="could not read 'k'") as error:
+        await unreachable.get("k")
+    assert error.value.key == "k"
+    await unreachable.close()
+
+
+async def test_http(http):
+    url, root = http
+    (root / "a").mkdir()
+    (root / "a" / "b").write_bytes(b"0123456789")
+    (root / "empty").write_bytes(b"")
+    store = stores.resolve(url)
+    assert not store.writeable
+    assert not store.listable
+    assert await store.get("a/b") == b"0123456789"
+    assert await store.get("a/c") is None
+    asked = [(0, 3), (3, None), (8, 5), (10, 2), (-3, None), (-30, None)]
+    found = await store.get_partial_values([("a/b", part) for part in asked])
+    assert found == [b"012", b"3456789", b"89", b"", b"789", b"0123456789"]
+    assert await store.get_partial_values([("a/c", (0, 3)), ("empty", (0, 3))]) == [None, b""]
+    with pytest.raises(UnsupportedOperation, match="can not write"):
+        await store.set("k", b"v")
+    with pytest.raises(UnsupportedOperation, match="can not list"):
+        await store.list()
+    await store.close()
+
+
+async def test_a_server_that_ignores_ranges():
+    from aiohttp import web
+
+    async def whole(request):
+        return web.Response(body=b"0123456789")
+
+    app = web.Application()
+    app.router.add_get("/{key:.*}", whole)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]
+    store = stores.resolve(f"http://127.0.0.1:{port}")
+    assert await store.get_partial_values([("k", (2, 3)), ("k", (-4, None))]) == [b"234", b"6789"]
+    await store.close()
+    await runner.cleanup()
+
+
+# ------------------------------------------------------------------ local files
+
+
+async def test_local_writes_are_atomic_and_leave_nothing_behind(tmp_path):
+    store = stores.LocalStore(tmp_path, fsync=True)
+    await store.set("a/b", b"old")
+    with pytest.raises(TypeError):
+        await store.set("a/b", "not bytes")
+    assert await store.get("a/b") == b"old"
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
+
+
+async def test_local_conflicts_of_files_and_directories(tmp_path):
+    store = stores.LocalStore(tmp_path)
+    await store.set("a/b", b"1")
+    with pytest.raises(StoreError, match="could not write 'a'") as error:
+        await store.set("a", b"2")
+    assert error.value.key == "a"
+    with pytest.raises(StoreError, match="could not write 'a/b/c'"):
+        await store.set("a/b/c", b"2")
+    await store.erase("a")
+    assert await store.get("a/b") == b"1"
+
+
+async def test_local_unreadable_file_is_an_error(tmp_path):
+    import os
+
+    if os.geteuid() == 0:
+        (tmp_path / "loop").symlink_to("loop")  # root may read anything but this
+    else:
+        (tmp_path / "loop").write_bytes(b"x")
+        (tmp_path / "loop").chmod(0)
+    with pytest.raises(StoreError, match="could not read 'loop'"):
+        await stores.LocalStore(tmp_path).get("loop")
+
+
+async def test_unfinished_files_are_not_listed(tmp_path):
+    store = stores.LocalStore(tmp_path)
+    await store.set("a", b"1")
+    (tmp_path / "a.1f-0.zarrasync-partial").write_bytes(b"half")
+    assert await store.list() == ["a"]
+    assert (await store.list_dir("")).keys == ("a",)
+
+
+# ------------------------------------------------------------------ wrappers
+
+
+async def test_read_only():
+    store = stores.ReadOnlyStore(stores.MemoryStore({"k": b"v"}))
+    assert await store.get("k") == b"v"
+    for attempt in (store.set("k", b"w"), store.erase("k"), store.erase_values(["k"]), store.erase_prefix("")):
+        with pytest.raises(ReadOnlyError, match="mode='r'"):
+            await attempt
+    assert await store.get("k") == b"v"
+
+
+async def test_prefix_shares_locks_with_the_whole():
+    inner = stores.MemoryStore()
+    part = stores.PrefixStore(inner, "a/")
+    await part.set("b", b"1")
+    assert await inner.get("a/b") == b"1"
+    async with part.lock("b"):
+        task = asyncio.ensure_future(_take(inner.lock("a/b")))
+        await asyncio.sleep(0)
+        assert not task.done()
+    await task
+
+
+async def _take(lock):
+    async with lock:
+        pass
+
+
+async def test_counting():
+    store = stores.CountingStore(stores.MemoryStore())
+    await store.set("k", b"12345")
+    await store.get("k")
+    await store.get_partial_values([("k", (0, 2)), ("no", (0, 2))])
+    await store.list()
+    await store.erase("k")
+    counts = store.reset()
+    assert (counts.puts, counts.bytes_written) == (1, 5)
+    assert (counts.fetches, counts.absent, counts.bytes_read) == (3, 1, 7)
+    assert (counts.lists, counts.erases, counts.requests) == (1, 1, 6)
+    assert store.counts.requests == 0
+
+
+# ------------------------------------------------------------------ what stands for a store
+
+
+def test_resolving(tmp_path):
+    values: dict[str, bytes] = {}
+    assert stores.resolve(values).values is values
+    assert isinstance(stores.resolve(None), stores.MemoryStore)
+    assert stores.resolve(tmp_path) == stores.resolve(str(tmp_path)) == stores.resolve(f"file://{tmp_path}")
+    mapper = fsspec.get_mapper(f"memory://{tmp_path}")
+    assert isinstance(stores.resolve(mapper), stores.FsspecStore)
+    assert isinstance(stores.resolve(mapper.fs), stores.FsspecStore)
+    store = stores.MemoryStore()
+    assert stores.resolve(store) is store
+    with pytest.raises(TypeError, match="int is not a store"):
+        stores.resolve(3)
+    with pytest.raises(TypeError, match="storage_options are for URLs"):
+        stores.resolve(Path(tmp_path), {"anon": True})
+    with pytest.raises(ValueError, match="nosuch"):
+        stores.resolve("nosuch://x")
+
+
+def test_secrets_do_not_show(s3):
+    url, options = s3
+    store = stores.resolve(url, {**options, "secret": "hush-hush"})
+    assert "hush-hush" not in repr(store)
+    signed = stores.resolve("http://127.0.0.1:9/x.zarr?signature=hush-hush")
+    assert "hush-hush" not in repr(signed)

@@ -211,9 +211,7 @@ async def test_a_failing_server_is_an_error_and_never_absence(s3_endpoint):
     with pytest.raises(StoreError, match="could not write 'k'"):
         await store.set("k", b"v")
     await store.close()
-    unreachable = stores.resolve(
-        "http://127.0.0.1:9/x", {"client_kwargs": {}}
-    )
+    unreachable = stores.resolve("http://127.0.0.1:9/x", {"client_kwargs": {}})
     with pytest.raises(StoreError, match="could not read 'k'") as error:
         await unreachable.get("k")
     assert error.value.key == "k"

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from types import TracebackType
@@ -344,37 +344,44 @@ _keys_lock = threading.Lock()
 
 
 class PerLoop(Generic[T]):
-    """A client per event loop, made on first use and closed with the loop.
+    """A client per event loop, made on first use and closed with the loop, or when nobody needs it any more.
 
     Each client is guarded by an async generator that the loop knows of: ``shutdown_asyncgens``, which
-    ``asyncio.run`` calls before it closes the loop, ends the generator, and that closes the client.
+    ``asyncio.run`` calls before it closes the loop, ends the generator, and that closes the client. If
+    this object is collected before, the generators are ended on their loops.
 
     Args:
         make: Makes a client for the running loop.
-        close: Closes one.
+        close: Closes one; must not refer to this object's owner.
     """
 
     def __init__(self, make: Callable[[], Awaitable[T]], close: Callable[[T], Awaitable[None]]) -> None:
         self._make, self._close = make, close
+        self._forget()
+
+    def _forget(self) -> None:
         self._pid = os.getpid()
-        self._entries: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[asyncio.Future[T], Any]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._entries: _Entries = {}
+        self._finalizer = weakref.finalize(self, _abandon, self._entries)
+        self._finalizer.atexit = False  # loops close their clients themselves
 
     async def get(self) -> T:
         """The running loop's client."""
         if self._pid != os.getpid():  # a forked child must not touch its parent's connections
-            self._entries, self._pid = weakref.WeakKeyDictionary(), os.getpid()
+            _orphans.append(self._entries)
+            self._finalizer.detach()
+            self._forget()
         loop = asyncio.get_running_loop()
         entry = self._entries.get(loop)
         if entry is not None:
-            return await asyncio.shield(entry[0])
+            client: T = await asyncio.shield(entry[0])
+            return client
         future: asyncio.Future[T] = loop.create_future()
-        guard = self._guard(loop)
+        guard = _guard(self._entries, loop, self._close)
         self._entries[loop] = future, guard
         try:
             client = await self._make()
-            await guard.__anext__()
+            await anext(guard)
         except BaseException as error:
             self._entries.pop(loop, None)
             future.set_exception(error if isinstance(error, Exception) else RuntimeError("client setup was cancelled"))
@@ -383,14 +390,6 @@ class PerLoop(Generic[T]):
         future.set_result(client)
         return client
 
-    async def _guard(self, loop: asyncio.AbstractEventLoop) -> Any:
-        try:
-            yield
-        finally:
-            entry = self._entries.pop(loop, None)
-            if entry is not None and entry[0].done() and not entry[0].exception():
-                await self._close(entry[0].result())
-
     async def close(self) -> None:
         """Close the running loop's client, if there is one."""
         entry = self._entries.get(asyncio.get_running_loop())
@@ -398,6 +397,36 @@ class PerLoop(Generic[T]):
             await asyncio.shield(entry[0])
             await entry[1].aclose()
 
+
+_Entries = dict[asyncio.AbstractEventLoop, tuple["asyncio.Future[Any]", AsyncGenerator[None, None]]]
+_orphans: list[_Entries] = []
+"""Clients of a forked child's parent: kept, so that nothing closes sockets which the parent uses."""
+
+
+async def _guard(
+    entries: _Entries, loop: asyncio.AbstractEventLoop, close: Callable[[Any], Awaitable[None]]
+) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        entry = entries.pop(loop, None)
+        if entry is not None and entry[0].done() and not entry[0].exception():
+            await close(entry[0].result())
+
+
+def _abandon(entries: _Entries) -> None:
+    for loop, (_, guard) in list(entries.items()):
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its clients with it
+            loop.call_soon_threadsafe(_end, loop, guard)
+
+
+def _end(loop: asyncio.AbstractEventLoop, guard: AsyncGenerator[None, None]) -> None:
+    task = loop.create_task(guard.aclose())
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
+
+
+_ending: set[asyncio.Task[None]] = set()
 
 # ------------------------------------------------------------------ fork
 

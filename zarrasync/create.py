@@ -106,7 +106,7 @@ def _listed(value: Any) -> tuple[Any, ...]:
 def _sizes(what: str, value: ShapeLike, least: int) -> tuple[int, ...]:
     try:
         sizes = (int(value),) if isinstance(value, int | np.integer) else tuple(int(n) for n in value)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ShapeError(f"{what} is an integer or a sequence of integers, found {value!r}") from error
     if any(n < least for n in sizes):
         raise ShapeError(f"{what} {sizes}: sizes are at least {least}", found=sizes)

@@ -142,7 +142,12 @@ async def _put(store: Store, key: str, data: bytes) -> None:
 async def gather(work: Sequence[Coroutine[Any, Any, T]], store: Store) -> list[T]:
     """Await coroutines side by side where the store allows it, one after the other where it blocks."""
     if store.blocking or len(work) < 2:
-        return [await one for one in work]
+        pending = iter(work)
+        try:
+            return [await one for one in pending]
+        finally:
+            for one in pending:  # after a failure
+                one.close()
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]

@@ -206,7 +206,7 @@ class V2(Format):
             codecs = [as_codec(wanted.serializer)]
         if isinstance(codecs[0], BytesCodec):
             stored = codecs[0].stored_form(spec.dtype.numpy)
-            codecs = [BytesCodec(codecs[0].endian, stored)]
+            codecs = [BytesCodec(None, stored)]
         else:
             stored = None
         if wanted.order == "F" and len(spec.shape) > 1:

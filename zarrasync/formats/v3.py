@@ -8,8 +8,11 @@ from typing import Any
 
 from zarrasync import _json, dtypes
 from zarrasync.codecs import (
+    ArrayArrayCodec,
     ArraySpec,
+    BytesBytesCodec,
     BytesCodec,
+    Codec,
     CodecChain,
     ShardingCodec,
     TransposeCodec,
@@ -26,6 +29,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 __all__ = ["V3"]
 
 _ARRAY = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
+_KINDS: dict[type[Codec], str] = {ArrayArrayCodec: "array -> array", BytesBytesCodec: "bytes -> bytes"}
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
 
 
@@ -143,11 +147,19 @@ class V3(Format):
 
     def chain(self, wanted: Wanted, spec: ArraySpec) -> CodecChain:
         inner = spec if wanted.inner is None else spec.replace(shape=wanted.inner)
-        filters = list(wanted.filters)
+        filters = [as_codec(_array_form(codec)) for codec in wanted.filters]
+        compressors = [as_codec(codec) for codec in wanted.compressors]
+        for what, codecs, kind in (
+            ("filters", filters, ArrayArrayCodec),
+            ("compressors", compressors, BytesBytesCodec),
+        ):
+            for codec in codecs:
+                if not isinstance(codec, kind):
+                    raise MetadataError(f"{what} are {_KINDS[kind]} codecs, {codec.label!r} is not")
         if wanted.order == "F" and len(spec.shape) > 1:
             filters.append(TransposeCodec(tuple(reversed(range(len(spec.shape))))))
         serializer = [] if wanted.serializer in (None, "auto") else [as_codec(wanted.serializer)]
-        chain = chain_of([*map(_array_form, filters), *serializer, *wanted.compressors], inner)
+        chain = chain_of([*filters, *serializer, *compressors], inner)
         if wanted.inner is None:
             return chain
         return CodecChain.of([ShardingCodec(wanted.inner, chain)])

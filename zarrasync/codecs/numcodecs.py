@@ -88,6 +88,10 @@ class _Adaptor:
     def configuration(self) -> dict[str, Any]:
         return {name: value for name, value in self.config.items() if name != "id"}
 
+    def to_json(self) -> dict[str, Any]:
+        # zarr-python wants the configuration of these even where it is empty.
+        return {"name": self.label, "configuration": self.configuration()}
+
     def _run(self, direction: str, data: Any) -> Any:
         codec = self.codec
         try:
@@ -150,7 +154,12 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         return None
 
     def encode(self, data: Buffer) -> Buffer:
-        return _flat_bytes(self._run("encode", np.frombuffer(data, np.uint8).view(self.dtype)))
+        view = np.frombuffer(data, np.uint8)
+        if (
+            len(view) % np.dtype(self.dtype).itemsize == 0
+        ):  # otherwise a filter before this one made other bytes of them
+            view = view.view(self.dtype)
+        return _flat_bytes(self._run("encode", view))
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: npt.NDArray[np.uint8] | None) -> Buffer:
         found = bounded_decode(self, self.kind, data, size, limit, out)

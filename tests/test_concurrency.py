@@ -1,0 +1,509 @@
+"""Loops, threads, forks, cancellation; updates that must not get lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from zarrasync import stores, sync
+from zarrasync._runtime import Gate, KeyLock, drive
+from zarrasync.stores import MemoryStore, Store, WrapperStore
+
+
+class Slow(WrapperStore):
+    """A memory store behind an asynchronous door that opens when it is told to."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.blocking = False
+        self.concurrency = 8
+        self.open = True
+        self.waiting = 0
+        self.most = 0
+        self.cancelled = 0
+
+    async def fetch(self, requests, *, versions=False):
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        try:
+            await asyncio.sleep(0)
+            while not self.open:
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.waiting -= 1
+        return await self.inner.fetch(requests, versions=versions)
+
+    async def put(self, key, data, *, if_version=None):
+        await asyncio.sleep(0)
+        return await self.inner.put(key, data, if_version=if_version)
+
+
+OPTIONS = [{"chunks": (10, 10)}, {"chunks": (5, 5), "shards": (10, 10)}, {"chunks": (10, 10), "compressors": None}]
+
+
+# ------------------------------------------------------------------ no update is lost
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", ["memory", "local", "slow"])
+async def test_tasks_do_not_lose_updates(tmp_path, kind, options):
+    place = {"memory": MemoryStore(), "local": tmp_path, "slow": Slow(MemoryStore())}[kind]
+    a = await za.create_array(place, shape=(20, 20), dtype="i4", **options)
+    await asyncio.gather(*(a[i, j].write(i * 20 + j + 1) for i in range(20) for j in range(20)))
+    np.testing.assert_array_equal(await a[...], np.arange(1, 401).reshape(20, 20))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_threads_do_not_lose_updates(tmp_path, options):
+    sync.create_array(tmp_path, shape=(20, 20), dtype="i4", **options)
+
+    def work(row: int) -> None:
+        own = sync.open_array(tmp_path, mode="r+")  # two opens share their locks
+        for column in range(20):
+            own[row, column] = row * 20 + column + 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(20)))
+    np.testing.assert_array_equal(sync.open_array(tmp_path)[...], np.arange(1, 401).reshape(20, 20))
+
+
+async def test_threads_loops_and_this_loop_do_not_lose_updates():
+    store = MemoryStore()
+    await za.create_array(store, shape=(60,), dtype="i4", chunks=60)
+
+    async def write(start: int) -> None:
+        a = await za.open_array(store, mode="r+")
+        for i in range(start, start + 20):
+            await a[i].write(i + 1)
+
+    def blocking(start: int) -> None:
+        a = sync.open_array(store, mode="r+")
+        for i in range(start, start + 20):
+            a[i] = i + 1
+
+    await asyncio.gather(
+        write(0), asyncio.to_thread(lambda: asyncio.run(write(20))), asyncio.to_thread(blocking, 40)
+    )
+    a = await za.open_array(store)
+    assert (await a[...]).tolist() == list(range(1, 61))
+
+
+async def test_whole_and_partial_writes_of_a_chunk_do_not_mix():
+    """A partial write that began before a whole one must not undo it."""
+    store = Slow(MemoryStore())
+    a = await za.create_array(store, shape=(10,), dtype="i4", chunks=10)
+    store.open = False
+    partial = asyncio.ensure_future(a[0].write(1))
+    while not store.waiting:
+        await asyncio.sleep(0)
+    whole = asyncio.ensure_future(a[...].write(7))
+    await asyncio.sleep(0.01)
+    assert not whole.done()
+    store.open = True
+    await asyncio.gather(partial, whole)
+    assert (await a[...]).tolist() == [7] * 10
+
+
+# ------------------------------------------------------------------ a loop runs in the thread
+
+
+async def test_sync_calls_work_inside_a_running_loop(tmp_path, s3):
+    url, options = s3
+    for place, given in ((tmp_path, None), (url, options)):
+        a = sync.create_array(place, data=np.arange(9), chunks=4, storage_options=given)
+        assert a[::-1].tolist() == list(range(9))[::-1]
+        a.append([9])
+        assert a.shape == (10,)
+        assert [block.tolist() for _, block in a.view.chunks()] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+async def test_a_sync_write_says_so_rather_than_wait_for_a_task_of_the_loop_it_blocks():
+    store = Slow(MemoryStore())
+    a = await za.create_array(store, shape=(4,), dtype="i4")
+    store.open = False
+    task = asyncio.ensure_future(a[0].write(1))
+    while not store.waiting:
+        await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="make this one asynchronous too"):
+        sync.Array(a)[1] = 2
+    store.open = True
+    await task
+    sync.Array(a)[1] = 2
+    assert (await a[...]).tolist() == [1, 2, 0, 0]
+
+
+async def test_a_sync_read_does_not_wait_for_permits_of_the_loop_it_blocks():
+    inner = MemoryStore()
+    await za.create_array(inner, data=np.arange(4))
+    gate = Gate(1)
+    await gate.acquire()
+
+    class Gated(Slow):
+        async def fetch(self, requests, *, versions=False):
+            await gate.acquire()
+            try:
+                return await super().fetch(requests, versions=versions)
+            finally:
+                gate.release()
+
+    assert sync.open_array(Gated(inner))[...].tolist() == [0, 1, 2, 3]
+    gate.release()
+    assert gate.free == 1
+
+
+def test_sync_calls_from_the_library_loop_are_refused():
+    a = sync.create_array(Slow(MemoryStore()), data=np.arange(4))
+
+    async def wrong():
+        return a[...]
+
+    from zarrasync import _bridge
+
+    with pytest.raises(RuntimeError, match="inside zarrasync's own event loop"):
+        _bridge.run(wrong(), blocking=False)
+
+
+def test_one_store_in_one_loop_after_another():
+    store = Slow(MemoryStore())
+    a = sync.create_array(store, data=np.arange(4))
+    assert asyncio.run(a.async_.getitem(...)).tolist() == [0, 1, 2, 3]
+    assert asyncio.run(a.async_.getitem(slice(1, 3))).tolist() == [1, 2]
+    assert a[...].tolist() == [0, 1, 2, 3]
+
+
+def test_many_threads_at_once(tmp_path):
+    data = np.random.default_rng(0).random((200, 200))
+    a = sync.create_array(tmp_path, data=data, chunks=(50, 50))
+    b = sync.create_array(Slow(MemoryStore()), data=data, chunks=(50, 50))
+
+    def work(i: int) -> bool:
+        return all(np.array_equal(x[i : i + 90, ::3], data[i : i + 90, ::3]) for x in (a, b))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(64)))
+
+
+# ------------------------------------------------------------------ bounds
+
+
+async def test_requests_in_flight_are_bounded():
+    store = Slow(MemoryStore())
+    a = await za.create_array(store, data=np.arange(1000), chunks=10)
+    store.most = 0
+    await a[...]
+    assert 2 <= store.most <= 8
+    few = await za.open_array(store, config={"concurrency": 3})
+    store.most = 0
+    await few[...]
+    assert store.most <= 3
+
+
+async def test_bytes_in_flight_are_bounded():
+    store = Slow(MemoryStore())
+    data = np.zeros((64, 1 << 17), "u1")
+    data[:] = np.arange(1, 65)[:, None]
+    await za.create_array(store, data=data, chunks=(1, 1 << 17), compressors=None)
+    tight = await za.open_array(store, config={"memory_budget": 3 << 18})
+    store.most = 0
+    np.testing.assert_array_equal(await tight[...], data)
+    assert store.most <= 3
+    huge = await za.open_array(store, config={"memory_budget": 1})  # more than all: one at a time
+    store.most = 0
+    np.testing.assert_array_equal(await huge[:5], data[:5])
+    assert store.most == 1
+
+
+async def test_a_gate_serves_in_order_across_threads_and_loops():
+    gate = Gate(2)
+    await gate.acquire(2)
+    order: list[str] = []
+
+    async def task(name: str, amount: int) -> None:
+        await gate.acquire(amount)
+        order.append(name)
+        gate.release(amount)
+
+    first = asyncio.ensure_future(task("first", 2))
+    await asyncio.sleep(0)
+    thread = threading.Thread(target=lambda: drive(task("second", 1)))
+    thread.start()
+    while len(gate._waiters) < 2:
+        await asyncio.sleep(0.001)
+    third = asyncio.ensure_future(task("third", 1))
+    gone = asyncio.ensure_future(task("gone", 2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert not gate.try_acquire()
+    gate.release(2)
+    await asyncio.gather(first, third)
+    await asyncio.to_thread(thread.join)
+    assert order[0] == "first"
+    assert sorted(order) == ["first", "second", "third"]
+    assert gate.free == 2
+    with contextlib.suppress(asyncio.CancelledError):
+        await gone
+
+
+async def test_a_cancelled_waiter_leaves_a_key_lock_usable():
+    async with KeyLock("k"):
+        task = asyncio.ensure_future(_hold("k"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    await asyncio.wait_for(_hold("k"), 5)
+
+
+async def _hold(key: str) -> None:
+    async with KeyLock(key):
+        pass
+
+
+# ------------------------------------------------------------------ cancellation
+
+
+async def test_cancelling_a_read_stops_its_requests():
+    store = Slow(MemoryStore())
+    a = await za.create_array(store, data=np.arange(1000), chunks=10)
+    store.open = False
+    out = np.full(1000, -1)
+    task = asyncio.ensure_future(a[...].read(out=out))
+    while store.waiting < 8:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert store.waiting == 0
+    assert store.cancelled == 8
+    store.open = True
+    await asyncio.sleep(0.01)
+    assert (out == -1).all()
+    async with asyncio.timeout(5):
+        assert (await a[...])[-1] == 999
+
+
+async def test_a_timeout_stops_a_read_of_local_files(tmp_path):
+    """The worker thread notices between chunks, and nothing is written to ``out`` afterwards."""
+
+    class Blocking(WrapperStore):
+        fetched = 0
+
+        async def fetch(self, requests, *, versions=False):
+            self.fetched += len(requests)
+            time.sleep(0.002)
+            return await self.inner.fetch(requests, versions=versions)
+
+    await za.create_array(tmp_path, data=np.ones((2000, 1)), chunks=(1, 1))
+    store = Blocking(stores.LocalStore(tmp_path))
+    a = await za.open_array(store, config={"batch_bytes": 8, "threads": 2})
+    out = np.zeros((2000, 1))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await a[...].read(out=out)
+    done, fetched = int(out.sum()), store.fetched
+    assert done < 2000
+    await asyncio.sleep(0.05)
+    assert (int(out.sum()), store.fetched) == (done, fetched)
+
+
+async def test_the_first_failure_stops_the_others():
+    class Failing(Slow):
+        async def fetch(self, requests, *, versions=False):
+            if any(request.key.endswith("c/50") for request in requests):
+                raise za.errors.StoreError("broken", key="c/50")
+            return await super().fetch(requests, versions=versions)
+
+    store = Failing(MemoryStore())
+    a = await za.create_array(store, data=np.arange(1000), chunks=10)
+    for read in (a[...].read(), asyncio.to_thread(lambda: sync.Array(a)[...])):
+        with pytest.raises(za.errors.StoreError, match="broken"):
+            await read
+        assert store.waiting == 0
+
+
+def test_ctrl_c_cancels_the_real_work(tmp_path):
+    """A sync read of a store that never answers ends promptly, and its requests are cancelled."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import asyncio, sys
+            import numpy as np
+            from zarrasync import sync
+            from zarrasync.stores import MemoryStore, WrapperStore
+
+            class Stuck(WrapperStore):
+                stuck = False
+                cancelled = 0
+                def __init__(self, inner):
+                    super().__init__(inner)
+                    self.blocking = False
+                async def fetch(self, requests, *, versions=False):
+                    if self.stuck:
+                        print("stuck", flush=True)
+                        try:
+                            await asyncio.sleep(3600)
+                        except asyncio.CancelledError:
+                            self.cancelled += 1
+                            raise
+                    return await self.inner.fetch(requests, versions=versions)
+
+            store = Stuck(MemoryStore())
+            a = sync.create_array(store, data=np.arange(4))
+            store.stuck = True
+            try:
+                a[...]
+            except KeyboardInterrupt:
+                print("interrupted", store.cancelled, flush=True)
+            store.stuck = False
+            print("then", a[2], flush=True)
+            """
+        )
+    )
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stuck\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == "interrupted 1\nthen 2\n"
+        assert process.wait(10) == 0
+
+
+# ------------------------------------------------------------------ processes
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_after_fork(tmp_path, s3):
+    """A child reads through objects that its parent has used, with loops, pools and locks in use."""
+    url, options = s3
+    data = np.arange(4000).reshape(40, 100)
+    arrays = [
+        sync.create_array(tmp_path, data=data, chunks=(10, 10)),
+        sync.create_array(url, data=data, chunks=(20, 50), storage_options=options),
+    ]
+    for a in arrays:
+        np.testing.assert_array_equal(a[...], data)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+
+    def child() -> None:
+        for a in arrays:
+            a[0, 0] = -5
+            results.put(a[:, 3:7])
+
+    held = KeyLock((arrays[0].store.identity, "c/0/0"))
+    drive(held.__aenter__())  # another thread of the parent may hold a lock at the moment of the fork
+    process = context.Process(target=child)
+    process.start()
+    for _ in arrays:
+        np.testing.assert_array_equal(results.get(timeout=60), data[:, 3:7])
+    process.join(60)
+    assert process.exitcode == 0
+    drive(held.__aexit__(None, None, None))
+    for a in arrays:
+        assert a[0, 0] == -5
+        assert a[1, 1] == 101
+
+
+def _count(array: sync.Array) -> float:
+    return float(array[...].sum())
+
+
+def test_arrays_travel_to_other_processes(tmp_path, s3):
+    url, options = s3
+    data = np.arange(100.0)
+    arrays = [
+        sync.create_array(tmp_path, data=data, chunks=10),
+        sync.create_array(url, data=data, chunks=10, storage_options=options),
+    ]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(_count, arrays) == [data.sum()] * 2
+
+
+# ------------------------------------------------------------------ tidiness
+
+
+def test_a_script_that_closes_nothing_ends_without_a_word(tmp_path, s3):
+    url, options = s3
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import asyncio, gc
+            import numpy as np
+            import zarrasync as za
+            from zarrasync import sync
+
+            a = sync.create_array({url!r}, data=np.arange(4), storage_options={options!r})
+            a[...]
+            del a
+            gc.collect()
+            b = sync.open_array({url!r}, storage_options={options!r})
+            b[...]
+
+            async def main():
+                c = await za.open_array({url!r}, storage_options={options!r})
+                return await c[...]
+
+            print(asyncio.run(main()))
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "[0 1 2 3]\n"
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_a_rewritten_shard_is_not_read_torn(tmp_path):
+    """A shard that is replaced between the fetch of its index and that of its chunks is read again."""
+    one, two = np.full((64, 64), 1.0), np.random.default_rng(0).random((64, 64))
+    options = {"chunks": (8, 8), "shards": (64, 64), "compressors": "gzip"}
+    for place in (tmp_path, {}):
+        target = sync.create_array(place, data=one, **options)
+
+        class Meddling(WrapperStore):
+            count = 0
+
+            async def fetch(self, requests, *, versions=False):
+                values = await self.inner.fetch(requests, versions=versions)
+                if any(request.suffix for request in requests):
+                    Meddling.count += 1
+                    target[...] = two
+                return values
+
+        a = sync.open_array(Meddling(stores.resolve(place)))
+        np.testing.assert_array_equal(a[0:8], two[0:8])
+        assert Meddling.count == 1
+        target[...] = one
+
+
+async def test_streaming_reads_ahead_and_cleans_up():
+    store = Slow(MemoryStore())
+    a = await za.create_array(store, data=np.arange(100), chunks=10)
+    store.most = 0
+    async for _, block in a.view.chunks():
+        await asyncio.sleep(0.005)
+        if block[0] == 30:
+            break
+    assert store.most >= 1
+    await asyncio.sleep(0.01)
+    assert store.waiting == 0

@@ -97,9 +97,7 @@ async def test_threads_loops_and_this_loop_do_not_lose_updates():
         for i in range(start, start + 20):
             a[i] = i + 1
 
-    await asyncio.gather(
-        write(0), asyncio.to_thread(lambda: asyncio.run(write(20))), asyncio.to_thread(blocking, 40)
-    )
+    await asyncio.gather(write(0), asyncio.to_thread(lambda: asyncio.run(write(20))), asyncio.to_thread(blocking, 40))
     a = await za.open_array(store)
     assert (await a[...]).tolist() == list(range(1, 61))
 
@@ -466,7 +464,11 @@ def test_a_script_that_closes_nothing_ends_without_a_word(tmp_path, s3):
         )
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error::ResourceWarning", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.stdout == "[0 1 2 3]\n"
     assert done.stderr == ""

@@ -63,9 +63,10 @@ class ZarrError(Exception):
 
 
 def _rebuild(cls: type[ZarrError], args: tuple[Any, ...], fields: dict[str, Any]) -> ZarrError:
-    error = cls.__new__(cls, *args)
-    error.args = args
-    error.__dict__.update(fields)
+    notes = fields.pop("__notes__", ())
+    error = cls(*args, **fields)  # the fields of each class are its parameters
+    for note in notes:
+        error.add_note(note)
     return error
 
 

@@ -71,7 +71,7 @@ class BytesCodec(ArrayBytesCodec):
 
 
 def _has_order(dtype: np.dtype[Any]) -> bool:
-    return dtype.newbyteorder("<") != dtype.newbyteorder(">")
+    return dtype.kind not in "TO" and dtype.newbyteorder("<") != dtype.newbyteorder(">")
 
 
 class _BoundBytes:

@@ -147,6 +147,12 @@ def _bz2() -> Any:
     return bz2.BZ2Decompressor()
 
 
+def _lzma() -> Any:
+    import lzma
+
+    return lzma.LZMADecompressor()
+
+
 _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
     "blosc": _with_header(_blosc_size, lambda *a: _blosc().decompress(*a)),
     "zstd": _with_header(_zstd_size, lambda *a: _numcodecs_module("zstd").decompress(*a)),
@@ -154,6 +160,7 @@ _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
     "gzip": _streamed(lambda: _inflate().decompressobj(wbits=31)),
     "zlib": _streamed(lambda: _inflate().decompressobj(wbits=15)),
     "bz2": _streamed(_bz2),
+    "lzma": _streamed(_lzma),
 }
 
 

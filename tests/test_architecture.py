@@ -1,0 +1,185 @@
+"""The shape of the code base: who imports whom, where formats are known, what is public."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zarrasync as za
+from zarrasync import sync
+
+PACKAGE = Path(za.__file__).parent
+
+# Modules import from their own layer and the ones above it in this list, never from below.
+LAYERS = [
+    ("ground", {"errors", "config", "_json", "_runtime", "_bridge"}),
+    ("model", {"keys", "grids", "indexing", "selectors", "dtypes", "codecs", "metadata"}),
+    ("bytes", {"stores", "formats"}),
+    ("engine", {"transfer"}),
+    ("nodes", {"node", "create", "info", "selection", "array", "group", "hierarchy"}),
+    ("surface", {"__init__", "_sync_base", "_codegen", "sync", "cli"}),
+]
+
+
+def modules() -> dict[str, Path]:
+    return {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
+
+
+def layer(name: str) -> int:
+    top = name.split(".")[0]
+    return next(number for number, (_, names) in enumerate(LAYERS) if top in names)
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of the package that a module imports at run time."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zarrasync"):
+            inner = node.module.removeprefix("zarrasync").lstrip(".")
+            found.update({inner} if inner else {alias.name for alias in node.names if alias.name in known_tops()})
+    return {name for name in found if name}
+
+
+def known_tops() -> set[str]:
+    return {name for _, names in LAYERS for name in names}
+
+
+def test_every_module_has_a_layer():
+    for name in modules():
+        layer(name)
+
+
+def test_imports_go_down_only():
+    wrong = [
+        f"{name} ({LAYERS[layer(name)][0]}) imports {target} ({LAYERS[layer(target)][0]})"
+        for name, path in modules().items()
+        for target in imports(path)
+        if layer(target) > layer(name)
+    ]
+    assert wrong == []
+
+
+def test_the_model_knows_no_io():
+    for name, path in modules().items():
+        if LAYERS[layer(name)][0] == "model":
+            text = path.read_text()
+            assert not re.search(r"^\s*(import asyncio|from asyncio|import os$|async def)", text, re.MULTILINE), name
+
+
+def test_no_format_is_known_outside_its_home():
+    """No literal of a format's documents and no branch on a format, but in formats/ and where users name one."""
+    literal = re.compile(r"zarr\.json|\.zarray|\.zgroup|\.zattrs|\.zmetadata|node_type|[\"']meta/|dimension_separator")
+    branch = re.compile(r"zarr_format\s*(==|!=|in\b|<|>)")
+    for name, path in modules().items():
+        if name.startswith("formats") or name in ("cli", "sync"):
+            continue
+        tree = ast.parse(path.read_text())
+        docstrings = {id(n.body[0].value) for n in ast.walk(tree) if _has_docstring(n)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                assert not literal.search(node.value), f"{name}:{node.lineno}: {node.value!r}"
+            if isinstance(node, ast.Compare):
+                assert not branch.search(ast.unparse(node)), f"{name}:{node.lineno}: {ast.unparse(node)}"
+
+
+def _has_docstring(node: ast.AST) -> bool:
+    body = getattr(node, "body", None)
+    return (
+        isinstance(body, list)
+        and bool(body)
+        and isinstance(body[0], ast.Expr)
+        and isinstance(body[0].value, ast.Constant)
+        and isinstance(body[0].value.value, str)
+    )
+
+
+def test_files_stay_small():
+    long = {n: len(p.read_text().splitlines()) for n, p in modules().items() if n != "sync"}
+    assert {name: count for name, count in long.items() if count > 600} == {}
+
+
+def test_the_facade_is_up_to_date():
+    pytest.importorskip("ruff")
+    done = subprocess.run(
+        [sys.executable, "-m", "zarrasync._codegen", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+PUBLIC = {
+    "AsyncArray": (
+        "append attrs basename blocks cdata_shape chunks close config dimension_names dtype fill_value "
+        "get_basic_selection get_block_selection get_coordinate_selection get_mask_selection "
+        "get_orthogonal_selection getitem info metadata name nbytes nchunks nchunks_initialized ndim oindex "
+        "path refresh resize set_basic_selection set_block_selection set_coordinate_selection "
+        "set_mask_selection set_orthogonal_selection setitem shape shards size store update_attributes view "
+        "vindex zarr_format"
+    ),
+    "AsyncGroup": (
+        "array_keys arrays attrs basename close config contains create_array create_group delete get getitem "
+        "group_keys groups info keys members metadata move name nmembers path refresh require_array "
+        "require_group store tree update_attributes zarr_format"
+    ),
+    "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",
+}
+FUNCTIONS = "create create_array create_group create_hierarchy list_nodes load open open_array open_group save"
+
+
+def names(thing: type) -> str:
+    return " ".join(sorted(name for name in dir(thing) if not name.startswith("_")))
+
+
+def test_public_names():
+    assert sorted(za.__all__) == sorted(
+        [*PUBLIC, *FUNCTIONS.split(), "Config", "ZarrError", "__version__", "codecs", "config", "errors", "stores"]
+    )
+    for name, members in PUBLIC.items():
+        assert names(getattr(za, name)) == members
+
+
+def test_both_apis_have_the_same_names_and_parameters():
+    import inspect
+
+    assert sorted(sync.__all__) == sorted([*(name.removeprefix("Async") for name in PUBLIC), *FUNCTIONS.split()])
+    for name in FUNCTIONS.split():
+        ours, theirs = inspect.signature(getattr(sync, name)), inspect.signature(getattr(za, name))
+        assert list(ours.parameters) == list(theirs.parameters)
+    for name in PUBLIC:
+        asynchronous, blocking = getattr(za, name), getattr(sync, name.removeprefix("Async"))
+        extra = {"async_", "items", "values"}  # the mapping protocol, and the way back
+        assert set(names(blocking).split()) - extra == set(names(asynchronous).split()) - extra
+        for member in names(asynchronous).split():
+            ours, theirs = getattr(blocking, member), getattr(asynchronous, member)
+            if callable(theirs) and member not in ("keys", "get"):
+                assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), member
+                assert (ours.__doc__ or "").split(".")[0] == (theirs.__doc__ or "").split(".")[0].replace("await ", "")
+
+
+def test_every_public_thing_is_documented():
+    from zarrasync import codecs, errors, stores
+
+    for module in (za, sync, codecs, errors, stores):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if callable(thing) and getattr(thing, "__module__", "").startswith("zarrasync"):
+                assert thing.__doc__, f"{module.__name__}.{name}"
+
+
+def test_import_is_light():
+    """Backends and codec libraries load when they are used."""
+    code = (
+        "import sys, zarrasync, zarrasync.sync; "
+        "print(' '.join(m for m in ('fsspec', 'aiohttp', 's3fs', 'numcodecs', 'isal', 'crc32c', 'tqdm', 'requests') "
+        "if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

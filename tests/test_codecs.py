@@ -1,0 +1,292 @@
+"""Codecs by themselves: round trips, parts against wholes, and damage that must not pass."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+
+import numcodecs
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zarrasync import sync
+from zarrasync.codecs import (
+    ArraySpec,
+    BloscCodec,
+    BytesCodec,
+    CodecChain,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    ZstdCodec,
+    as_codec,
+    chain_of,
+    parse_codecs,
+)
+from zarrasync.dtypes import from_numpy
+from zarrasync.errors import ChecksumError, CodecError, MetadataError, UnknownCodecError
+from zarrasync.indexing import Region
+
+SPEC = ArraySpec((8, 6), from_numpy("i4"), np.int32(0))
+DATA = np.arange(48, dtype="i4").reshape(8, 6)
+
+CHAINS = {
+    "raw": [],
+    "big": [BytesCodec("big")],
+    "gzip": ["gzip"],
+    "zstd": [ZstdCodec(3, checksum=True)],
+    "blosc": [BloscCodec("lz4")],
+    "crc": ["zstd", "crc32c"],
+    "turned": [TransposeCodec((1, 0)), "gzip"],
+    "delta": ["numcodecs.delta", "numcodecs.zlib"],
+    "lz4": ["numcodecs.lz4"],
+    "bz2": ["numcodecs.bz2"],
+    "lzma": ["numcodecs.lzma"],
+    "two": ["numcodecs.zlib", "gzip"],
+}
+
+
+def bound(codecs: list, spec: ArraySpec = SPEC):
+    return chain_of(codecs, spec).bind(spec)
+
+
+def shards(inner: list, location: str = "end", spec: ArraySpec = SPEC) -> list:
+    chain = chain_of(inner, spec.replace(shape=(2, 3)))
+    return [ShardingCodec((2, 3), chain, index_location=location)]
+
+
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+def test_round_trip(codecs):
+    chain = bound(codecs)
+    data = chain.encode(DATA)
+    np.testing.assert_array_equal(chain.decode(data), DATA)
+    np.testing.assert_array_equal(chain.decode(bytes(data)), DATA)
+    np.testing.assert_array_equal(chain.decode(memoryview(bytes(data)), np.empty(chain.raw_size, "u1")), DATA)
+    if chain.direct:
+        target = np.empty_like(DATA)
+        chain.decode_into(data, target)
+        np.testing.assert_array_equal(target, DATA)
+    again = parse_codecs([codec.to_json() for codec in chain_of(codecs, SPEC).codecs])
+    np.testing.assert_array_equal(again.bind(SPEC).decode(bytes(data)), DATA)
+
+
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+def test_damage_is_an_error_or_the_right_size(codecs):
+    """Cut, longer and garbled values: a typed error, or (without a checksum) an array of the right shape."""
+    chain = bound(codecs)
+    data = bytes(chain.encode(DATA))
+    damaged = [b"", data[:-1], data[: len(data) // 2], data[:3], b"\0" * len(data), b"\xff" * 40]
+    rng = random.Random(0)
+    for _ in range(200):
+        one = bytearray(data)
+        one[rng.randrange(len(one))] ^= 1 << rng.randrange(8)
+        damaged.append(bytes(one))
+    for value in damaged:
+        try:
+            found = chain.decode(value)
+        except CodecError as error:
+            assert error.codec
+        else:
+            assert found.shape == (8, 6)
+    for value in (b"", data[:-1], data[: len(data) // 2]):
+        if codecs != CHAINS["bz2"]:
+            with pytest.raises(CodecError):
+                chain.decode(value)
+
+
+def test_bombs_do_not_go_off():
+    """Values that would decompress to far more than the chunk has are cut off before memory is taken."""
+    big = bytes(1 << 24)
+    for codecs, value in (
+        (["gzip"], gzip.compress(big)),
+        (["zstd"], bytes(numcodecs.Zstd().encode(big))),
+        ([BloscCodec("lz4")], bytes(numcodecs.Blosc("lz4").encode(big))),
+        (["numcodecs.zlib"], zlib.compress(big)),
+        (["numcodecs.lz4"], bytes(numcodecs.LZ4().encode(big))),
+        (["numcodecs.bz2"], bytes(numcodecs.BZ2().encode(big))),
+        (["numcodecs.lz4"], b"\xff\xff\xff\x7f" + b"\0" * 20),
+    ):
+        with pytest.raises(CodecError, match=r"more than 192 bytes|holds \d+ bytes, the chunk needs 192|192"):
+            bound(codecs).decode(value)
+
+
+def test_checksums():
+    chain = bound(["crc32c"])
+    data = bytearray(chain.encode(DATA))
+    data[5] ^= 1
+    with pytest.raises(ChecksumError, match=r"stored checksum is 0x[0-9a-f]{8}, that of the bytes 0x") as error:
+        chain.decode(bytes(data))
+    assert error.value.codec == "crc32c"
+    assert isinstance(error.value, CodecError)
+
+
+def test_gzip_members_and_padding():
+    raw = DATA.tobytes()
+    joined = gzip.compress(raw[:100]) + gzip.compress(raw[100:])
+    np.testing.assert_array_equal(bound(["gzip"]).decode(joined), DATA)
+    np.testing.assert_array_equal(bound(["gzip"]).decode(gzip.compress(raw) + b"\0" * 8), DATA)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(1, 3)), min_size=2, max_size=2),
+    st.sampled_from(["end", "start"]),
+    st.sampled_from(["raw", "gzip", "nested", "turned"]),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
+def test_parts_of_shards_equal_the_whole(box, location, kind):
+    inner = {
+        "raw": [],
+        "gzip": ["gzip"],
+        "nested": [ShardingCodec((1, 1), chain_of(["zstd"], SPEC.replace(shape=(1, 1))), index_location=location)],
+        "turned": [TransposeCodec((1, 0))],
+    }[kind]
+    data = DATA.copy()
+    data[2:4, 0:3] = 0  # an absent inner chunk
+    outer = [TransposeCodec((1, 0))] if kind == "turned" else []
+    spec = SPEC
+    codecs = [*outer, *shards(inner, location)]
+    if outer:
+        chain = chain_of(inner, SPEC.replace(shape=(3, 2)))
+        codecs = [*outer, ShardingCodec((3, 2), chain, index_location=location)]
+    chain = bound(codecs, spec)
+    value = chain.encode(data)
+    np.testing.assert_array_equal(chain.decode(value), data)
+    start = [min(s, n - 1) for (s, _), n in zip(box, (8, 6), strict=True)]
+    stop = [min(s + c, n) for s, (_, c), n in zip(start, box, (8, 6), strict=True)]
+    where = tuple(slice(a, b, 1) for a, b in zip(start, stop, strict=True))
+    out = np.full([b - a for a, b in zip(start, stop, strict=True)], -1, "i4")
+    region = Region((), where, tuple(slice(0, n, 1) for n in out.shape))
+    search = chain.locate(region, out)
+    try:
+        ranges = next(search)
+        while True:
+            ranges = search.send([_bytes(value, r) for r in ranges])
+    except StopIteration as stop_:
+        pieces = stop_.value
+    for piece in pieces:
+        if piece.length < 0:
+            piece.region.fill(piece.out, 0)
+        else:
+            box_ = piece.chain.decode(memoryview(value)[piece.start : piece.start + piece.length])
+            piece.region.read(box_, piece.out)
+    np.testing.assert_array_equal(out, data[where])
+    merged, empty = chain.merge(value, region, np.full_like(out, 99))
+    want = data.copy()
+    want[where] = 99
+    assert not empty
+    np.testing.assert_array_equal(chain.decode(merged), want)
+
+
+def _bytes(value, r):
+    return value[-r.length :] if r.suffix else value[r.start : r.start + r.length]
+
+
+def test_damaged_shards():
+    chain = bound(shards(["gzip"]))
+    value = bytes(chain.encode(DATA))
+    index = 8 * 16 + 4
+    for damaged, message in (
+        (value[:10], "its index alone needs"),
+        (value[:-7] + b"\7" + value[-6:], "index is damaged"),
+        (value[1:], "bytes|not|gzip"),
+    ):
+        with pytest.raises(CodecError, match=message):
+            chain.decode(damaged)
+    unchecked = [
+        ShardingCodec(
+            (2, 3),
+            chain_of(["gzip"], SPEC.replace(shape=(2, 3))),
+            index_codecs=CodecChain.of([BytesCodec("little")]),
+        )
+    ]
+    chain = bound(unchecked)
+    value = bytearray(chain.encode(DATA))
+    index = 8 * 16
+    outside = value.copy()
+    outside[-index + 8 : -index + 16] = (1 << 20).to_bytes(8, "little")
+    with pytest.raises(CodecError, match=r"inner chunk 0 at bytes 0 to 1048576 of"):
+        chain.decode(bytes(outside))
+    half = value.copy()
+    half[-index : -index + 8] = b"\xff" * 8
+    with pytest.raises(CodecError, match="no value can have"):
+        chain.decode(bytes(half))
+
+
+def test_damage_in_a_store_names_the_key():
+    for options in ({"chunks": 4}, {"chunks": 2, "shards": 4}):
+        a = sync.create_array({}, name="g/a", data=np.arange(8), compressors="gzip", **options)
+        a.store.values["g/a/c/1"] = a.store.values["g/a/c/1"][:-3]
+        np.testing.assert_array_equal(a[:4], [0, 1, 2, 3])
+        for read in (lambda a=a: a[...], lambda a=a: a[5], lambda a=a: a.__setitem__(5, 1)):
+            with pytest.raises(CodecError, match="^g/a/c/1: ") as error:
+                read()
+            assert error.value.key == "g/a/c/1"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, "expected a list"),
+        ([], "exactly one array -> bytes codec"),
+        (["gzip"], "exactly one array -> bytes codec"),
+        (["bytes", "bytes"], "found 2 in: bytes, bytes"),
+        ([{"name": "gzip", "configuration": {"level": 1}}, "bytes"], "out of order"),
+        ([3], r"\$.codecs\[0\]: a codec is an object with a name, found 3"),
+        ([{"configuration": {}}], "a codec is an object with a name"),
+        (["bytes", {"name": "gzip", "configuration": 3}], r"\$.codecs\[1\].configuration: expected an object"),
+        (["bytes", {"name": "gzip", "configuration": {"level": "x"}}], "level is an integer from -1 to 9, found 'x'"),
+        (["bytes", {"name": "gzip", "configuration": {"nosuch": 1}}], "unexpected keyword argument 'nosuch'"),
+        ([{"name": "bytes", "configuration": {"endian": "middle"}}], "'little' or 'big', found 'middle'"),
+        ([{"name": "transpose", "configuration": {"order": [0, 0]}}, "bytes"], "permutation of the axes"),
+        ([{"name": "transpose", "configuration": {}}, "bytes"], "order"),
+        ([{"name": "sharding_indexed", "configuration": {}}], "missing member 'chunk_shape'"),
+        ([{"name": "sharding_indexed", "configuration": {"chunk_shape": [0]}}], "positive integers"),
+        (["bytes", {"name": "zstd", "configuration": {"level": 1, "checksum": 3}}], "checksum is true or false"),
+        (["bytes", {"name": "blosc", "configuration": {"cname": "x"}}], "cname is one of"),
+        (["bytes", {"name": "numcodecs.zlib", "configuration": {"nosuch": 1}}], "refuses the configuration"),
+    ],
+)
+def test_bad_codec_lists(value, message):
+    with pytest.raises(MetadataError, match=message):
+        parse_codecs(value)
+
+
+def test_unknown_codecs():
+    with pytest.raises(UnknownCodecError, match=r"\$.codecs\[1\].name: unknown codec 'foo'; known are") as error:
+        parse_codecs(["bytes", {"name": "foo"}])
+    assert error.value.codec == "foo"
+    with pytest.raises(UnknownCodecError, match="numcodecs .* has none of that id"):
+        parse_codecs(["bytes", "numcodecs.nosuch"])
+    chain = parse_codecs(["bytes", {"name": "foo", "must_understand": False}])
+    assert [codec.label for codec in chain.codecs] == ["bytes"]
+
+
+def test_codecs_as_users_give_them():
+    for value in ("gzip", GzipCodec(5), {"name": "gzip"}, {"id": "gzip", "level": 5}, numcodecs.GZip(5)):
+        assert as_codec(value) == GzipCodec(5)
+    assert as_codec(numcodecs.Blosc("lz4", 5, numcodecs.Blosc.BITSHUFFLE)) == BloscCodec("lz4", 5, "bitshuffle")
+    settled = BloscCodec().settle(SPEC)
+    assert (settled.typesize, settled.shuffle) == (4, "shuffle")
+    assert Crc32cCodec().to_json() == {"name": "crc32c"}
+
+
+def test_codecs_that_do_not_fit():
+    for codecs, message in (
+        ([TransposeCodec((0, 1, 2))], "order of 3 axes, the array has 2"),
+        ([ShardingCodec((3, 3), chain_of([], SPEC))], r"inner chunks \(3, 3\) must divide shards \(8, 6\)"),
+        (["vlen-utf8"], "stores data type 'string', the array has 'int32'"),
+    ):
+        with pytest.raises(MetadataError, match=message):
+            bound(codecs)
+    text = ArraySpec((2,), from_numpy(str), "")
+    with pytest.raises(MetadataError, match="'bytes' can not store data type 'string'"):
+        bound(["bytes"], text)
+    sizes = ShardingCodec(
+        (2, 3), chain_of([], SPEC), index_codecs=parse_codecs([BytesCodec("little").to_json(), "gzip"])
+    )
+    with pytest.raises(MetadataError, match="index of a fixed size"):
+        bound([sizes])

@@ -1,0 +1,291 @@
+"""Documents: what is refused, with every problem named, and what is understood."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from zarrasync import dtypes, errors, sync
+from zarrasync.errors import MetadataError, NodeTypeError, UnknownCodecError
+from zarrasync.keys import ChunkKeyEncoding, join, normalize_path
+
+ARRAY3 = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [4, 4],
+    "data_type": "int32",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "fill_value": 0,
+    "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+}
+ARRAY2 = {
+    "zarr_format": 2,
+    "shape": [4, 4],
+    "chunks": [2, 2],
+    "dtype": "<i4",
+    "compressor": None,
+    "fill_value": 0,
+    "order": "C",
+    "filters": None,
+}
+
+
+def opened(document, key: str = "zarr.json"):
+    data = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return sync.open({key: data})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"zarr_format": 4}, r"zarr.json: \$.zarr_format: expected 3, found 4"),
+        ({"zarr_format": True}, r"expected 3, found True"),
+        ({"node_type": "table"}, r"\$.node_type: expected 'array' or 'group', found 'table'"),
+        ({"shape": [4, -1]}, r"\$.shape: expected a list of integers of at least 0, found \[4, -1\]"),
+        ({"shape": [4.0, 4]}, r"\$.shape: expected"),
+        ({"shape": "x"}, r"\$.shape: expected"),
+        ({"shape": [2**70, 4]}, r"\$.shape: expected"),
+        ({"shape": [4]}, r"chunks \(2, 2\) have 2 dimensions, the shape \(4,\) has 1"),
+        ({"data_type": "int12"}, r"\$.data_type: unknown data type 'int12'"),
+        ({"data_type": "r12"}, r"multiple of 8"),
+        ({"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "x"}}}, r"bad configuration"),
+        ({"data_type": 3}, r"a name or an object with a name, found 3"),
+        ({"chunk_grid": {"name": "hexagonal"}}, r"expected a 'regular' chunk grid, found"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 2]}}}, r"at least 1, found \[0, 2\]"),
+        (
+            {"chunk_key_encoding": {"name": "x"}},
+            r"\$.chunk_key_encoding: expected chunk key encoding 'default' or 'v2'",
+        ),
+        ({"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "-"}}}, r"'/' or '.', found '-'"),
+        ({"fill_value": "x"}, r"\$.fill_value: fill value 'x' does not fit data type int32"),
+        ({"fill_value": 2**40}, r"does not fit data type int32"),
+        ({"fill_value": 1.5}, r"expected an integer"),
+        ({"fill_value": None}, r"does not fit"),
+        ({"codecs": []}, r"exactly one array -> bytes codec"),
+        ({"codecs": "bytes"}, r"expected a list of codecs"),
+        ({"attributes": []}, r"\$.attributes: expected an object"),
+        ({"dimension_names": ["a"]}, r"\$.dimension_names: expected 2 names or nulls"),
+        ({"storage_transformers": [{"name": "x"}]}, r"no storage transformer is known"),
+        ({"surprise": 1}, r"\$.surprise: unknown member"),
+        ({"surprise": {"must_understand": True}}, r"\$.surprise: unknown member"),
+    ],
+)
+def test_bad_v3_documents(change, message):
+    with pytest.raises(MetadataError, match=message) as error:
+        opened({**ARRAY3, **change})
+    assert error.value.problems
+    assert all(problem.key == "zarr.json" for problem in error.value.problems)
+
+
+@pytest.mark.parametrize("member", [m for m in ARRAY3 if m not in ("zarr_format", "node_type")])
+def test_missing_v3_members(member):
+    with pytest.raises(MetadataError, match=rf"\$.{member}: this member is missing"):
+        opened({name: value for name, value in ARRAY3.items() if name != member})
+
+
+def test_every_problem_is_named():
+    with pytest.raises(MetadataError) as error:
+        opened({**ARRAY3, "shape": [-1, 4], "data_type": "x", "dimension_names": 3})
+    assert [problem.location for problem in error.value.problems] == ["$.shape", "$.dimension_names", "$.data_type"]
+    assert str(error.value).count("\n") == 3
+
+
+def test_what_may_be_ignored_is():
+    found = opened({**ARRAY3, "extra": {"must_understand": False, "x": 1}})
+    assert found.shape == (4, 4)
+    group = opened({"zarr_format": 3, "node_type": "group", "consolidated_metadata": None})
+    assert isinstance(group, sync.Group)
+    bare = opened({**ARRAY3, "chunk_key_encoding": "default", "codecs": ["bytes"], "data_type": "int8"})
+    assert bare[...].shape == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not valid JSON: an empty document"),
+        (b"{", "not valid JSON: .* at line 1 column 2"),
+        (b"[1]", "expected a JSON object, found list"),
+        (b"\xff\xfe", "not UTF-8 text"),
+        (b'{"a": ' + b"[" * 100_000 + b"}", "nested too deeply|not valid JSON"),
+        (json.dumps(ARRAY3).replace('"fill_value": 0', '"fill_value": NaN').encode(), "the token nan is not JSON"),
+    ],
+)
+def test_broken_json(data, message):
+    with pytest.raises(MetadataError, match=message):
+        opened(data)
+    for key in (".zarray", ".zgroup"):
+        if data:
+            with pytest.raises(MetadataError):
+                opened(data, key)
+
+
+def test_tokens_are_tolerated_in_attributes():
+    text = json.dumps({**ARRAY3, "attributes": {"a": 1}}).replace('"a": 1', '"a": NaN, "b": [-Infinity]')
+    found = opened(text.encode())
+    assert np.isnan(found.attrs["a"])
+    assert found.attrs["b"] == [-np.inf]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"zarr_format": 3}, r".zarray: \$.zarr_format: expected 2, found 3"),
+        ({"shape": None}, r"\$.shape"),
+        ({"chunks": [0, 2]}, r"\$.chunks"),
+        ({"chunks": [2]}, r"1 dimensions"),
+        ({"dtype": "int32"}, r"\$.dtype: 'int32' is not a NumPy data type: it must begin with the byte order"),
+        ({"dtype": "<q9"}, r"\$.dtype"),
+        ({"dtype": "|O"}, r"objects need one of these as their first filter: vlen-utf8, vlen-bytes"),
+        ({"dtype": [["a"]]}, r"a field is \[name, type\]"),
+        ({"order": "K"}, r"\$.order: expected 'C' or 'F', found 'K'"),
+        ({"dimension_separator": "-"}, r"\$.dimension_separator"),
+        ({"filters": {}}, None),
+        ({"filters": [3]}, r"\$.filters"),
+        ({"compressor": "zlib"}, r"\$.compressor: expected a codec configuration or null"),
+        ({"compressor": {"id": "zlib", "nosuch": 1}}, r"\$.compressor"),
+        ({"compressor": {"level": 1}}, r"needs an 'id'"),
+        ({"fill_value": "x"}, r"\$.fill_value: 'x' does not fit dtype '<i4'"),
+        ({"fill_value": 2**40}, r"\$.fill_value"),
+    ],
+)
+def test_bad_v2_documents(change, message):
+    if message is None:
+        assert opened({**ARRAY2, **change}, ".zarray").shape == (4, 4)
+        return
+    with pytest.raises(MetadataError, match=message):
+        opened({**ARRAY2, **change}, ".zarray")
+
+
+@pytest.mark.parametrize("member", [m for m in ARRAY2 if m != "zarr_format"])
+def test_missing_v2_members(member):
+    with pytest.raises(MetadataError, match=rf"\$.{member}: this member is missing"):
+        opened({name: value for name, value in ARRAY2.items() if name != member}, ".zarray")
+
+
+def test_unknown_v2_codec():
+    with pytest.raises(UnknownCodecError, match=r".zarray: \$.compressor: unknown codec 'nosuch'") as error:
+        opened({**ARRAY2, "compressor": {"id": "nosuch"}}, ".zarray")
+    assert error.value.codec == "nosuch"
+
+
+def test_an_undefined_fill_value_stays_undefined():
+    found = opened({**ARRAY2, "fill_value": None}, ".zarray")
+    assert found.fill_value is None
+    assert (found[...] == 0).all()
+
+
+def test_both_formats_at_one_path():
+    values = {"zarr.json": json.dumps(ARRAY3).encode(), ".zarray": json.dumps({**ARRAY2, "shape": [2, 2]}).encode()}
+    with pytest.warns(UserWarning, match="Zarr formats 3 and 2; format 3 is used"):
+        assert sync.open(values).shape == (4, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sync.open(values, zarr_format=2).shape == (2, 2)
+
+
+def test_limits():
+    with pytest.raises(MetadataError, match="config.max_document_bytes is 100"):
+        sync.open({"zarr.json": b" " * 101}, config={"max_document_bytes": 100})
+    a = sync.create_array({}, shape=(100,), config={"max_chunk_bytes": 100, "max_read_bytes": 200}, chunks=20)
+    with pytest.raises(MetadataError, match="a chunk decodes to 160 bytes, config.max_chunk_bytes is 100"):
+        a[0]
+    with pytest.raises(errors.SelectionError, match="has 800 bytes, config.max_read_bytes is 200"):
+        a[...]
+
+
+# ------------------------------------------------------------------ values
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "text"),
+    [
+        ("f4", np.float32(0.1), 0.10000000149011612),
+        ("f8", np.nan, "NaN"),
+        ("f8", -np.inf, "-Infinity"),
+        ("f2", np.float16("nan"), "NaN"),
+        ("f4", np.array([0x7FC00001], "u4").view("f4")[0], "0x7fc00001"),
+        ("c8", np.complex64(complex(1, np.inf)), [1.0, "Infinity"]),
+        ("r16", np.void(b"ab"), [97, 98]),
+        ("?", True, True),
+        ("M8[s]", np.datetime64("NaT"), "NaT"),
+        ("S4", b"ab", "YWIAAA=="),
+    ],
+)
+def test_fill_values_are_exact(dtype, value, text):
+    data_type = dtypes.from_numpy(dtype)
+    scalar = dtypes.as_fill(data_type, value)
+    assert dtypes.fill_to_json(data_type, scalar) == text
+    back = dtypes.fill_from_json(data_type, json.loads(json.dumps(text)))
+    assert np.asarray(back, data_type.numpy).tobytes() == np.asarray(scalar, data_type.numpy).tobytes()
+
+
+def test_keys_and_paths():
+    assert [ChunkKeyEncoding().encode(c) for c in ((), (1,), (2, 3))] == ["c", "c/1", "c/2/3"]
+    assert [ChunkKeyEncoding("default", ".").encode(c) for c in ((), (1,), (2, 3))] == ["c", "c.1", "c.2.3"]
+    assert [ChunkKeyEncoding("v2", ".").encode(c) for c in ((), (1,), (2, 3))] == ["0", "1", "2.3"]
+    assert normalize_path("/a//b\\c/") == "a/b/c"
+    assert join("", "a", "", "b") == "a/b"
+
+
+# ------------------------------------------------------------------ errors and settings
+
+
+def test_errors_pickle():
+    for error in (
+        errors.NodeNotFoundError("m", path="p", store="s", tried=["a"]),
+        errors.MetadataError("m", problems=[errors.Problem("k", "$", "m")]),
+        errors.CodecError("m", codec="c", direction="encode", key="k"),
+        errors.SelectionError("m", shape=(1, 2)),
+        errors.MissingChunkError("m", keys=["k"], count=1),
+        errors.StoreError("m", key="k", attempts=3),
+        errors.WriteConflictError("m", key="k"),
+        errors.UnsupportedByFormat("m", zarr_format=2, feature="f"),
+    ):
+        back = pickle.loads(pickle.dumps(error))
+        assert type(back) is type(error)
+        assert str(back) == str(error) == "m"
+        assert vars(back) == vars(error)
+        assert isinstance(back, za.ZarrError)
+    assert isinstance(NodeTypeError("m"), TypeError)
+
+
+def test_settings(monkeypatch):
+    from zarrasync import config
+
+    with config.set(concurrency=3) as inner:
+        assert config.get() is inner
+        assert config.get().concurrency == 3
+        a = sync.create_array({}, shape=3, config={"threads": 1})
+        assert (a.config.concurrency, a.config.threads) == (3, 1)
+    assert config.get().concurrency != 3
+    with config.set(zarr_format=2):
+        assert sync.create_array({}, shape=3).zarr_format == 2
+    with pytest.raises(TypeError, match="unknown setting 'nosuch'; the settings are zarr_format"), config.set(nosuch=1):
+        pass
+    with pytest.raises(ValueError, match="memory_budget must be at least 1"):
+        za.Config(memory_budget=0)
+    read = config._read_environment
+    found = read({"ZARRASYNC_THREADS": "3", "ZARRASYNC_FSYNC": "true", "ZARRASYNC_DTYPE_FALLBACK": "error"})
+    assert (found.threads, found.fsync, found.dtype_fallback) == (3, True, "error")
+    with pytest.raises(ValueError, match="ZARRASYNC_THREADS='x' is not a valid int"):
+        read({"ZARRASYNC_THREADS": "x"})
+
+
+def test_command_line(tmp_path, capsys):
+    from zarrasync.cli import main
+
+    sync.create_hierarchy(tmp_path / "x", {"a": {"shape": 3, "dtype": "i4"}})
+    assert main(["tree", str(tmp_path / "x")]) == 0
+    assert capsys.readouterr().out == "/\n└── a (3,) int32\n"
+    assert main(["info", str(tmp_path / "x"), "--path", "a"]) == 0
+    assert "Data type" in capsys.readouterr().out
+    assert main(["info", str(tmp_path / "y")]) == 1
+    assert capsys.readouterr().err.startswith("zarrasync: no array or group")
+    assert main(["info", "x", "-o", "bad"]) == 1
+    assert "NAME=VALUE" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The errors of zarrasync, all in one tree.
+"""The errors of zarrasync, all in one tree::
 
     ZarrError
     ├── NodeNotFoundError   (KeyError, FileNotFoundError)   nothing at this path

@@ -1,0 +1,46 @@
+# Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check fmt lint type sync docs bench clean
+
+demo: .venv/demo.stamp  ## Ingest the world's land mask into S3 and read it back
+	$(BIN)/python examples/quickstart.py
+
+test: .venv/test.stamp  ## Run the tests
+	$(BIN)/python -m pytest
+
+check: .venv/dev.stamp lint type  ## What CI runs
+	$(BIN)/python -m zarrasync._codegen --check
+	$(BIN)/python -m pytest
+	$(MAKE) docs
+
+fmt: .venv/dev.stamp  ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: .venv/dev.stamp  ## Check format and style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+type: .venv/dev.stamp  ## Check types
+	$(BIN)/mypy
+
+sync: .venv/dev.stamp  ## Generate the synchronous API
+	$(BIN)/python -m zarrasync._codegen
+
+docs: .venv/docs.stamp  ## Build the documentation; warnings are errors
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build
+
+bench: .venv/bench.stamp  ## Measure against zarr-python, zarrs, zarrista and tensorstore
+	$(BIN)/python benchmarks/run.py
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/%.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf .venv demo-out benchmarks/out docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -213,7 +213,7 @@ def test_limits():
         ("c8", np.complex64(complex(1, np.inf)), [1.0, "Infinity"]),
         ("r16", np.void(b"ab"), [97, 98]),
         ("?", True, True),
-        ("M8[s]", np.datetime64("NaT"), "NaT"),
+        ("M8[s]", np.datetime64("NaT", "s"), "NaT"),
         ("S4", b"ab", "YWIAAA=="),
     ],
 )

@@ -233,7 +233,7 @@ async def test_parameters(api):
         ("r24", b"abc"),
         ("V5", b"abcde"),
         ("M8[ns]", np.datetime64("2020-01-01", "ns")),
-        ("M8[3D]", np.datetime64("NaT")),
+        ("M8[3D]", np.datetime64("NaT", "D")),
         ("m8[10ms]", np.timedelta64(3, "ms")),
         ("S7", b"bytes"),
         ("U5", "grüße"),

@@ -77,7 +77,7 @@ class DataType:
         if self.name == "bytes":
             return b""
         if self.numpy.kind in "mM":
-            return self.numpy.type("NaT")
+            return np.array("NaT", self.numpy)[()]
         return np.zeros((), self.numpy)[()]
 
 
@@ -284,7 +284,7 @@ def _parse_fill(dtype: np.dtype[Any], data_type: DataType | None, value: Any) ->
         return pair.view(dtype)[0]
     if kind in "mM":
         if value == "NaT":
-            return dtype.type("NaT")
+            return np.array("NaT", dtype)[()]
         _need(isinstance(value, int) and not isinstance(value, bool), 'expected an integer or "NaT"')
         return np.array(value, np.int64).view(dtype)[()]
     if kind in "UT":

@@ -321,7 +321,7 @@ def _parse_fill(data_type: DataType, value: Any) -> Any:
             return np.zeros((), dtype)[()]
         raise ValueError("expected base64 text")
     if kind in "mM" and (value == "NaT" or isinstance(value, int)):
-        return dtype.type("NaT") if value == "NaT" else np.array(value, np.int64).view(dtype)[()]
+        return np.array(value, dtype if value == "NaT" else np.int64).view(dtype)[()]
     if kind == "U" and not isinstance(value, str):
         if value == 0:
             return np.zeros((), dtype)[()]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +15,8 @@ import numpy.typing as npt
 
 from zarrasync import selectors, transfer
 from zarrasync.config import Config
-from zarrasync.errors import NodeTypeError, ShapeError
+from zarrasync.errors import ShapeError
+from zarrasync.grids import outside
 from zarrasync.indexing import Stride, Transform, identity
 from zarrasync.info import Info, array_info
 from zarrasync.metadata import ArrayMetadata
@@ -22,6 +25,8 @@ from zarrasync.selection import Accessor, AsyncSelection
 from zarrasync.stores import Store
 
 __all__ = ["AsyncArray"]
+
+_MANY = 1000
 
 
 class AsyncArray:
@@ -283,23 +288,33 @@ class AsyncArray:
             ReadOnlyError: If the array was opened for reading.
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-        await on_store(partial(self._resize, self._metadata.with_shape(wanted)), self.store)
+        self._metadata.with_shape(wanted)  # complains before anything is touched
+        await on_store(partial(self._change, partial(self._resize, wanted)), self.store)
 
-    async def _resize(self, target: ArrayMetadata) -> None:
+    async def _change(self, change: Callable[[ArrayMetadata], Awaitable[ArrayMetadata]]) -> None:
+        self._metadata = await self._node.change(ArrayMetadata, change)
+
+    async def _resize(self, shape: tuple[int, ...], old: ArrayMetadata) -> ArrayMetadata:
         # Data goes first: a crash in between leaves an array that is too long, not one that can bring
         # back what was cut off.
-        old = self._metadata
+        target = old.with_shape(shape)
         if any(new < was for new, was in zip(target.shape, old.shape, strict=True)):
-            await self._clear_edges(target)
-            chunks = self._chunks
-            gone = [
-                chunks.key(coords)
-                for coords in old.grid.all_coords()
-                if any(i >= n for i, n in zip(coords, target.grid.shape, strict=True))
-            ]
-            await chunks.store.erase_values(gone)
-        await self._node.save(target)
-        self._metadata = target
+            present = AsyncArray(self._node, old)
+            await present._clear_edges(target)
+            await present._erase_outside(target)
+        return target
+
+    async def _erase_outside(self, target: ArrayMetadata) -> None:
+        """Erase stored values that a smaller shape cuts off whole."""
+        chunks, old, kept = self._chunks, self._metadata.grid.shape, target.grid.shape
+        count = math.prod(old) - math.prod(map(min, old, kept))
+        if count > _MANY and chunks.store.listable:  # most of them will not be there
+            found = ((key, self._metadata.keys.decode(key, self.ndim)) for key in await chunks.store.list_prefix(""))
+            gone = (key for key, at in found if at is not None and any(i >= n for i, n in zip(at, kept, strict=True)))
+        else:
+            gone = (chunks.key(at) for at in outside(old, kept))
+        while batch := list(islice(gone, _MANY)):
+            await chunks.store.erase_values(batch)
 
     async def _clear_edges(self, target: ArrayMetadata) -> None:
         """Fill what a smaller shape cuts off chunks that stay."""
@@ -332,26 +347,29 @@ class AsyncArray:
         if not -self.ndim <= axis < self.ndim:
             raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
         axis %= self.ndim
-        others = [n for number, n in enumerate(self.shape) if number != axis]
-        if values.ndim != self.ndim or [n for number, n in enumerate(values.shape) if number != axis] != others:
-            raise ShapeError(
-                f"values of shape {values.shape} can not be appended to shape {self.shape} along axis {axis}: "
-                "the other axes must agree",
-                found=values.shape,
-                wanted=self.shape,
-            )
-        await on_store(partial(self._append, values, axis), self.store)
+        self._check_append(values, axis, self.shape)
+        await on_store(partial(self._change, partial(self._append, values, axis)), self.store)
         return self.shape
 
-    async def _append(self, values: npt.NDArray[Any], axis: int) -> None:
-        start = self.shape[axis]
-        shape = tuple(n + values.shape[axis] if number == axis else n for number, n in enumerate(self.shape))
-        grown = self._metadata.with_shape(shape)
+    async def _append(self, values: npt.NDArray[Any], axis: int, old: ArrayMetadata) -> ArrayMetadata:
+        self._check_append(values, axis, old.shape)  # another writer may have resized it
+        start = old.shape[axis]
+        shape = tuple(n + values.shape[axis] if number == axis else n for number, n in enumerate(old.shape))
+        grown = old.with_shape(shape)
         maps = tuple(Stride(number, start if number == axis else 0, 1) for number in range(self.ndim))
         longer = AsyncArray(self._node, grown)
         await transfer.write(longer._chunks, Transform(values.shape, maps), values)
-        await self._node.save(grown)
-        self._metadata = grown
+        return grown
+
+    def _check_append(self, values: npt.NDArray[Any], axis: int, shape: tuple[int, ...]) -> None:
+        others = [n for number, n in enumerate(shape) if number != axis]
+        if values.ndim != len(shape) or [n for number, n in enumerate(values.shape) if number != axis] != others:
+            raise ShapeError(
+                f"values of shape {values.shape} can not be appended to shape {shape} along axis {axis}: "
+                "the other axes must agree",
+                found=values.shape,
+                wanted=shape,
+            )
 
     async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes; others stay as they are.
@@ -360,13 +378,13 @@ class AsyncArray:
             MetadataError: If a value can not be written as JSON.
             ReadOnlyError: If the array was opened for reading.
         """
-        await self._set_attributes({**self._metadata.attributes, **attributes})
+        await self._set_attributes(attributes, keep=True)
 
-    async def _set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        target = self._metadata.with_attributes(attributes)
-        assert isinstance(target, ArrayMetadata)
-        await on_store(partial(self._node.save, target), self.store)
-        self._metadata = target
+    async def _set_attributes(self, attributes: Mapping[str, Any], *, keep: bool = False) -> None:
+        async def change(present: ArrayMetadata) -> ArrayMetadata:
+            return replace(present, attributes={**(present.attributes if keep else {}), **attributes})
+
+        await on_store(partial(self._change, change), self.store)
 
     async def refresh(self) -> None:
         """Read the metadata again: another writer may have resized the array or changed its attributes.
@@ -377,7 +395,7 @@ class AsyncArray:
         """
         found = await on_store(self._node.load, self.store)
         if not isinstance(found, ArrayMetadata):
-            raise NodeTypeError(f"{self.name} is a group now", path=self.path, found="group", wanted="array")
+            raise self._node.other_kind(found)
         self._metadata = found
 
     # -------------------------------------------------------------- looking
@@ -391,9 +409,9 @@ class AsyncArray:
         return await on_store(self._count_stored, self.store)
 
     async def _count_stored(self) -> int:
-        chunks = self._chunks
-        found = set(await chunks.store.list_prefix(""))
-        return sum(chunks.key(coords) in found for coords in self._metadata.grid.all_coords())
+        keys, grid = self._metadata.keys, self._metadata.grid.shape
+        found = (keys.decode(key, self.ndim) for key in await self._chunks.store.list_prefix(""))
+        return sum(at is not None and all(i < n for i, n in zip(at, grid, strict=True)) for at in found)
 
     # -------------------------------------------------------------- closing
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from zarrasync.errors import ShapeError
 
-__all__ = ["Axis", "Grid", "RegularAxis", "guess_chunks", "regular_grid"]
+__all__ = ["Axis", "Grid", "RegularAxis", "guess_chunks", "outside", "regular_grid"]
 
 
 class Axis(Protocol):
@@ -91,7 +90,7 @@ class Grid:
 
     def all_coords(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of every chunk, last axis fastest."""
-        return product(*(range(n) for n in self.shape))
+        return _lazy_product([range(n) for n in self.shape])
 
 
 def regular_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Grid:
@@ -109,6 +108,25 @@ def regular_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Grid:
     if any(c < 1 for c in chunks):
         raise ShapeError(f"chunks {chunks}: each axis needs at least 1 element", found=chunks)
     return Grid(tuple(RegularAxis(n, c) for n, c in zip(shape, chunks, strict=True)))
+
+
+def outside(old: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The coordinates of a grid of shape ``old`` that a smaller one of shape ``kept`` lacks, lazily."""
+    for axis, (count, rest) in enumerate(zip(old, kept, strict=True)):
+        # Before this axis what both have, so that no coordinates come twice.
+        before = [min(a, b) for a, b in zip(old[:axis], kept[:axis], strict=True)]
+        spans = [range(n) for n in before] + [range(rest, count)] + [range(n) for n in old[axis + 1 :]]
+        yield from _lazy_product(spans)
+
+
+def _lazy_product(spans: list[range]) -> Iterator[tuple[int, ...]]:
+    """``itertools.product`` without holding the ranges' members."""
+    if not spans:
+        yield ()
+        return
+    for first in spans[0]:
+        for others in _lazy_product(spans[1:]):
+            yield (first, *others)
 
 
 def guess_chunks(shape: tuple[int, ...], itemsize: int, target: int = 4 << 20) -> tuple[int, ...]:

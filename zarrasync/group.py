@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -18,11 +19,13 @@ from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, gather, on_store
 from zarrasync.stores import Request, Store
+from zarrasync.transfer.common import side_by_side
 
 __all__ = ["AsyncGroup", "as_node", "create_array_at", "create_group_at"]
 
 T = TypeVar("T")
-_COPY = 64
+_COPY = 8
+"""Values that ``move`` copies at a time."""
 
 
 class AsyncGroup:
@@ -272,13 +275,13 @@ class AsyncGroup:
             MetadataError: If a value can not be written as JSON.
             ReadOnlyError: If the group was opened for reading.
         """
-        await self._set_attributes({**self._metadata.attributes, **attributes})
+        await self._set_attributes(attributes, keep=True)
 
-    async def _set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        target = self._metadata.with_attributes(attributes)
-        assert isinstance(target, GroupMetadata)
-        await on_store(partial(self._node.save, target), self.store)
-        self._metadata = target
+    async def _set_attributes(self, attributes: Mapping[str, Any], *, keep: bool = False) -> None:
+        async def change(present: GroupMetadata) -> GroupMetadata:
+            return replace(present, attributes={**(present.attributes if keep else {}), **attributes})
+
+        self._metadata = await on_store(partial(self._node.change, GroupMetadata, change), self.store)
 
     async def delete(self, name: str) -> None:
         """Erase a member and everything below it.
@@ -312,16 +315,14 @@ class AsyncGroup:
         dest.format.check_path(dest.path)
         prefixes = zip(source.format.erase_prefixes(source.path), dest.format.erase_prefixes(dest.path), strict=True)
         for old, new in prefixes:
+
+            async def copy(key: str, old: str = old, new: str = new) -> None:
+                (value,) = await self.store.fetch([Request(key)])
+                if value is not None:
+                    await self.store.put(new + key[len(old) :], value.data)
+
             keys = await self.store.list_prefix(old)
-            for start in range(0, len(keys), _COPY):
-                part = keys[start : start + _COPY]
-                values = await self.store.fetch([Request(key) for key in part])
-                puts = [
-                    self.store.put(new + key[len(old) :], value.data)
-                    for key, value in zip(part, values, strict=True)
-                    if value is not None
-                ]
-                await gather(puts, self.store)
+            await side_by_side(copy, keys, 1 if self.store.blocking else _COPY)
         await source.erase()
 
     async def refresh(self) -> None:
@@ -333,7 +334,7 @@ class AsyncGroup:
         """
         found = await on_store(self._node.load, self.store)
         if not isinstance(found, GroupMetadata):
-            raise NodeTypeError(f"{self.name} is an array now", path=self.path, found="array", wanted="group")
+            raise self._node.other_kind(found)
         self._metadata = found
 
     # -------------------------------------------------------------- closing

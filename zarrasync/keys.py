@@ -92,6 +92,17 @@ class ChunkKeyEncoding:
         """The key of one chunk."""
         return self._head(len(coords)) + self.separator.join(map(str, coords))
 
+    def decode(self, key: str, ndim: int) -> tuple[int, ...] | None:
+        """The coordinates that a key is made of, or ``None`` if it is no chunk's key."""
+        head = self._head(ndim)
+        if not ndim:
+            return () if key == head else None
+        parts = key[len(head) :].split(self.separator) if key.startswith(head) else []
+        if len(parts) != ndim or not all(part.isascii() and part.isdigit() for part in parts):
+            return None
+        coords = tuple(map(int, parts))
+        return coords if self.encode(coords) == key else None  # no leading zeros
+
     def encode_grid(self, axes: Iterable[Iterable[int]]) -> list[str]:
         """The keys of the product of coordinates per axis, last axis fastest."""
         texts = [[str(i) for i in axis] for axis in axes]

@@ -48,10 +48,6 @@ class NodeMetadata:
     attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     source: Source | None = field(default=None, compare=False, repr=False, kw_only=True)
 
-    def with_attributes(self, attributes: Mapping[str, Any]) -> NodeMetadata:
-        """A copy with other attributes."""
-        return replace(self, attributes=dict(attributes))
-
 
 @dataclass(frozen=True)
 class GroupMetadata(NodeMetadata):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from zarrasync import config, formats
-from zarrasync._runtime import in_worker
-from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync._runtime import KeyLock, in_worker
+from zarrasync.errors import InvalidKeyError, MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.keys import join, normalize_path
-from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.stores import PrefixStore, Store
 from zarrasync.stores.base import Request
 
@@ -21,6 +21,7 @@ __all__ = ["Metadata", "Node", "find", "find_all", "on_store"]
 
 Metadata = ArrayMetadata | GroupMetadata
 T = TypeVar("T")
+M = TypeVar("M", ArrayMetadata, GroupMetadata)
 
 
 async def on_store(make: Callable[[], Coroutine[Any, Any, T]], *stores: Store) -> T:
@@ -61,8 +62,15 @@ class Node:
         return replace(self, path=path)
 
     def child(self, name: str) -> Node:
-        """The place below this one."""
-        return self.at(join(self.path, normalize_path(name)))
+        """The place below this one.
+
+        Raises:
+            InvalidKeyError: If the name is empty, which would be this place itself.
+        """
+        below = normalize_path(name)
+        if not below:
+            raise InvalidKeyError(f"{name!r} names no member of {self.name}", key=name)
+        return self.at(join(self.path, below))
 
     def chunk_store(self) -> Store:
         """The store of this array's chunks, with keys relative to the array."""
@@ -81,13 +89,44 @@ class Node:
         _, metadata = await find(self.store, self.path, (self.format,), self.config)
         return metadata
 
-    async def save(self, metadata: Metadata) -> None:
-        """Store the documents that differ from those the metadata was read from."""
-        documents = self.format.render(self.path, metadata)
-        source = metadata.source
-        known: Mapping[str, Any] = source.documents if source is not None else {}
-        changed = [key for key, data in documents.items() if key not in known or known[key] != _parsed(data)]
-        await gather([_put(self.store, key, documents[key]) for key in changed], self.store)
+    def lock(self) -> KeyLock:
+        """The process-wide lock on this node's metadata."""
+        return self.store.lock(self.format.document_keys(self.path)[0])
+
+    async def change(self, kind: type[M], change: Callable[[M], Awaitable[M]]) -> M:
+        """Read the metadata, change it, and store what is then different, under the node's lock.
+
+        Args:
+            kind: What the node must be.
+            change: Makes new metadata of the present one.
+
+        Returns:
+            The new metadata.
+
+        Raises:
+            NodeTypeError: If the node has become another kind.
+        """
+        async with self.lock():
+            present = await self.load()
+            if not isinstance(present, kind):
+                raise self.other_kind(present)
+            target = await change(present)
+            documents = self.format.render(self.path, target)
+            known: Mapping[str, Any] = present.source.documents if present.source is not None else {}
+            parsed = {key: json.loads(data) for key, data in documents.items()}
+            changed = [key for key in documents if known.get(key) != parsed[key]]
+            await gather([_put(self.store, key, documents[key]) for key in changed], self.store)
+            return replace(target, source=Source(self.format.zarr_format, parsed))
+
+    def other_kind(self, found: Metadata) -> NodeTypeError:
+        """The error for a node that is not what it was."""
+        names = ("array", "group") if isinstance(found, ArrayMetadata) else ("group", "array")
+        return NodeTypeError(
+            f"{self.name} is {'an' if names[0] == 'array' else 'a'} {names[0]} now",
+            path=self.path,
+            found=names[0],
+            wanted=names[1],
+        )
 
     async def create(self, metadata: Metadata, *, overwrite: bool = False, parents: bool = True) -> None:
         """Store a new node here, and the groups above it that are missing.
@@ -157,10 +196,6 @@ async def gather(work: Sequence[Coroutine[Any, Any, T]], store: Store) -> list[T
             error = error.exceptions[0]
         raise error from None
     return [task.result() for task in tasks]
-
-
-def _parsed(data: bytes) -> Any:
-    return json.loads(data)
 
 
 async def find_all(

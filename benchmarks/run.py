@@ -108,9 +108,7 @@ def summarise(task: str, workload: str, found: dict[str, list[dict[str, Any]]]) 
 
 
 def print_row(row: dict[str, Any]) -> None:
-    cells = "  ".join(
-        f"{name} {r['ms']:.2f}" if "ms" in r else f"{name} failed" for name, r in row["results"].items()
-    )
+    cells = "  ".join(f"{name} {r['ms']:.2f}" if "ms" in r else f"{name} failed" for name, r in row["results"].items())
     ratio = f"{row['ratio']:.2f} x {row['best_peer']}" if row["ratio"] else "no peer"
     print(f"{row['task']:<8}{row['workload']:<11} {ratio:<24} {cells}", flush=True)
 
@@ -179,7 +177,9 @@ def machine() -> str:
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model)
+        model = next(
+            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model
+        )
     return f"{os.cpu_count()} cores, {model}, {platform.system()}, Python {platform.python_version()}, NumPy {np.__version__}"
 
 

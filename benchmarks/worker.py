@@ -70,12 +70,12 @@ def main() -> None:
                     data[command["workload"]] = workload.data()
                 values = data[command["workload"]]
                 engines.fresh(path)
-                answer = measure(lambda: engine.write(path, workload, values))  # noqa: B023  # called at once
+                answer = measure(lambda: engine.write(path, workload, values))  # called at once
             else:
                 array = engine.open(path)
                 if command["task"] == "read":
                     engine.element(array)  # the first access sets things up
-                    answer = measure(lambda: engine.read(array))  # noqa: B023
+                    answer = measure(lambda: engine.read(array))
                     if command.get("check"):
                         answer["sum"] = float(engine.read(array).sum(dtype="f8"))
                 else:

@@ -53,7 +53,11 @@ class Workload:
         index = [_entry("bytes", endian="little"), {"name": "crc32c"}]
         return [
             _entry(
-                "sharding_indexed", chunk_shape=list(self.chunks), codecs=inner, index_codecs=index, index_location="end"
+                "sharding_indexed",
+                chunk_shape=list(self.chunks),
+                codecs=inner,
+                index_codecs=index,
+                index_location="end",
             )
         ]
 

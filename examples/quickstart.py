@@ -97,7 +97,11 @@ async def ingest(store: stores.Store, mask: np.ndarray, latitude: np.ndarray, lo
         {
             "": {"attributes": {"title": "Global land mask, 30 arc-seconds", "source": "global-land-mask (PyPI)"}},
             "latitude": {"data": latitude, "dimension_names": ("latitude",), "attributes": {"units": "degrees_north"}},
-            "longitude": {"data": longitude, "dimension_names": ("longitude",), "attributes": {"units": "degrees_east"}},
+            "longitude": {
+                "data": longitude,
+                "dimension_names": ("longitude",),
+                "attributes": {"units": "degrees_east"},
+            },
             "land": {"shape": mask.shape, "attributes": {"long_name": "is land"}, **named, **layout},
             "pyramid/land": {
                 "shape": small,
@@ -169,10 +173,17 @@ def draw(store: stores.Store, target: Path) -> None:
     above.imshow(group["pyramid/land"][...], origin="lower", extent=(-180, 180, -90, 90), cmap=colours)
     south, west = REGIONS["Mediterranean"]
     extent = (west.start, west.stop, south.start, south.stop)
-    below.imshow(group["land"][box], origin="lower", extent=extent, cmap=colours, aspect="auto", interpolation="nearest")
+    below.imshow(
+        group["land"][box], origin="lower", extent=extent, cmap=colours, aspect="auto", interpolation="nearest"
+    )
     above.add_patch(
         plt.Rectangle(
-            (west.start, south.start), west.stop - west.start, south.stop - south.start, fill=False, color="#d1495b", lw=1.5
+            (west.start, south.start),
+            west.stop - west.start,
+            south.stop - south.start,
+            fill=False,
+            color="#d1495b",
+            lw=1.5,
         )
     )
     above.set_title("The world from the pyramid level (1/15 degree)", loc="left")
@@ -204,7 +215,9 @@ def main() -> None:
         print("What is there")
         print("  " + sync.open_group(store).tree().replace("\n", "\n  "))
         land = sync.open_array(store, path="land")
-        print(f"  land: {land.nchunks:,} chunks in {land.nchunks_initialized()} stored shards of {np.prod(land.metadata.grid.shape)}")
+        print(
+            f"  land: {land.nchunks:,} chunks in {land.nchunks_initialized()} stored shards of {np.prod(land.metadata.grid.shape)}"
+        )
         print("Reading back")
         asyncio.run(read_back(store, mask))
         read_back_blocking(store, mask)

@@ -145,7 +145,9 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
     if kind == "fsspec-memory":
         return stores.resolve(f"memory://{uuid.uuid4().hex}")
     if kind == "fsspec-local":
-        return stores.resolve(f"local://{tmp_path}/fsspec")
+        import fsspec
+
+        return stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "fsspec"))
     if kind == "s3":
         url, options = request.getfixturevalue("s3")
         return stores.resolve(url, options)

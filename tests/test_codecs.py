@@ -124,6 +124,46 @@ def test_checksums():
     assert isinstance(error.value, CodecError)
 
 
+def test_shards_inside_a_compressor():
+    """NumPy says that None equals float64; the chain must not believe it."""
+    data = np.zeros(20000)
+    data[:5000] = 7.5
+    data[12000:] = np.random.default_rng(0).random(8000)
+    for inner in (CodecChain.of([BytesCodec("little")]), CodecChain.of([BytesCodec("little"), ZstdCodec()])):
+        serializer = ShardingCodec((5000,), inner)
+        a = sync.create_array({}, data=data, chunks=20000, compressors=ZstdCodec(), serializer=serializer)
+        np.testing.assert_array_equal(a[...], data)
+        np.testing.assert_array_equal(a[4990:12010], data[4990:12010])
+
+
+def test_values_of_shards_without_axes():
+    for dtype, value in ((str, "q"), (bytes, b"q\0"), ("U2", "a"), ("f8", 2.5)):
+        a = sync.create_array({}, shape=(), chunks=(), shards=(), dtype=dtype)
+        a[...] = value
+        assert a[()] == value
+
+
+def test_an_inner_chunk_of_the_wrong_length_is_refused_in_part_and_whole():
+    a = sync.create_array({}, data=np.arange(1, 32769, dtype="i4"), chunks=16384, shards=32768, compressors=None)
+    value = bytearray(a.store.values["c/0"])
+    index = [int.from_bytes(value[-36 + i : -28 + i], "little") for i in (0, 8, 16, 24)]
+    assert index == [0, 65536, 65536, 65536]
+    from zarrasync.codecs.sharding import DEFAULT_INDEX
+
+    spec = ArraySpec((2, 2), from_numpy("u8"), np.uint64(0))
+    for length in (100, 1 << 36):
+        wrong = DEFAULT_INDEX.bind(spec).encode(np.array([[0, length], [65536, 65536]], "u8"))
+        a.store.values["c/0"] = bytes(value[:-36]) + bytes(wrong)
+        for key in (slice(10000, 10010), slice(0, 16384), ...):
+            with pytest.raises(CodecError, match="which it can not have"):
+                a[key]
+
+
+def test_a_value_of_many_empty_members_is_refused_at_once():
+    with pytest.raises(CodecError, match="more than 1000 members"):
+        bound(["gzip"]).decode(gzip.compress(b"") * 100_000)
+
+
 def test_gzip_members_and_padding():
     raw = DATA.tobytes()
     joined = gzip.compress(raw[:100]) + gzip.compress(raw[100:])
@@ -207,9 +247,13 @@ def test_damaged_shards():
     value = bytearray(chain.encode(DATA))
     index = 8 * 16
     outside = value.copy()
-    outside[-index + 8 : -index + 16] = (1 << 20).to_bytes(8, "little")
-    with pytest.raises(CodecError, match=r"inner chunk 0 at bytes 0 to 1048576 of"):
+    outside[-index : -index + 8] = (1 << 20).to_bytes(8, "little")
+    with pytest.raises(CodecError, match=r"inner chunk 0 at bytes 1048576 to \d+ of"):
         chain.decode(bytes(outside))
+    large = value.copy()
+    large[-index + 8 : -index + 16] = (1 << 36).to_bytes(8, "little")
+    with pytest.raises(CodecError, match=r"gives inner chunk 0 68719476736 bytes, which it can not have"):
+        chain.decode(bytes(large))
     half = value.copy()
     half[-index : -index + 8] = b"\xff" * 8
     with pytest.raises(CodecError, match="no value can have"):

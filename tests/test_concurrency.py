@@ -385,8 +385,12 @@ def test_ctrl_c_cancels_the_real_work(tmp_path):
 # ------------------------------------------------------------------ processes
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+quiet_fork = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@needs_fork
+@quiet_fork
 def test_after_fork(tmp_path, s3):
     """A child reads through objects that its parent has used, with loops, pools and locks in use."""
     url, options = s3
@@ -509,3 +513,110 @@ async def test_streaming_reads_ahead_and_cleans_up():
     assert store.most >= 1
     await asyncio.sleep(0.01)
     assert store.waiting == 0
+
+
+def test_one_array_opened_at_two_roots_has_one_lock(tmp_path, s3):
+    """The lock on a value is physical: it does not depend on how the way to it was cut."""
+    url, options = s3
+    place = stores.resolve(tmp_path), stores.resolve(tmp_path / "a"), stores.resolve(f"file://{tmp_path}/a")
+    assert place[0].location("a/c/0") == place[1].location("c/0") == place[2].location("c/0")
+    remote = stores.resolve(url, options), stores.resolve(f"{url}/a", options)
+    assert remote[0].location("a/c/0") == remote[1].location("c/0")
+    assert remote[0].limiter() is remote[1].limiter()
+    sync.create_array(tmp_path, name="a", shape=100, dtype="i4", chunks=100)
+
+    def work(opened: tuple[object, int]) -> None:
+        array, start = opened
+        for i in range(start, 100, 2):
+            array[i] = i + 1
+
+    ways = sync.open_array(tmp_path, path="a", mode="r+"), sync.open_array(tmp_path / "a", mode="r+")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, zip(ways, (0, 1), strict=True)))
+    assert ways[0][...].tolist() == list(range(1, 101))
+
+
+async def test_a_cancelled_append_does_not_change_the_shape():
+    class Late(WrapperStore):
+        async def put(self, key, data, *, if_version=None):
+            if "c/" in key:
+                time.sleep(0.005)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    store = Late(MemoryStore())
+    a = await za.create_array(store, shape=0, dtype="f8", chunks=100, compressors=None)
+    task = asyncio.ensure_future(a.append(np.ones(50_000)))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert a.shape == (0,)
+    assert (await za.open_array(store)).shape == (0,)
+
+
+def test_reading_inside_a_progress_callback(tmp_path):
+    data = np.arange(1, 65)
+    options = {"chunks": 4, "shards": 16, "compressors": None}
+    one = sync.create_array(tmp_path / "one", data=data, **options)
+    two = sync.create_array(tmp_path / "two", data=-data, **options)
+    found = one.view[:16].read(progress=lambda nbytes: two[:16])
+    np.testing.assert_array_equal(found, data[:16])
+
+
+async def test_cancelling_who_makes_the_client_does_not_fail_the_others(s3):
+    url, options = s3
+    sync.create_array(url, data=np.arange(4), storage_options=options)
+    store = stores.resolve(url, options)
+    first = asyncio.ensure_future(store.get("zarr.json"))
+    second = asyncio.ensure_future(store.get("zarr.json"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is not None
+    await store.close()
+
+
+async def test_a_timeout_ends_the_wait_for_a_lock():
+    store = MemoryStore()
+    a = await za.create_array(store, shape=4, dtype="i4")
+    async with store.lock("c/0"):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await a[0].write(1)
+    await asyncio.sleep(0.1)
+    assert await a[0] == 0
+
+
+@needs_fork
+@quiet_fork
+def test_a_forked_child_finds_locks_free():
+    store = MemoryStore()
+    store._lock.acquire()
+    pid = os.fork()
+    if not pid:
+        drive(store.set("k", b"v"))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    store._lock.release()
+
+
+async def test_a_nested_shard_that_vanishes_while_it_is_read():
+    """The inner index is gone when it is asked for: the value is read again, not left out."""
+    from zarrasync.codecs import BytesCodec, CodecChain, ShardingCodec
+
+    nested = ShardingCodec((2,), CodecChain.of([BytesCodec("little")]))
+    inner = MemoryStore()
+    a = await za.create_array(inner, data=np.arange(1, 17), chunks=8, shards=16, serializer=nested, compressors=None)
+
+    class Vanishing(Slow):
+        count = 0
+
+        async def fetch(self, requests, *, versions=False):
+            values = await super().fetch(requests, versions=versions)
+            if any(request.suffix for request in requests):
+                self.inner.values.pop("c/0", None)
+            return values
+
+    out = np.full(2, -99)
+    await (await za.open_array(Vanishing(inner)))[3:5].read(out=out)
+    assert out.tolist() == [0, 0]
+    assert a.shape == (16,)

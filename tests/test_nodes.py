@@ -675,3 +675,107 @@ def test_numpy_protocols():
     a.view[0:2][1] = 9
     assert a[1].tolist() == [9, 9, 9]
     assert a.async_.shape == a.shape
+
+
+# ------------------------------------------------------------------ changes that meet
+
+
+async def test_a_change_back_is_stored(api):
+    for zarr_format in (2, 3):
+        values: dict = {}
+        await api(api.create_array(values, shape=10, chunks=5, attributes={"a": 1}, zarr_format=zarr_format))
+        a = await api(api.open_array(values, mode="r+"))
+        await api(a.update_attributes({"a": 2}))
+        await api(a.update_attributes({"a": 1}))
+        await api(a.resize(20))
+        await api(a.resize(10))
+        found = await api(api.open_array(values))
+        assert found.shape == (10,)
+        assert dict(found.attrs) == {"a": 1}
+
+
+async def test_changes_through_several_objects_add_up(api):
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    values: dict = {}
+    await api(api.create_array(values, shape=0, chunks=3, dtype="i4"))
+    arrays = [await api(api.open_array(values, mode="r+")) for _ in range(6)]
+    if api.name == "async":
+        await asyncio.gather(*(a.append([i, i]) for i, a in enumerate(arrays)))
+        await asyncio.gather(*(a.update_attributes({str(i): i}) for i, a in enumerate(arrays)))
+    else:
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda pair: pair[1].append([pair[0], pair[0]]), enumerate(arrays)))
+            list(pool.map(lambda pair: pair[1].update_attributes({str(pair[0]): pair[0]}), enumerate(arrays)))
+    found = await api(api.open_array(values))
+    assert sorted((await api(found[...])).tolist()) == sorted([0, 1, 2, 3, 4, 5] * 2)
+    assert dict(found.attrs) == {str(i): i for i in range(6)}
+
+
+async def test_huge_sparse_grids(api):
+    a = await api(api.create_array({}, shape=(10**12, 10**12), dtype="i4", chunks=(10, 10)))
+    i, j = 9 * 10**11 + 3, 5 * 10**11 + 7
+    await api.write(a, (i, j), 42)
+    assert (await api(a.get_coordinate_selection(([i, 5, i], [j, 5, j])))).tolist() == [42, 0, 42]
+    assert await api(a.nchunks_initialized()) == 1
+    await api(a.resize((1000, 1000)))
+    assert await api(a.nchunks_initialized()) == 0
+    await api(a.resize((10**12, 10**12)))
+    assert await api(a[i, j]) == 0
+
+
+async def test_unsorted_orthogonal_selections_of_shards(api):
+    data = np.arange(64).reshape(8, 8)
+    for options in ({"chunks": (4, 4), "shards": (8, 8)}, {"chunks": (8, 8), "compressors": None}):
+        a = await api(api.create_array({}, data=data, **options))
+        found = await api(a.get_orthogonal_selection(([1, 6, 0], [2, 5, 1, 7, 3])))
+        np.testing.assert_array_equal(found, data[np.ix_([1, 6, 0], [2, 5, 1, 7, 3])])
+
+
+async def test_fill_values_that_end_in_nul(api):
+    for dtype, fill, value in ((bytes, b"z\0", b"z"), (str, "z\0", "z")):
+        a = await api(api.create_array({}, shape=4, chunks=2, dtype=dtype, fill_value=fill))
+        await api.write(a, 0, value)
+        assert (await api(a[...])).tolist() == [value, fill, fill, fill]
+
+
+async def test_text_types_without_a_width_are_of_any_length(api):
+    for dtype in ("str", "U", np.str_, str):
+        a = await api(api.create_array({}, shape=2, dtype=dtype))
+        await api.write(a, ..., ["ab", "c" * 50])
+        assert (await api(a[...])).tolist() == ["ab", "c" * 50]
+
+
+def test_a_structured_fill_value_has_the_stored_byte_order():
+    zarr = pytest.importorskip("zarr")
+    import warnings
+
+    dtype = np.dtype([("a", ">i4"), ("b", ">f8")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from zarrasync import sync
+        from zarrasync.codecs import BytesCodec
+
+        a = sync.create_array(
+            {}, shape=3, dtype=dtype, zarr_format=2, fill_value=(1, 2.5), serializer=BytesCodec("big")
+        )
+        again = sync.open_array(a.store)
+        assert again[0].tolist() == (1, 2.5)
+        store = zarr.storage.MemoryStore()
+        theirs = zarr.create_array(
+            store, shape=(3,), dtype=dtype, zarr_format=2, fill_value=np.array((1, 2.5), dtype)[()]
+        )
+        raw = {key: bytes(value.to_bytes()) for key, value in store._store_dict.items()}
+        assert theirs[0].tolist() == (1, 2.5)
+        assert sync.open_array(raw)[0].tolist() == (1, 2.5)
+
+
+async def test_a_member_needs_a_name(api):
+    g = await api(api.create_group({}))
+    for name in ("", "/"):
+        with pytest.raises(InvalidKeyError, match="names no member"):
+            await api(g.delete(name))
+        with pytest.raises(InvalidKeyError):
+            await api(g.create_array(name, shape=3, overwrite=True))
+    await api(g.refresh())

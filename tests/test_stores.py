@@ -353,7 +353,7 @@ def test_resolving(tmp_path):
     assert stores.resolve(values).values is values
     assert isinstance(stores.resolve(None), stores.MemoryStore)
     assert stores.resolve(tmp_path) == stores.resolve(str(tmp_path)) == stores.resolve(f"file://{tmp_path}")
-    mapper = fsspec.get_mapper(f"memory://{tmp_path}")
+    mapper = fsspec.get_mapper("memory://somewhere")
     assert isinstance(stores.resolve(mapper), stores.FsspecStore)
     assert isinstance(stores.resolve(mapper.fs), stores.FsspecStore)
     store = stores.MemoryStore()
@@ -372,3 +372,20 @@ def test_secrets_do_not_show(s3):
     assert "hush-hush" not in repr(store)
     signed = stores.resolve("http://127.0.0.1:9/x.zarr?signature=hush-hush")
     assert "hush-hush" not in repr(signed)
+
+
+async def test_listing_below_a_prefix_that_is_also_a_key():
+    store = stores.resolve(f"memory://{id(stores)}")
+    await store.set("foo", b"1")
+    await store.set("bar/x", b"1")
+    assert await store.list_prefix("foo/") == []
+    await store.erase_prefix("foo/")
+    assert await store.get("foo") == b"1"
+    root = stores.FsspecStore(fsspec.filesystem("memory"))
+    assert all(not key.startswith("/") for key in await root.list())
+    await store.erase_prefix("")
+
+
+def test_local_files_through_fsspec_are_the_local_store(tmp_path):
+    for given in (f"local://{tmp_path}", fsspec.get_mapper(str(tmp_path)), fsspec.filesystem("file")):
+        assert isinstance(stores.resolve(given), stores.LocalStore)

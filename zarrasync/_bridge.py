@@ -66,11 +66,19 @@ class _Loop:
         self.loop.call_soon_threadsafe(start)
         return result, ended
 
+    async def _close(self) -> None:
+        """What ``asyncio.run`` does before it closes a loop: end the tasks, then the generators."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.loop.shutdown_asyncgens()
+
     def stop(self) -> None:
         """End the loop after its clients are closed."""
         if self.pid != os.getpid() or not self.thread.is_alive():
             return
-        closing = asyncio.run_coroutine_threadsafe(self.loop.shutdown_asyncgens(), self.loop)
+        closing = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
         with contextlib.suppress(Exception):
             closing.result(5)
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -39,6 +39,8 @@ def load(data: bytes | bytearray | memoryview, key: str) -> dict[str, Any]:
         where = f"line {error.lineno} column {error.colno}"
         found = "an empty document" if not bytes(data).strip() else f"{error.msg} at {where}"
         raise _problem(key, f"not valid JSON: {found}") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise _problem(key, f"not usable JSON: {error}") from error
     except RecursionError as error:
         raise _problem(key, "not usable JSON: nested too deeply") from error
     if not isinstance(document, dict):
@@ -71,10 +73,9 @@ def dump(document: Mapping[str, Any]) -> bytes:
         MetadataError: If it holds something that JSON can not say.
     """
     try:
-        text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        return json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise MetadataError(f"metadata can not be written as JSON: {error}") from error
-    return text.encode()
 
 
 def plain(value: Any) -> Any:
@@ -90,7 +91,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {name if isinstance(name, str) else _name(name): plain(v) for name, v in value.items()}
+        named = {name if isinstance(name, str) else _name(name): plain(v) for name, v in value.items()}
+        if len(named) != len(value):
+            raise MetadataError(f"two metadata names are the same as text: {list(value)!r}")
+        return named
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value

@@ -80,6 +80,11 @@ def _pool(name: str, size: int) -> ThreadPoolExecutor:
         return pool
 
 
+def helper_pool(settings: config.Config) -> ThreadPoolExecutor:
+    """The threads that help callers on blocking stores. Nobody depends on them: callers work themselves."""
+    return _pool("helper", settings.pool_size)
+
+
 def codec_pool(settings: config.Config) -> ThreadPoolExecutor:
     """The threads that decode and encode. Their jobs never wait for a gate, so they always get done."""
     return _pool("codec", settings.pool_size)
@@ -114,7 +119,13 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     context = copy_context()
     context.run(_cancel.set, flag)
     pool = _pool("io", max(8, 2 * config.get().pool_size))
-    future = asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(lambda: drive(make())))
+
+    def work() -> T:
+        if flag.set:  # it was cancelled while it waited for a thread
+            raise asyncio.CancelledError
+        return drive(make())
+
+    future = asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(work))
     return await finish(future, flag)
 
 
@@ -132,35 +143,49 @@ async def finish(future: asyncio.Future[T], flag: Cancel) -> T:
         raise
 
 
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def thread_lock() -> threading.Lock:
+    """A lock for threads that a forked child finds free, whoever of its parent's threads held it."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
 # ------------------------------------------------------------------ gates
 
 BLOCKED_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("zarrasync_blocked_loop", default=None)
 """The loop whose thread stands still until the present call returns, if a sync call was made there."""
 
 
+_SLICE = 0.05
+"""Seconds after which a waiting thread looks whether its call was cancelled."""
+
+
 class _Waiter:
-    __slots__ = ("_event", "_future", "_loop", "amount", "granted", "holder")
+    __slots__ = ("_event", "_flag", "_future", "_loop", "amount", "granted")
 
     def __init__(self, amount: int) -> None:
         self.amount, self.granted = amount, False
         self._event: threading.Event | None = None
         self._future: asyncio.Future[None] | None = None
         if driven():
-            self._event = threading.Event()
+            self._event, self._flag = threading.Event(), cancel_flag()
         else:
             self._loop = asyncio.get_running_loop()
             self._future = self._loop.create_future()
 
     def wake(self) -> bool:
-        """Let the waiter through; ``False`` if its loop is gone."""
-        self.granted = True
+        """Let the waiter through; ``False`` if its loop is gone, and it with it."""
         if self._event is not None:
             self._event.set()
-            return True
-        try:
-            self._loop.call_soon_threadsafe(self._wake_future)
-        except RuntimeError:
-            return False
+        else:
+            try:
+                self._loop.call_soon_threadsafe(self._wake_future)
+            except RuntimeError:
+                return False
+        self.granted = True
         return True
 
     def _wake_future(self) -> None:
@@ -169,11 +194,13 @@ class _Waiter:
             self._future.set_result(None)
 
     async def wait(self) -> None:
-        if self._event is not None:
-            self._event.wait()
-        else:
+        if self._event is None:
             assert self._future is not None
             await self._future
+            return
+        while not self._event.wait(_SLICE):
+            if self._flag.set:
+                raise asyncio.CancelledError
 
 
 class Gate:
@@ -217,7 +244,7 @@ class Gate:
             with self._lock:
                 if waiter.granted:
                     self._free += amount
-                else:
+                elif waiter in self._waiters:
                     self._waiters.remove(waiter)
                 self._wake()
             raise
@@ -297,7 +324,7 @@ class KeyLock:
                 _keys[self._identity] = _Held(me)
                 return
             blocked = BLOCKED_LOOP.get()
-            if blocked is not None and held.loop is blocked:
+            if blocked is not None and blocked in (held.loop, *(loop for _, loop in held.waiters)):
                 raise RuntimeError(
                     "a synchronous write would wait for an asynchronous one of the event loop that it blocks; "
                     "await the other write first, or make this one asynchronous too"
@@ -310,7 +337,7 @@ class KeyLock:
             with _keys_lock:
                 if waiter.granted:
                     self._pass_on()
-                else:
+                elif (waiter, me) in held.waiters:
                     held.waiters.remove((waiter, me))
             raise
 
@@ -373,21 +400,22 @@ class PerLoop(Generic[T]):
             self._forget()
         loop = asyncio.get_running_loop()
         entry = self._entries.get(loop)
-        if entry is not None:
-            client: T = await asyncio.shield(entry[0])
-            return client
-        future: asyncio.Future[T] = loop.create_future()
-        guard = _guard(self._entries, loop, self._close)
-        self._entries[loop] = future, guard
+        if entry is None:
+            for other in [known for known in self._entries if known.is_closed()]:
+                del self._entries[other]  # it was closed without its clients
+            guard = _guard(self._entries, loop, self._close)
+            # A task of its own: cancelling one of those who wait for the client must not fail the others.
+            entry = self._entries[loop] = loop.create_task(self._set_up(loop, guard)), guard
+        client: T = await asyncio.shield(entry[0])
+        return client
+
+    async def _set_up(self, loop: asyncio.AbstractEventLoop, guard: AsyncGenerator[None, None]) -> T:
         try:
             client = await self._make()
             await anext(guard)
-        except BaseException as error:
+        except BaseException:
             self._entries.pop(loop, None)
-            future.set_exception(error if isinstance(error, Exception) else RuntimeError("client setup was cancelled"))
-            future.exception()
             raise
-        future.set_result(client)
         return client
 
     async def close(self) -> None:
@@ -410,7 +438,7 @@ async def _guard(
         yield
     finally:
         entry = entries.pop(loop, None)
-        if entry is not None and entry[0].done() and not entry[0].exception():
+        if entry is not None and entry[0].done() and not entry[0].cancelled() and not entry[0].exception():
             await close(entry[0].result())
 
 
@@ -440,6 +468,8 @@ def _after_fork() -> None:
     _thread.driving = 0
     for gate in list(_gates):
         gate._reset()
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # what the standard library does with its own locks
 
 
 if hasattr(os, "register_at_fork"):

@@ -63,6 +63,12 @@ class Config:
         for name, least in (("memory_budget", 1), ("batch_bytes", 1), ("coalesce_size", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"config {name} must be at least {least}, not {getattr(self, name)}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "zarr_format" and isinstance(value, int) and value < 0:
+                raise ValueError(f"config {field.name} must not be negative, is {value}")
+        if self.dtype_fallback not in ("warn", "error", "allow"):
+            raise ValueError(f"config dtype_fallback is 'warn', 'error' or 'allow', not {self.dtype_fallback!r}")
 
     @property
     def pool_size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -66,13 +67,13 @@ def plan_array(
         serializer,
         (ZstdCodec(level=0),) if _is_auto(compressors) else _listed(compressors),
         order,
-        inner if shards is not None else None,
+        inner if shards not in (None, False) else None,
     )
     if dimension_names is not None:
-        dimension_names = tuple(dimension_names)
-        if len(dimension_names) != len(sizes):
+        named = all(name is None or isinstance(name, str) for name in dimension_names)
+        if isinstance(dimension_names, str) or not named or len(dimension_names) != len(sizes):
             raise MetadataError(
-                f"dimension_names {list(dimension_names)} must have one entry per axis of shape {sizes}"
+                f"dimension_names {dimension_names!r} must have one entry per axis of shape {sizes}, a name or None"
             )
     return ArrayMetadata(
         sizes,
@@ -81,8 +82,8 @@ def plan_array(
         format_.key_encoding(chunk_key_encoding, len(sizes)),
         format_.chain(wanted, spec),
         fill,
-        dimension_names,
-        attributes=dict(attributes or {}),
+        None if dimension_names is None else tuple(dimension_names),
+        attributes=_attributes(attributes),
     )
 
 
@@ -91,6 +92,12 @@ def _dtype_of(given: npt.NDArray[Any]) -> Any:
         first = given.reshape(-1)[0]
         return bytes if isinstance(first, bytes) else str if isinstance(first, str) else given.dtype
     return str if given.dtype.kind == "T" else given.dtype
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise MetadataError(f"attributes are a mapping from names to values, found {value!r}")
+    return dict(value or {})
 
 
 def _is_auto(value: Any) -> bool:
@@ -103,9 +110,13 @@ def _listed(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _sizes(what: str, value: ShapeLike, least: int) -> tuple[int, ...]:
+def _sizes(what: str, value: Any, least: int) -> tuple[int, ...]:
     try:
-        sizes = (int(value),) if isinstance(value, int | np.integer) else tuple(int(n) for n in value)
+        if isinstance(value, str):
+            raise TypeError
+        sizes = (
+            (operator.index(value),) if isinstance(value, int | np.integer) else tuple(operator.index(n) for n in value)
+        )
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{what} is an integer or a sequence of integers, found {value!r}") from error
     if any(n < least for n in sizes):
@@ -124,10 +135,12 @@ def _chunk_shapes(
         inner = guess_chunks(shape, itemsize, (4 << 20) if shards is None else (256 << 10))
     else:
         inner = _expand("chunks", chunks, shape)
-    if shards is None:
+    if shards is None or shards is False:
         return inner, inner
-    outer = _auto_shards(shape, inner, itemsize) if _is_auto(shards) else _expand("shards", shards, shape)
-    if _is_auto(chunks):
+    outer = (
+        _auto_shards(shape, inner, itemsize) if _is_auto(shards) or shards is True else _expand("shards", shards, shape)
+    )
+    if _is_auto(chunks) or chunks is True:
         inner = tuple(_divisor(n, c) for n, c in zip(outer, inner, strict=True))
     if any(n % c for n, c in zip(outer, inner, strict=True)):
         raise ShapeError(
@@ -163,5 +176,6 @@ def _auto_shards(shape: tuple[int, ...], inner: tuple[int, ...], itemsize: int) 
 
 
 def _divisor(size: int, wanted: int) -> int:
-    """The divisor of a size that comes nearest to what is wanted, from below."""
-    return next(n for n in range(min(wanted, size), 0, -1) if size % n == 0)
+    """The divisor of a size that comes nearest to what is wanted, from below; all of it if none comes near."""
+    found = next(n for n in range(min(wanted, size), 0, -1) if size % n == 0)
+    return found if 4 * found >= min(wanted, size) else size

@@ -42,6 +42,7 @@ CORE = {
     "complex128": "c16",
 }  # fmt: skip
 
+_LARGEST = 1 << 26
 _RAW = re.compile(r"r([1-9][0-9]*)")
 _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
 
@@ -96,15 +97,15 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
     """
     if isinstance(dtype, DataType):
         return dtype
-    if dtype is str or dtype == "string":
+    if dtype is str or dtype is np.str_ or (isinstance(dtype, str) and dtype in ("string", "str", "U")):
         return STRING
-    if dtype is bytes or dtype == "bytes":
+    if dtype is bytes or dtype is np.bytes_ or (isinstance(dtype, str) and dtype in ("bytes", "S")):
         return BYTES
     if isinstance(dtype, str) and (raw := _RAW.fullmatch(dtype)):
         return _raw(int(raw[1]))
     try:
         found = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError, SyntaxError) as error:
         raise MetadataError(f"data type {dtype!r} is not known to NumPy or Zarr") from error
     return _from_native(_packed(found.newbyteorder("=")))
 
@@ -118,6 +119,10 @@ def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 @lru_cache(maxsize=512)
 def _from_native(dtype: np.dtype[Any]) -> DataType:
+    if dtype.itemsize > _LARGEST:
+        raise MetadataError(
+            f"an element of data type {dtype} has {dtype.itemsize:,} bytes, at most {_LARGEST:,} make sense"
+        )
     if dtype.fields is not None:
         return DataType("struct", dtype, _struct_configuration(dtype))
     if dtype.subdtype is not None:
@@ -149,14 +154,15 @@ def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
     parts = []
     for name in dtype.names or ():
         part = dtype.fields[name][0]
+        _from_native(part.base)  # complains about what no format can store
         # A sub-array field has no name in v3; it is kept so that v2 can say it.
         parts.append(None if part.subdtype else {"name": name, "data_type": to_json(_from_native(part))})
     return {"fields": parts}
 
 
 def _raw(bits: int) -> DataType:
-    if bits % 8:
-        raise MetadataError(f"data type r{bits}: the number of bits must be a multiple of 8")
+    if bits % 8 or bits > 8 * _LARGEST:
+        raise MetadataError(f"data type r{bits}: the number of bits must be a multiple of 8 and at most {8 * _LARGEST}")
     return DataType(f"r{bits}", np.dtype(f"V{bits // 8}"))
 
 
@@ -391,11 +397,16 @@ def as_fill(data_type: DataType, value: Any) -> Any:
     dtype = data_type.numpy
     try:
         if dtype.kind == "T":
+            _need(isinstance(value, str), "expected text")
             return str(value)
         if dtype.kind == "O":
+            _need(isinstance(value, bytes | bytearray | memoryview), "expected bytes")
             return bytes(value)
-        if dtype.kind in "iu" and not isinstance(value, int | np.integer | bool | np.bool_):
-            _need(float(value).is_integer(), "expected an integer")
+        _need(dtype.fields is not None or np.ndim(value) == 0, "expected one value")
+        if dtype.kind == "b":
+            _need(isinstance(value, bool | np.bool_) or value in (0, 1), "expected true or false")
+        if dtype.kind in "iu":
+            _need(isinstance(value, int | np.integer | np.bool_) or float(value).is_integer(), "expected an integer")
             value = int(value)
         if isinstance(value, bytes | bytearray) and dtype.kind == "V":
             _need(len(value) == dtype.itemsize, f"expected {dtype.itemsize} bytes")

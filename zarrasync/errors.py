@@ -1,4 +1,6 @@
-"""The errors of zarrasync, all in one tree::
+"""The errors of zarrasync, all in one tree.
+
+::
 
     ZarrError
     ├── NodeNotFoundError   (KeyError, FileNotFoundError)   nothing at this path

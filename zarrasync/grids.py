@@ -132,7 +132,7 @@ def _lazy_product(spans: list[range]) -> Iterator[tuple[int, ...]]:
 def guess_chunks(shape: tuple[int, ...], itemsize: int, target: int = 4 << 20) -> tuple[int, ...]:
     """A chunk shape of about ``target`` bytes: the longest axes are halved until it fits."""
     chunks = [max(n, 1) for n in shape]
-    while math.prod(chunks) * max(itemsize, 1) > target:
+    while chunks and math.prod(chunks) * max(itemsize, 1) > target:
         longest = max(range(len(chunks)), key=lambda axis: chunks[axis])
         if chunks[longest] == 1:
             break

@@ -417,6 +417,11 @@ def _split_points(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...],
     indices = [np.asarray(region.box[axis]) for axis in region.group]
     ids = [axis.find_all(values) for axis, values in zip(axes, indices, strict=True)]
     sizes = [axis.nchunks for axis in axes]
+    names = [np.arange(0)] * len(ids)
+    if math.prod(sizes) >= 1 << 63:  # number only the chunks that occur, so that their product fits
+        pairs = [np.unique(part, return_inverse=True) for part in ids]
+        names, ids = [name for name, _ in pairs], [np.asarray(part) for _, part in pairs]
+        sizes = [len(name) for name in names]
     flat = ids[0]
     for part, size in zip(ids[1:], sizes[1:], strict=True):
         flat = flat * size + part
@@ -425,7 +430,8 @@ def _split_points(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...],
         remaining = chunk
         for size in reversed(sizes):
             remaining, own = divmod(remaining, size)
-            coords.insert(0, own)
+            name = names[len(sizes) - 1 - len(coords)]
+            coords.insert(0, int(name[own]) if len(name) else own)
         local = tuple(
             values[positions] - axis.start(own) for values, axis, own in zip(indices, axes, coords, strict=True)
         )

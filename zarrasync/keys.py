@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 
 from zarrasync.errors import InvalidKeyError, MetadataError
 
@@ -102,11 +100,3 @@ class ChunkKeyEncoding:
             return None
         coords = tuple(map(int, parts))
         return coords if self.encode(coords) == key else None  # no leading zeros
-
-    def encode_grid(self, axes: Iterable[Iterable[int]]) -> list[str]:
-        """The keys of the product of coordinates per axis, last axis fastest."""
-        texts = [[str(i) for i in axis] for axis in axes]
-        head = self._head(len(texts))
-        if len(texts) == 1:
-            return [head + text for text in texts[0]]
-        return [head + self.separator.join(parts) for parts in product(*texts)]

@@ -201,7 +201,7 @@ class AsyncSelection:
             whole = self.array.metadata.write_chunks
             steps = list(whole) if len(whole) == len(shape) else list(shape)
             budget = self.array.config.memory_budget // 8
-            while math.prod(steps) * max(self.dtype.itemsize, 1) > budget and max(steps) > 1:
+            while math.prod(steps) * max(self.dtype.itemsize, 1) > budget and max(steps, default=1) > 1:
                 longest = max(range(len(steps)), key=steps.__getitem__)
                 steps[longest] = -(-steps[longest] // 2)
         else:

@@ -162,7 +162,10 @@ def block(key: Any, grid: Grid, shape: Shape) -> Transform:
             first = _integer(item, number, counts)
             last = first + 1
         else:
-            first, last, step = item.indices(counts[number])
+            try:
+                first, last, step = item.indices(counts[number])
+            except (TypeError, ValueError) as error:
+                raise SelectionError(f"axis {number}: bad slice {item}: {error}", shape=counts) from error
             if step != 1:
                 raise SelectionError(f"a block slice has step 1, found {_show(item)}", shape=counts)
         start = axis.start(first) if first < last else 0
@@ -191,6 +194,8 @@ def fields_of(key: Any, dtype: np.dtype[Any]) -> tuple[str | list[str] | None, A
         if dtype.names is None or name not in dtype.names:
             has = f"its fields are {', '.join(dtype.names)}" if dtype.names else "it has no fields"
             raise SelectionError(f"no field {name!r} in data type {dtype}; {has}")
+    if isinstance(wanted, str) and dtype[wanted].subdtype is not None:
+        raise SelectionError(f"field {wanted!r} has a shape of its own; read the whole elements and take it from them")
     rest = tuple(item for item in items if item is not wanted)
     return wanted, rest or Ellipsis
 
@@ -229,11 +234,19 @@ def _width(item: Any, shape: Shape, split_masks: bool) -> int:
         return 0
     if isinstance(item, slice) or _is_integer(item):
         return 1
-    if isinstance(item, str | bytes | dict | set) or not (isinstance(item, Sequence) or hasattr(item, "__array__")):
+    if isinstance(item, bool | np.bool_ | str | bytes | dict | set) or not (
+        isinstance(item, Sequence) or hasattr(item, "__array__")
+    ):
         raise SelectionError(
             f"{_show(item)} is not an index: use integers, slices, '...', newaxis or arrays", shape=shape
         )
-    return np.asarray(item).ndim if split_masks and np.asarray(item).dtype == bool else 1
+    try:
+        values = np.asarray(item)
+    except ValueError as error:
+        raise SelectionError(f"{_show(item)} does not make an index array: {error}", shape=shape) from error
+    if values.dtype == bool and values.ndim == 0:
+        raise SelectionError(f"{_show(item)} is not an index", shape=shape)
+    return values.ndim if split_masks and values.dtype == bool else 1
 
 
 def _is_integer(item: Any) -> bool:

@@ -7,6 +7,7 @@ codec knows of stores or of asyncio.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
@@ -60,11 +61,20 @@ class ArraySpec:
     def nbytes(self) -> int | None:
         """Bytes of one chunk, or ``None`` where elements vary in size."""
         size = self.dtype.itemsize
-        return None if size is None else int(np.prod(self.shape, dtype=np.int64)) * size
+        return None if size is None else math.prod(self.shape) * size
 
     def new_array(self) -> Array:
         """A chunk that holds the fill value everywhere."""
-        return np.full(self.shape, self.fill_value, self.dtype.numpy)
+        array = np.empty(self.shape, self.dtype.numpy)
+        array[...] = self.scalar
+        return array
+
+    @property
+    def scalar(self) -> Array:
+        """The fill value as an array without dimensions; its text may end in NUL, which a NumPy scalar's may not."""
+        fill = np.empty((), self.dtype.numpy)
+        fill[()] = self.fill_value
+        return fill
 
 
 @dataclass(frozen=True)

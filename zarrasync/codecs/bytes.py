@@ -53,7 +53,9 @@ class BytesCodec(ArrayBytesCodec):
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
-        return cls(**{"endian": None, **configuration})
+        if unknown := set(configuration) - {"endian"}:
+            raise ValueError(f"unknown member {min(unknown)!r}")
+        return cls(configuration.get("endian"))
 
     def settle(self, spec: ArraySpec) -> Codec:
         if self.stored is None and not _has_order(spec.dtype.numpy):
@@ -148,7 +150,7 @@ class TransposeCodec(ArrayArrayCodec):
 
     def __post_init__(self) -> None:
         order = tuple(self.order)
-        if sorted(order) != list(range(len(order))):
+        if not all(type(n) is int for n in order) or sorted(order) != list(range(len(order))):
             raise ValueError(f"order must be a permutation of the axes, found {list(order)}")
         object.__setattr__(self, "order", order)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -126,19 +127,24 @@ class BoundChain:
             sizes.append(None if size is None else wrapper.encoded_size(size))
         self._unwrap = tuple(reversed(list(zip(chain.bytes_bytes, sizes, strict=False))))
         self.raw_size, self.encoded_size = sizes[0], sizes[-1]
-        bound = self.raw_size if self.raw_size is not None else 4 * (self.spec.nbytes or 0) + (1 << 28)
+        bound = self.raw_size if self.raw_size is not None else 4 * (self.spec.nbytes or 1 << 30) + (1 << 28)
         self._limit = bound + bound // 4 + 65536
         self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
         self.stored_dtype = self._maker.stored_dtype
-        self.direct = not steps and self.stored_dtype == self.spec.dtype.numpy and not self.spec.dtype.is_variable
+        # (NumPy holds that None and float64 are equal dtypes, so ask for None first.)
+        self.direct = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
         self.is_raw = self.stored_dtype is not None and not self._wrap
-        self._fill_bits = _bits(np.asarray(self.spec.fill_value, self.spec.dtype.numpy))
+        self._fill_bits = _bits(self.spec.scalar)
 
     @property
     def nbytes(self) -> int:
         """Bytes of a decoded chunk in memory (an estimate where elements vary in size)."""
         known = self.spec.nbytes
-        return known if known is not None else 16 * int(np.prod(self.spec.shape, dtype=np.int64))
+        return known if known is not None else 16 * math.prod(self.spec.shape)
+
+    def check_size(self, size: int) -> bool:
+        """Whether an encoded chunk may have so many bytes."""
+        return size == self.encoded_size if self.encoded_size is not None else 0 <= size <= 2 * self._limit
 
     @property
     def can_locate(self) -> bool:
@@ -257,7 +263,7 @@ def is_fill(array: Array, fill_value: Any, bits: Any = None) -> bool:
         corner = words[(0,) * words.ndim]
         return bool(corner == bits and words[(-1,) * words.ndim] == bits and (words == bits).all())
     if array.dtype.kind in "TO":
-        return bool((array == fill_value).all())
+        return all(value == fill_value for value in array.reshape(-1).tolist())
     same = np.ascontiguousarray(array)
     fill = np.asarray(fill_value, array.dtype)
     if not fill.dtype.itemsize:

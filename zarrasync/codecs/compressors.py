@@ -12,9 +12,9 @@ serialise on a global lock, and the engine runs chunks in parallel anyway.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +27,8 @@ from zarrasync.errors import ChecksumError
 __all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decode"]
 
 Out = npt.NDArray[np.uint8] | None
+_MEMBERS = 1000
+"""Members of a gzip or bzip2 value; parallel compressors make some, only an attack makes so many."""
 _SMALL = 1 << 15
 """Below this, decompressing into new bytes is faster than numcodecs' checks of a caller's memory."""
 
@@ -129,6 +131,8 @@ def _streamed(start: Callable[[], Any]) -> Callable[[memoryview, int | None, int
             part = stream.decompress(data, most - found + 1)
             parts.append(part)
             found += len(part)
+            if len(parts) > _MEMBERS:
+                raise ValueError(f"more than {_MEMBERS} members one after the other")
             if found > most:
                 raise ValueError(f"more than {most} bytes come out")
             if not stream.eof:
@@ -153,6 +157,12 @@ def _lzma() -> Any:
     return lzma.LZMADecompressor()
 
 
+def _raw_lzma(container: int, filters: Any) -> Any:
+    import lzma
+
+    return lzma.LZMADecompressor(format=container, filters=filters if container == lzma.FORMAT_RAW else None)
+
+
 _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
     "blosc": _with_header(_blosc_size, lambda *a: _blosc().decompress(*a)),
     "zstd": _with_header(_zstd_size, lambda *a: _numcodecs_module("zstd").decompress(*a)),
@@ -164,7 +174,15 @@ _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
 }
 
 
-def bounded_decode(codec: Codec, kind: str, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer | None:
+def bounded_decode(
+    codec: Codec,
+    kind: str,
+    data: Buffer,
+    size: int | None,
+    limit: int,
+    out: Out,
+    config: Mapping[str, Any] | None = None,
+) -> Buffer | None:
     """Decompress by the rule; ``None`` if there is no such decompressor here.
 
     Args:
@@ -174,11 +192,14 @@ def bounded_decode(codec: Codec, kind: str, data: Buffer, size: int | None, limi
         size: The exact number of bytes that must come out, if known.
         limit: The most that may come out.
         out: Memory for ``size`` bytes.
+        config: The numcodecs configuration, where the decoder needs it.
 
     Raises:
         CodecError: If the value is damaged or of the wrong size.
     """
     decoder = _DECODERS.get(kind)
+    if kind == "lzma" and config is not None and config.get("filters") is not None:
+        decoder = _streamed(partial(_raw_lzma, config["format"], config["filters"]))
     if decoder is None:
         return None
     try:

@@ -56,7 +56,7 @@ def _make(config: str) -> Any:
             "(some need the extra: pip install 'zarrasync[codecs]')",
             codec=str(name),
         ) from error
-    except (TypeError, ValueError, KeyError, AssertionError) as error:
+    except (TypeError, ValueError, KeyError, AssertionError, SyntaxError) as error:
         raise MetadataError(f"codec {name!r}: numcodecs refuses the configuration {settings}: {error}") from error
 
 
@@ -121,12 +121,18 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
 
     def encode(self, array: Array, spec: ArraySpec) -> Array:
         flat = np.ascontiguousarray(array, spec.dtype.numpy).reshape(-1)
-        wanted = self.encoded_spec(spec).dtype.numpy
-        return np.asarray(self._run("encode", flat)).view(wanted).reshape(array.shape)
+        return self._shaped("encode", flat, self.encoded_spec(spec).dtype.numpy, array.shape)
 
     def decode(self, array: Array, spec: ArraySpec) -> Array:
         flat = np.ascontiguousarray(array, self.encoded_spec(spec).dtype.numpy).reshape(-1)
-        return np.asarray(self._run("decode", flat)).view(spec.dtype.numpy).reshape(array.shape)
+        return self._shaped("decode", flat, spec.dtype.numpy, array.shape)
+
+    def _shaped(self, direction: str, flat: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        found = np.asarray(self._run(direction, flat))
+        try:
+            return found.view(dtype).reshape(shape)
+        except (ValueError, TypeError) as error:
+            raise self.fail(f"what comes out does not fit data type {dtype}: {error}", direction) from error
 
 
 @dataclass(frozen=True)
@@ -161,8 +167,7 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         return _flat_bytes(self._run("encode", view))
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: npt.NDArray[np.uint8] | None) -> Buffer:
-        raw = self.config.get("filters") is not None  # lzma without a container: only numcodecs knows its parameters
-        found = None if raw else bounded_decode(self, self.kind, data, size, limit, out)
+        found = bounded_decode(self, self.kind, data, size, limit, out, self.config)
         if found is None:
             found = _flat_bytes(self._run("decode", data))
         if size is not None and len(found) != size:
@@ -172,7 +177,7 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
 
 def _scaled(size: int, source: str, target: str) -> int:
     """Bytes of as many elements of another dtype."""
-    return size // int(np.dtype(source).itemsize) * int(np.dtype(target).itemsize)
+    return size // max(int(np.dtype(source).itemsize), 1) * int(np.dtype(target).itemsize)
 
 
 def _flat_bytes(data: Any) -> Buffer:
@@ -202,6 +207,6 @@ def adapt(config: Mapping[str, Any], *, dtype: np.dtype[Any] | None = None, arra
         made: NumcodecsArray | NumcodecsBytes = NumcodecsArray(dict(config))
     else:
         made = NumcodecsBytes(dict(config), dtype.str if dtype is not None and dtype.kind in "biufcmM" else "|u1")
-    if not (arrays and kind in ARRAY_ARRAY):
+    if isinstance(made, NumcodecsBytes) or "dtype" in config:
         _ = made.codec  # refuse a bad configuration now, not at the first chunk
     return made

@@ -128,6 +128,10 @@ class BoundSharding:
         present = table[~missing]
         if len(present) and int(present.max()) >= 1 << 62:
             raise self._codec.fail("its index names bytes that no value can have")
+        for number in np.flatnonzero(~missing):
+            length = int(table[number, 1])
+            if not self.inner.check_size(length):
+                raise self._codec.fail(f"its index gives inner chunk {number} {length} bytes, which it can not have")
         entries = table.astype(np.int64)
         entries[missing] = (0, -1)
         return entries.tolist()
@@ -186,7 +190,7 @@ class BoundSharding:
         whole = tuple(slice(0, n, 1) for n in self._spec.shape)
         values: list[Buffer | None] = [None] * self.grid.size
         for number, part in enumerate(Region((), whole, whole).split(self.grid)):
-            chunk = array[part.region.place]
+            chunk = array[(*part.region.place, ...)]
             if not self.inner.is_empty(chunk):
                 values[number] = _kept(self.inner.encode(chunk))
         return self._assemble(values)

@@ -6,6 +6,7 @@ length and bytes; all integers are 32-bit little-endian.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,7 @@ class _BoundVlen:
         self._text = codec.name == "vlen-utf8"
 
     def decode(self, data: Buffer) -> Array:
-        count = int(np.prod(self._spec.shape, dtype=np.int64))
+        count = math.prod(self._spec.shape)
         view = bytes(data)
         if len(view) < 4 or int.from_bytes(view[:4], "little") != count:
             found = int.from_bytes(view[:4], "little") if len(view) >= 4 else "no"

@@ -168,8 +168,6 @@ class Inspector:
         Raises:
             MetadataError: With all of them.
         """
-        if len(self.problems) == 1 and isinstance(self.problems[0], Problem):
-            raise MetadataError.from_problems(self.problems)
         if self.problems:
             raise MetadataError.from_problems(self.problems)
 
@@ -182,3 +180,18 @@ def codec_names(codecs: Iterable[Codec]) -> str:
 def document_key(path: str, name: str) -> str:
     """The key of a document that lies at the node's path."""
     return join(path, name)
+
+
+def extension(value: Any) -> tuple[str | None, Mapping[str, Any]]:
+    """An extension point's value (an object with a name, or a bare name) as name and configuration.
+
+    The separator of a chunk key encoding is also taken where zarr-python's parameters have it, beside the name.
+    """
+    if isinstance(value, str):
+        return value, {}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        return None, {}
+    configuration = value.get("configuration")
+    if configuration is None:
+        return value["name"], {k: v for k, v in value.items() if k == "separator"}
+    return (value["name"], configuration) if isinstance(configuration, Mapping) else (None, {})

@@ -38,7 +38,7 @@ from zarrasync.codecs import (
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes
 from zarrasync.dtypes import BYTES, STRING, DataType
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Wanted, codec_names, document_key
+from zarrasync.formats.base import Documents, Format, Inspector, Wanted, codec_names, document_key, extension
 from zarrasync.keys import ChunkKeyEncoding
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 
@@ -101,7 +101,7 @@ class V2(Format):
         if not isinstance(filters, list) or not all(isinstance(f, Mapping) for f in filters):
             look.problem("filters", f"expected a list of codec configurations or null, found {filters!r}")
         compressor = document["compressor"]
-        if compressor is not None and not isinstance(compressor, Mapping):
+        if compressor is not None and not (isinstance(compressor, Mapping) and compressor):
             look.problem("compressor", f"expected a codec configuration or null, found {compressor!r}")
         look.finish()
         try:
@@ -127,7 +127,7 @@ class V2(Format):
                         ) from error
         fill = None
         try:
-            fill = _parse_fill(data_type, document["fill_value"])
+            fill = _parse_fill(data_type, document["fill_value"], stored)
         except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
             look.problem("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
         look.finish()
@@ -188,7 +188,7 @@ class V2(Format):
             "chunks": list(metadata.write_chunks),
             "dtype": dtype,
             "compressor": compressor,
-            "fill_value": _render_fill(metadata.dtype, metadata.fill_value),
+            "fill_value": _render_fill(metadata.dtype, metadata.fill_value, maker),
             "order": order,
             "filters": filters + rest or None,
         }
@@ -230,8 +230,9 @@ class V2(Format):
         if isinstance(wanted, ChunkKeyEncoding):
             found = wanted
         else:
-            name = wanted if isinstance(wanted, str) else wanted.get("name", "v2")
-            options = {} if isinstance(wanted, str) else wanted.get("configuration", {})
+            name, options = extension(wanted)
+            if name is None:
+                raise MetadataError(f"a chunk key encoding is a name or an object with a name, found {wanted!r}")
             found = ChunkKeyEncoding(name, options.get("separator", "."))
         if found.name != "v2":
             raise _unsupported(f"chunk keys of the kind {found.name!r}", "chunk_key_encoding")
@@ -249,7 +250,7 @@ def _parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCo
     """The data type, the codec that makes bytes of it, and the filters that remain."""
     stored = _numpy_dtype(value)
     if stored.kind == "O":
-        kind = filters[0].get("id") if filters else None
+        kind = str(filters[0].get("id")) if filters else "no filter"
         if kind not in _OBJECT_CODECS:
             wanted = ", ".join(_OBJECT_CODECS)
             raise MetadataError(f"objects need one of these as their first filter: {wanted}; found {kind!r}")
@@ -292,7 +293,7 @@ def _render_dtype(dtype: np.dtype[Any]) -> Any:
 # ------------------------------------------------------------------ fill values
 
 
-def _parse_fill(data_type: DataType, value: Any) -> Any:
+def _parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) -> Any:
     dtype = data_type.numpy
     kind = dtype.kind
     if value is None:
@@ -312,11 +313,10 @@ def _parse_fill(data_type: DataType, value: Any) -> Any:
             data = base64.b64decode(value, validate=True)
             if len(data) > dtype.itemsize or (kind == "V" and len(data) != dtype.itemsize):
                 raise ValueError(f"{len(data)} bytes for elements of {dtype.itemsize}")
-            return (
-                np.frombuffer(data.ljust(dtype.itemsize, b"\0"), dtype)[0]
-                if dtype.itemsize
-                else np.zeros((), dtype)[()]
-            )
+            if not dtype.itemsize:
+                return np.zeros((), dtype)[()]
+            # The bytes are those of a stored element, so in its byte order.
+            return np.frombuffer(data.ljust(dtype.itemsize, b"\0"), stored).astype(dtype)[0]
         if value == 0:  # what zarr-python 2 writes for a fill value of zero
             return np.zeros((), dtype)[()]
         raise ValueError("expected base64 text")
@@ -345,12 +345,13 @@ def _float(value: Any) -> float:
     return float(value)
 
 
-def _render_fill(data_type: DataType, value: Any) -> Any:
+def _render_fill(data_type: DataType, value: Any, maker: ArrayBytesCodec) -> Any:
     if value is None:
         return None
     dtype = data_type.numpy
     if dtype.kind in "SV":
-        return base64.b64encode(np.array(value, dtype).tobytes()).decode()
+        stored = maker.stored_form(dtype) if isinstance(maker, BytesCodec) else dtype
+        return base64.b64encode(np.array(value, dtype).astype(stored).tobytes()).decode()
     if dtype.kind == "f":
         return float(value)
     if dtype.kind == "c":

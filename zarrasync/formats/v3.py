@@ -22,7 +22,7 @@ from zarrasync.codecs import (
     parse_codecs,
 )
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key
+from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension
 from zarrasync.keys import ChunkKeyEncoding
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 
@@ -111,7 +111,7 @@ class V3(Format):
             raise
 
     def _parse_grid(self, look: Inspector, value: Any) -> tuple[int, ...]:
-        name, configuration = _extension(value)
+        name, configuration = extension(value)
         if name != "regular":
             look.problem("chunk_grid", f"expected a 'regular' chunk grid, found {value!r}")
             return ()
@@ -178,18 +178,8 @@ def _array_form(codec: Any) -> Any:
     return codec
 
 
-def _extension(value: Any) -> tuple[str | None, Mapping[str, Any]]:
-    """An extension point's value: an object with a name, or a bare name."""
-    if isinstance(value, str):
-        return value, {}
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        return None, {}
-    configuration = value.get("configuration")
-    return value["name"], configuration if isinstance(configuration, Mapping) else {}
-
-
 def _parse_keys(value: Any) -> ChunkKeyEncoding:
-    name, configuration = _extension(value)
+    name, configuration = extension(value)
     if name not in ("default", "v2"):
         raise MetadataError(f"expected chunk key encoding 'default' or 'v2', found {value!r}")
     return ChunkKeyEncoding(name, configuration.get("separator", "/" if name == "default" else "."))

@@ -52,7 +52,7 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
     if isinstance(store, str) and ("://" in store or "::" in store):
         if store.startswith("file://") and not storage_options:
             return LocalStore(unquote(urlsplit(store).path))
-        return FsspecStore.from_url(store, storage_options)
+        return _fsspec(FsspecStore.from_url(store, storage_options))
     if storage_options:
         raise TypeError(f"storage_options are for URLs; {store!r} is not one")
     if store is None:
@@ -63,14 +63,21 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         return LocalStore(store)
     fs = getattr(store, "fs", None)
     if fs is not None and hasattr(fs, "async_impl"):
-        return FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", "")))
+        return _fsspec(FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", ""))))
     if isinstance(store, MutableMapping):
         return MemoryStore(store)
     if hasattr(store, "async_impl"):
-        return FsspecStore(store)
+        return _fsspec(FsspecStore(store))
     if isinstance(store, os.PathLike):
         return LocalStore(store)
     raise TypeError(
         f"{type(store).__name__} is not a store: give a Store, a path, a URL, a mutable mapping, "
         "or an fsspec filesystem or mapper"
     )
+
+
+def _fsspec(store: FsspecStore) -> Store:
+    """The store, or that of local files where it is one: fsspec writes files in place, so half a one can be read."""
+    if store.protocol in ("file", "local") and type(store._template).__name__ == "LocalFileSystem":
+        return LocalStore(store.path or "/")
+    return store

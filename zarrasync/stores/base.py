@@ -241,9 +241,13 @@ class Store(ABC):
 
     # -------------------------------------------------------------- around it
 
+    def location(self, key: str) -> Hashable:
+        """What is equal for two keys of two stores that mean the same value."""
+        return (self.identity, key)
+
     def lock(self, key: str) -> KeyLock:
         """The process-wide lock on a value."""
-        return KeyLock((self.identity, key))
+        return KeyLock(self.location(key))
 
     def limiter(self, capacity: int = 0) -> Gate:
         """The gate of requests in flight, shared by all who opened the same data."""

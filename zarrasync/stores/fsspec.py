@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from typing import Any
 
 from zarrasync import config
-from zarrasync._runtime import PerLoop
+from zarrasync._runtime import Gate, PerLoop, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
@@ -24,6 +24,7 @@ __all__ = ["FsspecStore"]
 
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
+_SERVICES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory"})
 _BULK = 1000
 """Keys that one S3 DeleteObjects request takes."""
 
@@ -72,9 +73,23 @@ class FsspecStore(Store):
 
     @property
     def identity(self) -> Hashable:
-        options = self._template.storage_options
-        endpoint = options.get("endpoint_url") or (options.get("client_kwargs") or {}).get("endpoint_url")
-        return (self.protocol, str(endpoint), self.path)
+        return (*self._service, self.path)
+
+    @property
+    def _service(self) -> tuple[str, str]:
+        """What the paths are paths in: an endpoint, or (zip files, references, …) one filesystem instance."""
+        fs = self._template
+        if self.protocol not in _SERVICES:
+            return (self.protocol, str(fs._fs_token))
+        endpoint = fs.storage_options.get("endpoint_url")
+        return (self.protocol, str(endpoint or (fs.storage_options.get("client_kwargs") or {}).get("endpoint_url")))
+
+    def location(self, key: str) -> Hashable:
+        return (*self._service, self._full(key))
+
+    def limiter(self, capacity: int = 0) -> Gate:
+        bucket = self.path.partition("/")[0] if "://" not in self.path else "/".join(self.path.split("/", 3)[:3])
+        return limiter((*self._service, bucket), capacity or self.concurrency)
 
     def __repr__(self) -> str:
         path = self.path.partition("?")[0]  # a query may hold a signature
@@ -235,15 +250,13 @@ class FsspecStore(Store):
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         found = await self._list(check_prefix(prefix), "find")
-        start = len(self.path) + 1 if self.path else 0
-        return [name[start:] for name in found]
+        return [name for name in map(self._relative, found) if name.startswith(prefix) and name]
 
     async def list_dir(self, prefix: str) -> Listing:
         found = await self._list(check_prefix(prefix), "ls")
-        start = len(self.path) + 1 if self.path else 0
         keys, prefixes = [], []
         for entry in found:
-            name = entry["name"].rstrip("/")[start:]
+            name = self._relative(entry["name"].rstrip("/"))
             if not name.startswith(prefix) or name == prefix.rstrip("/"):
                 continue
             if entry["type"] == "directory":
@@ -251,6 +264,10 @@ class FsspecStore(Store):
             else:
                 keys.append(name)
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
+
+    def _relative(self, name: str) -> str:
+        """A listed path as a key."""
+        return name[len(self.path) + 1 :] if self.path else name.lstrip("/")
 
     async def _list(self, prefix: str, operation: str) -> Any:
         if not self.listable:

@@ -7,11 +7,11 @@ import contextlib
 import itertools
 import os
 import shutil
-import threading
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 from zarrasync import config
+from zarrasync._runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.keys import check_prefix
@@ -21,8 +21,11 @@ __all__ = ["LocalStore"]
 
 _PARTIAL = ".zarrasync-partial"
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_ONE_CALL = 1 << 30
+"""A read that gets fewer bytes has met the end; above, systems cut a call short (Linux at 2 GiB)."""
 _counter = itertools.count()
-_conditional = threading.Lock()
+_token = ""
+_conditional = thread_lock()
 _readv = getattr(os, "readv", None)
 
 
@@ -50,6 +53,9 @@ class LocalStore(Store):
     @property
     def identity(self) -> Hashable:
         return ("file", os.path.realpath(self.root))
+
+    def location(self, key: str) -> Hashable:
+        return ("file", f"{os.path.realpath(self.root)}/{key}")
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"
@@ -90,7 +96,7 @@ class LocalStore(Store):
                 count = _readv(handle, [request.into, bytearray(1)])
                 if count == len(request.into):
                     return Value(request.into)
-                if count < len(request.into):
+                if count < min(len(request.into), _ONE_CALL):
                     return Value(request.into[:count])
             state = os.fstat(handle)
             size = state.st_size
@@ -107,7 +113,7 @@ class LocalStore(Store):
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         path = self._base + key
-        temporary = f"{path}.{os.getpid():x}-{next(_counter):x}{_PARTIAL}"
+        temporary = f"{path}.{_process_token()}-{next(_counter):x}{_PARTIAL}"
         try:
             try:
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
@@ -220,6 +226,15 @@ class LocalStore(Store):
             return ()
         except OSError as error:
             raise store_error(error, prefix, "list") from error
+
+
+def _process_token() -> str:
+    """What tells this process's temporary files from all others', also on shared disks."""
+    global _token
+    own = f"{os.getpid():x}."
+    if not _token.startswith(own):  # the first call, or after a fork
+        _token = own + os.urandom(4).hex()
+    return _token
 
 
 def _read_exactly(handle: int, start: int, length: int, into: memoryview | None) -> Buffer:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import threading
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from zarrasync._runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.keys import check_prefix
@@ -28,7 +28,7 @@ class MemoryStore(Store):
 
     def __init__(self, values: MutableMapping[str, Any] | None = None) -> None:
         self.values: MutableMapping[str, Any] = {} if values is None else values
-        self._lock = threading.Lock()
+        self._lock = thread_lock()
 
     @property
     def identity(self) -> Hashable:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import builtins
-import threading
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zarrasync._runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.keys import check_prefix
@@ -56,8 +56,8 @@ class WrapperStore(Store):
     async def list_dir(self, prefix: str) -> Listing:
         return await self.inner.list_dir(prefix)
 
-    def lock(self, key: str) -> Any:
-        return self.inner.lock(key)
+    def location(self, key: str) -> Hashable:
+        return self.inner.location(key)
 
     def limiter(self, capacity: int = 0) -> Any:
         return self.inner.limiter(capacity)
@@ -111,8 +111,8 @@ class PrefixStore(WrapperStore):
         found = await self.inner.list_dir(self.prefix + prefix)
         return Listing(tuple(k[start:] for k in found.keys), tuple(p[start:] for p in found.prefixes))
 
-    def lock(self, key: str) -> Any:
-        return self.inner.lock(self.prefix + key)
+    def location(self, key: str) -> Hashable:
+        return self.inner.location(self.prefix + key)
 
 
 class ReadOnlyStore(WrapperStore):
@@ -183,13 +183,13 @@ class CountingStore(WrapperStore):
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self.counts = Counts()
-        self._mutex = threading.Lock()
+        self._mutex = thread_lock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_mutex"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _mutex=threading.Lock())
+        self.__dict__.update(state, _mutex=thread_lock())
 
     def reset(self) -> Counts:
         """Start again from zero; returns what was counted so far."""

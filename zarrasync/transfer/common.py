@@ -18,7 +18,7 @@ from zarrasync.indexing import Part, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
 
-__all__ = ["Chunks", "Missing", "side_by_side", "whole_pieces"]
+__all__ = ["Chunks", "Missing", "side_by_side", "whole_target"]
 
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
@@ -90,7 +90,7 @@ def batches(parts: Sequence[T], nbytes: int, settings: Config, threads: int) -> 
         yield parts[start : start + count]
 
 
-def whole_pieces(part: Part, out: Array, shape: tuple[int, ...]) -> Array | None:
+def whole_target(part: Part, out: Array, shape: tuple[int, ...]) -> Array | None:
     """The output of a stored value that is wanted whole, if it lies there contiguously."""
     if not part.full:
         return None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._runtime import Cancel, codec_pool
+from zarrasync._runtime import Cancel, codec_pool, helper_pool
 from zarrasync.config import Config
+from zarrasync.errors import CodecError
 
 __all__ = ["Computer", "Job", "Progress", "run_jobs", "scratch"]
 
@@ -25,7 +27,7 @@ Progress: TypeAlias = Callable[[int], None]
 
 
 def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) -> None:
-    """Do jobs on this thread, with help from the codec pool where that has room.
+    """Do jobs on this thread, with help from other threads where there are free ones.
 
     The caller works itself, so it never waits for a pool that is busy with others, and a single job
     costs no hand-over. After the first failure or a set flag no further job is begun; helpers have
@@ -36,6 +38,9 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         settings: For the pool.
         flag: Set from elsewhere to stop; set here on failure.
         threads: Threads to use at the most, this one included.
+
+    Raises:
+        CancelledError: If the flag was set from elsewhere.
     """
     source = iter(jobs)
     waiting: deque[Job] = deque()
@@ -50,23 +55,23 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
             return waiting.popleft() if waiting else next(source, None)
 
     def work() -> None:
-        while (job := take()) is not None:
-            try:
+        try:
+            while (job := take()) is not None:
                 more = job()
-            except BaseException as error:
-                errors.append(error)
-                flag.set = True
-                return
-            if more:
-                with lock:
-                    waiting.extend(more)
-                call_for_help(len(waiting))
+                if more:
+                    with lock:
+                        waiting.extend(more)
+                    call_for_help(len(waiting))
+        except BaseException as error:
+            errors.append(error)
+            flag.set = True
 
     def call_for_help(amount: int) -> None:
         with lock:
             helpers[:] = [helper for helper in helpers if not helper.done()]
             missing = min(threads - 1 - len(helpers), amount)
-            helpers.extend(codec_pool(settings).submit(work) for _ in range(missing))
+            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: then without help
+                helpers.extend(helper_pool(settings).submit(work) for _ in range(missing))
 
     first = take()
     if first is None:
@@ -89,6 +94,8 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         raise
     if errors:
         raise errors[0]
+    if flag.set:  # from elsewhere: what comes after must not take the work for done
+        raise asyncio.CancelledError
 
 
 class _Memory(threading.local):
@@ -100,14 +107,23 @@ _memory = _Memory()
 _KEEP = 32 << 20
 
 
-def scratch(purpose: str, size: int) -> npt.NDArray[np.uint8]:
-    """Memory of this thread for one purpose at a time; fresh pages cost more than decoding into them."""
-    held = _memory.held.get(purpose)
+@contextlib.contextmanager
+def scratch(purpose: str, size: int) -> Iterator[npt.NDArray[np.uint8]]:
+    """Memory of this thread for the length of a block; fresh pages cost more than decoding into them.
+
+    It is taken out of its place while in use, so whoever is called meanwhile gets another piece.
+    """
+    held = _memory.held.pop(purpose, None)
     if held is None or len(held) < size:
-        held = np.empty(size, np.uint8)
-        if size <= _KEEP:
+        try:
+            held = np.empty(size, np.uint8)
+        except MemoryError as error:
+            raise CodecError(f"a chunk of {size:,} bytes does not fit into memory") from error
+    try:
+        yield held[:size]
+    finally:
+        if len(held) <= _KEEP:
             _memory.held[purpose] = held
-    return held[:size]
 
 
 class Computer:
@@ -164,11 +180,11 @@ class Computer:
                 continue  # the caller raises it again
 
 
-def _compute(functions: list[Callable[[], Any]]) -> list[tuple[Any, Exception | None]]:
-    results: list[tuple[Any, Exception | None]] = []
+def _compute(functions: list[Callable[[], Any]]) -> list[tuple[Any, BaseException | None]]:
+    results: list[tuple[Any, BaseException | None]] = []
     for function in functions:
         try:
             results.append((function(), None))
-        except Exception as error:
+        except BaseException as error:  # compiled code may panic with one; the caller must hear of it
             results.append((None, error))
     return results

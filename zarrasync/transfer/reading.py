@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
@@ -14,12 +15,15 @@ from zarrasync.codecs.chain import BoundChain
 from zarrasync.errors import CodecError, MissingChunkError, SelectionError, ShapeError
 from zarrasync.indexing import Part, Region, Transform
 from zarrasync.stores.base import Request, Value, clip
-from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, whole_pieces
+from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, whole_target
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
 
 __all__ = ["read"]
 
 _SMALL = 1 << 15
+_LARGE = 128 << 20
+"""No memory larger than this is set aside for values that may be smaller or absent."""
+Workspace: TypeAlias = "npt.NDArray[np.uint8] | None"
 
 
 async def read(
@@ -92,6 +96,18 @@ class _Span(NamedTuple):
     pieces: list[Piece]
 
 
+class _Found(NamedTuple):
+    """What a search has found.
+
+    Attributes:
+        pieces: The pieces; ``None`` if the value is absent.
+        version: The version of the value they were found in, where the store has such a thing.
+    """
+
+    pieces: list[Piece] | None
+    version: object
+
+
 class _Changed(Exception):
     """A value changed between the fetch of its index and that of its pieces."""
 
@@ -143,11 +159,20 @@ class _Reading:
 
     def _chunk_job(self, batch: Sequence[Part]) -> None:
         """Fetch, decode and place whole chunks. This is the loop that small chunks spend their time in."""
+        size = self.chain.read_hint * len(batch)
+        if 0 < size <= _LARGE:
+            with scratch("read", size) as memory:
+                self._fetch_and_place(batch, memoryview(memory))
+        else:
+            self._fetch_and_place(batch, None)
+        if self.progress is not None:
+            self.progress(sum(part.region.size for part in batch) * self.out.itemsize)
+
+    def _fetch_and_place(self, batch: Sequence[Part], memory: memoryview | None) -> None:
         chain, out, shape = self.chain, self.out, self.chain.spec.shape
         encode, hint = self.chunks.metadata.keys.encode, chain.read_hint
-        memory = memoryview(scratch("read", hint * len(batch))) if hint else None
         plain = chain.direct and self.fields is None
-        targets = [whole_pieces(part, out, shape) if plain else None for part in batch]
+        targets = [whole_target(part, out, shape) if plain else None for part in batch]
         requests = []
         for number, (part, target) in enumerate(zip(batch, targets, strict=True)):
             if target is not None and chain.is_raw and target.nbytes:
@@ -165,8 +190,6 @@ class _Reading:
                 self.place(chain, value.data, part.region, out, request.key)
             elif value.data is not request.into or not chain.is_raw:
                 self._decode_into(chain, value.data, target, request.key)
-        if self.progress is not None:
-            self.progress(sum(part.region.size for part in batch) * self.out.itemsize)
 
     def _search_job(self, part: Part, search: Locator) -> list[Job] | None:
         """Find the pieces of a value that are wanted; their decoding makes jobs of its own."""
@@ -175,38 +198,56 @@ class _Reading:
             (value,) = drive(self.store.fetch([Request(key)]))
             self.place_from(key, part, search, None if value is None else value.data)
             return None
-        seen: object = None
-        ranges, pieces = self._step(key, search, None)
-        while ranges is not None:
-            values = drive(self.store.fetch(self._requests(key, ranges), versions=True))
-            seen = seen or _version(values)
-            ranges, pieces = self._step(key, search, values)
-        if pieces is None:
-            self.fill(part.region, self.out, key)
+        find = self._find(key, search)
+        try:
+            asked = next(find)
+            while True:
+                asked = find.send(drive(self.store.fetch(asked, versions=True)))
+        except StopIteration as stop:
+            found: _Found = stop.value
+        except _Changed:
+            self._read_again(key, part)
             return None
-        spans = self.spans(key, pieces)
+        if found.pieces is None:
+            self.fill(part.region, self.out, key)
+            self._report(part.region)
+            return None
+        spans = self.spans(key, found.pieces)
         size = sum(span.length for span in spans)
         groups = _group(spans, self.chunks.config.batch_bytes if size < 4 << 20 else 1 << 20)
-        return [partial(self._span_job, key, part, group, seen) for group in groups]
+        return [partial(self._span_job, key, part, group, found.version) for group in groups]
 
     def _span_job(self, key: str, part: Part, spans: Sequence[_Span], version: object) -> None:
         """Fetch spans of a value, decode their pieces, place them."""
         total = sum(span.length for span in spans)
-        memory = memoryview(scratch("read", total)) if total else memoryview(b"")
+        try:
+            if 0 < total <= _LARGE:
+                with scratch("read", total) as memory:
+                    self._fetch_spans(key, spans, version, memoryview(memory))
+            else:
+                self._fetch_spans(key, spans, version, None)
+        except _Changed:
+            self._read_again(key, part)
+
+    def _fetch_spans(self, key: str, spans: Sequence[_Span], version: object, memory: memoryview | None) -> None:
         requests, start = [], 0
         for span in spans:
-            into = memory[start : start + span.length]
+            into = None if memory is None else memory[start : start + span.length]
             requests.append(Request(key, span.start, span.length, False, into))
             start += span.length
         values = drive(self.store.fetch(requests, versions=version is not None))
-        try:
-            for span, value in zip(spans, values, strict=True):
-                self.place_span(key, span, value, version)
-        except _Changed:
-            (value,) = drive(self.store.fetch([Request(key)]))
-            search = self.chain.locate(part.region, self.out)
-            assert search is not None
-            self.place_from(key, part, search, None if value is None else value.data)
+        for span, value in zip(spans, values, strict=True):
+            self.place_span(key, span, value, version)
+
+    def _read_again(self, key: str, part: Part) -> None:
+        """Read a value that changed meanwhile, in one piece."""
+        (value,) = drive(self.store.fetch([Request(key)]))
+        self.place_from(key, part, self._fresh(part), None if value is None else value.data)
+
+    def _fresh(self, part: Part) -> Locator:
+        search = self.chain.locate(part.region, self.out)
+        assert search is not None
+        return search
 
     # -------------------------------------------------------------- on a loop
 
@@ -222,31 +263,35 @@ class _Reading:
 
     async def _read_part(self, computer: Computer, part: Part) -> None:
         key, search = self.chunks.key(part.coords), self.search(part)
-        nbytes = self.chain.nbytes
         if search is None or self.wants_whole(part):
-            async with self.chunks.taken(2 * nbytes):
-                (value,) = await self.store.fetch([Request(key)])
-                work = partial(self._place_whole, key, part, search, value)
-                await computer.run(work, nbytes)
+            await self._read_whole(computer, key, part, search)
             return
-        seen: object = None
-        ranges, pieces = self._step(key, search, None)
-        while ranges is not None:
-            values = await self.store.fetch(self._requests(key, ranges), versions=True)
-            seen = seen or _version(values)
-            ranges, pieces = self._step(key, search, values)
-        if pieces is None:
-            self.fill(part.region, self.out, key)
-            return
-        groups = _group(self.spans(key, pieces), self.chunks.config.coalesce_size)
+        find = self._find(key, search)
         try:
-            await side_by_side(
-                partial(self._read_spans, computer, key, seen), groups, min(len(groups), self.chunks.concurrency)
-            )
+            asked = next(find)
+            while True:
+                asked = find.send(await self.store.fetch(asked, versions=True))
+        except StopIteration as stop:
+            found: _Found = stop.value
         except _Changed:
+            await self._read_whole(computer, key, part, self._fresh(part))
+            return
+        if found.pieces is None:
+            self.fill(part.region, self.out, key)
+            self._report(part.region)
+            return
+        groups = _group(self.spans(key, found.pieces), self.chunks.config.coalesce_size)
+        read = partial(self._read_spans, computer, key, found.version)
+        try:
+            await side_by_side(read, groups, min(len(groups), self.chunks.concurrency))
+        except _Changed:
+            await self._read_whole(computer, key, part, self._fresh(part))
+
+    async def _read_whole(self, computer: Computer, key: str, part: Part, search: Locator | None) -> None:
+        nbytes = self.chain.nbytes
+        async with self.chunks.taken(2 * nbytes):
             (value,) = await self.store.fetch([Request(key)])
-            fresh = self.chain.locate(part.region, self.out)
-            await computer.run(partial(self._place_whole, key, part, fresh, value), nbytes)
+            await computer.run(partial(self._place_whole, key, part, search, value), nbytes)
 
     async def _read_spans(self, computer: Computer, key: str, version: object, spans: Sequence[_Span]) -> None:
         total = sum(span.length for span in spans)
@@ -268,7 +313,7 @@ class _Reading:
             self.fill(part.region, self.out, key)
         else:
             plain = self.chain.direct and self.fields is None
-            target = whole_pieces(part, self.out, self.chain.spec.shape) if plain else None
+            target = whole_target(part, self.out, self.chain.spec.shape) if plain else None
             if target is not None:
                 self._decode_into(self.chain, value.data, target, key)
             else:
@@ -278,21 +323,35 @@ class _Reading:
 
     # -------------------------------------------------------------- searches
 
-    def _step(
-        self, key: str, search: Locator, values: Sequence[Value | None] | None
-    ) -> tuple[list[Range] | None, list[Piece] | None]:
-        """Begin a search or answer it: the ranges it asks for, or ``None`` and the pieces it found."""
+    def _find(self, key: str, search: Locator) -> Generator[list[Request], list[Value | None], _Found]:
+        """Run a search, whoever does the IO: yields requests, is sent values.
+
+        Raises:
+            _Changed: If the value is another one than at the first request.
+            CodecError: If what was found can not be.
+        """
+        version: object = None
+        size: int | None = None
+        first = True
+        pieces: list[Piece] | None = None
         try:
-            if values is None:
-                return next(search), None
-            return search.send([None if value is None else value.data for value in values]), None
+            ranges = next(search)
+            while True:
+                values = yield [Request(key, r.start, r.length, r.suffix) for r in ranges]
+                if first:
+                    version, size = next(((v.version, v.size) for v in values if v is not None), (None, None))
+                elif any(value is None or value.version != version for value in values):
+                    raise _Changed
+                first = False
+                ranges = search.send([None if value is None else value.data for value in values])
         except StopIteration as stop:
-            return None, stop.value
+            pieces = stop.value
         except CodecError as error:
             raise error.at(self.chunks.full_key(key)) from error
-
-    def _requests(self, key: str, ranges: Sequence[Range]) -> list[Request]:
-        return [Request(key, r.start, r.length, r.suffix) for r in ranges]
+        for piece in pieces or ():
+            if size is not None and piece.start + piece.length > size:
+                raise self._cut_short(key, piece)
+        return _Found(pieces, version)
 
     def spans(self, key: str, pieces: list[Piece]) -> list[_Span]:
         """Pieces by where they lie, near ones together; absent ones are filled here."""
@@ -302,6 +361,7 @@ class _Reading:
         for piece in sorted(pieces, key=lambda piece: piece.start):
             if piece.length < 0:
                 self.fill(piece.region, piece.out, None)
+                self._report(piece.region)
                 continue
             end = piece.start + piece.length
             if own and (piece.start - stop > gap or end - start > most):
@@ -330,12 +390,14 @@ class _Reading:
             raise error.at(self.chunks.full_key(key)) from error
         if pieces is None or view is None:
             self.fill(part.region, self.out, key)
+            self._report(part.region)
             return
         for piece in pieces:
             if self.flag.set:
                 return
             if piece.length < 0:
                 self.fill(piece.region, piece.out, None)
+                self._report(piece.region)
             else:
                 self.place_piece(key, piece, view[piece.start : piece.start + piece.length])
 
@@ -353,22 +415,23 @@ class _Reading:
     def place_piece(self, key: str, piece: Piece, data: memoryview) -> None:
         """Decode and place one piece."""
         if len(data) < piece.length:
-            end = piece.start + piece.length
-            raise CodecError(
-                f"{self.chunks.full_key(key)}: the value ends before byte {end}, where its part at {piece.start} should",
-                key=self.chunks.full_key(key),
-            )
-        shape = piece.chain.spec.shape
-        if piece.chain.direct and self.fields is None and not piece.region.group:
-            target = piece.out[(*piece.region.place, ...)]
-            if target.shape == shape and target.flags.c_contiguous and _covers(piece.region, shape):
-                self._decode_into(piece.chain, data, target, key)
-                self._advance_progress(piece.region)
-                return
-        self.place(piece.chain, data, piece.region, piece.out, key)
-        self._advance_progress(piece.region)
+            raise self._cut_short(key, piece)
+        chain, region = piece.chain, piece.region
+        target = None
+        if chain.direct and self.fields is None and _covers(region, chain.spec.shape):
+            target = piece.out[(*region.place, ...)]
+        if target is not None and target.shape == chain.spec.shape and target.flags.c_contiguous:
+            self._decode_into(chain, data, target, key)
+        else:
+            self.place(chain, data, region, piece.out, key)
+        self._report(region)
 
-    def _advance_progress(self, region: Region) -> None:
+    def _cut_short(self, key: str, piece: Piece) -> CodecError:
+        full = self.chunks.full_key(key)
+        end = piece.start + piece.length
+        return CodecError(f"{full}: the value ends before byte {end}, where its part at {piece.start} should", key=full)
+
+    def _report(self, region: Region) -> None:
         if self.progress is not None:
             self.progress(region.size * self.out.itemsize)
 
@@ -381,7 +444,15 @@ class _Reading:
     def place(self, chain: BoundChain, data: Buffer, region: Region, out: Array, key: str) -> None:
         """Decode a chunk and place what is wanted of it."""
         size = chain.raw_size
-        workspace = scratch("decode", size) if size is not None and size >= _SMALL and not chain.is_raw else None
+        if size is None or size < _SMALL or chain.is_raw:
+            self._place(chain, data, region, out, key, None)
+        else:
+            with scratch("decode", size) as workspace:
+                self._place(chain, data, region, out, key, workspace)
+
+    def _place(
+        self, chain: BoundChain, data: Buffer, region: Region, out: Array, key: str, workspace: Workspace
+    ) -> None:
         try:
             box = chain.decode(data, workspace)
         except CodecError as error:
@@ -392,9 +463,8 @@ class _Reading:
         """Place the fill value for what is absent; ``key`` is that of an absent value."""
         if key is not None and self.missing == "error":
             self.absent.append(self.chunks.full_key(key))
-        fill: Any = self.chain.spec.fill_value
-        region.fill(out, fill if self.fields is None else np.asarray(fill, self.chain.spec.dtype.numpy)[self.fields])
-        self._advance_progress(region)
+        fill: Any = self.chain.spec.scalar
+        region.fill(out, fill if self.fields is None else fill[self.fields])
 
     def complain(self) -> None:
         """Raise if chunks were absent and should not have been.
@@ -425,16 +495,13 @@ def _group(spans: Sequence[_Span], most: int) -> list[list[_Span]]:
     return groups
 
 
-def _version(values: Sequence[Value | None]) -> object:
-    return next((value.version for value in values if value is not None), None)
-
-
 def _clip(view: memoryview, wanted: Range) -> Buffer:
     return clip(view, Request("", wanted.start, wanted.length, wanted.suffix))  # type: ignore[no-any-return]
 
 
 def _covers(region: Region, shape: tuple[int, ...]) -> bool:
-    return all(
+    """Whether a region is a whole box that goes to one place, in order."""
+    return all(isinstance(place, slice) for place in region.place) and all(
         isinstance(s, slice) and s.start == 0 and s.step == 1 and s.stop == n
         for s, n in zip(region.box, shape, strict=True)
     )

@@ -73,7 +73,7 @@ def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[An
     else:
         try:
             given = np.asarray(values, dtype if dtype.kind == "T" or not hasattr(values, "dtype") else None)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise ShapeError(
                 f"values of type {type(values).__name__} do not make an array of {dtype}: {error}"
             ) from error
@@ -201,5 +201,10 @@ async def _here(function: Callable[[], Any], nbytes: int) -> Any:
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype == dtype:
         return array
-    with np.errstate(invalid="ignore"):
-        return array.astype(dtype)
+    try:
+        with np.errstate(invalid="ignore"):
+            return array.astype(dtype)
+    except (ValueError, TypeError) as error:
+        raise CodecError(
+            f"values of {array.dtype} can not be stored as {dtype}: {error}", direction="encode"
+        ) from error

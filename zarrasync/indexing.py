@@ -252,11 +252,13 @@ class Region(NamedTuple):
         box: One selector per axis of the box.
         place: One selector per output dimension: the points' (if there is a group), then the
             remaining axes' in order.
+        plain: Whether all selectors are known to be slices, so that NumPy takes them as they are.
     """
 
     group: tuple[int, ...]
     box: tuple[Selector, ...]
     place: tuple[Selector, ...]
+    plain: bool = False
 
     def split(self, grid: Grid) -> Iterator[Part]:
         """Cut the region along a grid, chunk by chunk in C order of the axes that are not grouped."""
@@ -264,12 +266,10 @@ class Region(NamedTuple):
         places = self.place[1:] if self.group else self.place
         cuts = [_split_axis(self.box[axis], place, grid.axes[axis]) for axis, place in zip(rest, places, strict=True)]
         if not self.group:
+            plain = all(isinstance(s, slice) for s in (*self.box, *self.place))
             for parts in product(*cuts):
-                yield Part(
-                    tuple([p.chunk for p in parts]),
-                    Region((), tuple([p.box for p in parts]), tuple([p.place for p in parts])),
-                    all(p.full for p in parts),
-                )
+                chunks, boxes, spots, full = zip(*parts, strict=True) if parts else ((), (), (), ())
+                yield Part(chunks, Region((), boxes, spots, plain), False not in full)
             return
         for ids, arrays, points in _split_points(self, grid):
             for parts in product(*cuts):
@@ -283,10 +283,16 @@ class Region(NamedTuple):
 
     def read(self, box: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place the box's elements: ``out[place] = box[elements]``."""
+        if self.plain:
+            out[self.place] = box[self.box]
+            return
         out[_mesh(self.place, 0, out.shape)] = self._front(box)[self._elements(box)]
 
     def write(self, box: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """The way back: ``box[elements] = values[place]``."""
+        if self.plain:
+            box[self.box] = values[self.place]
+            return
         self._front(box)[self._elements(box)] = values[_mesh(self.place, 0, values.shape)]
 
     def fill(self, out: npt.NDArray[Any], value: Any) -> None:
@@ -322,7 +328,7 @@ class Region(NamedTuple):
             slice(s.start - o, s.stop - o, s.step) if isinstance(s, slice) else s - o
             for s, o in zip(self.box, origin, strict=True)
         )
-        return Region(self.group, box, self.place)
+        return Region(self.group, box, self.place, self.plain)
 
     def permute(self, order: Sequence[int], out: npt.NDArray[Any]) -> tuple[Region, npt.NDArray[Any]]:
         """The region of a transposed box (``np.transpose(box, order)``) and the output that goes with it."""
@@ -336,6 +342,7 @@ class Region(NamedTuple):
             tuple(group[i] for i in ranked),
             tuple(self.box[axis] for axis in order),
             (*self.place[:lead], *(self.place[dim] for dim in places)),
+            self.plain,
         )
         return region, out.transpose([*range(lead), *places])
 

@@ -92,9 +92,10 @@ def _lz4_size(data: memoryview) -> int:
 
 
 def _with_header(
-    declared: Callable[[memoryview], int | None], decompress: Callable[..., Any]
+    declared: Callable[[memoryview], int | None], load: Callable[[], ModuleType]
 ) -> Callable[[memoryview, int | None, int, Out], Buffer]:
-    """A decoder whose values declare their size."""
+    """A decoder whose values declare their size; ``load`` gives the module of numcodecs that decodes them."""
+    found_module: list[Callable[..., Any]] = []
 
     def decode(data: memoryview, size: int | None, limit: int, out: Out) -> Buffer:
         found = declared(data)
@@ -107,6 +108,9 @@ def _with_header(
             raise ValueError(f"the value declares {wanted} bytes, at most {limit} make sense")
         if wanted == 0:
             return b""
+        if not found_module:
+            found_module.append(load().decompress)
+        decompress = found_module[0]
         if out is not None and wanted >= _SMALL:
             decompress(data, out)
             return out
@@ -164,9 +168,9 @@ def _raw_lzma(container: int, filters: Any) -> Any:
 
 
 _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
-    "blosc": _with_header(_blosc_size, lambda *a: _blosc().decompress(*a)),
-    "zstd": _with_header(_zstd_size, lambda *a: _numcodecs_module("zstd").decompress(*a)),
-    "lz4": _with_header(_lz4_size, lambda *a: _numcodecs_module("lz4").decompress(*a)),
+    "blosc": _with_header(_blosc_size, _blosc),
+    "zstd": _with_header(_zstd_size, partial(_numcodecs_module, "zstd")),
+    "lz4": _with_header(_lz4_size, partial(_numcodecs_module, "lz4")),
     "gzip": _streamed(lambda: _inflate().decompressobj(wbits=31)),
     "zlib": _streamed(lambda: _inflate().decompressobj(wbits=15)),
     "bz2": _streamed(_bz2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -181,15 +182,16 @@ class _Reading:
                 into = None if memory is None else memory[number * hint : (number + 1) * hint]
             requests.append(Request(encode(part.coords), 0, None, False, into))
         values = drive(self.store.fetch(requests))
-        for part, target, request, value in zip(batch, targets, requests, values, strict=True):
-            if self.flag.set:
-                return
-            if value is None:
-                self.fill(part.region, out, request.key)
-            elif target is None:
-                self.place(chain, value.data, part.region, out, request.key)
-            elif value.data is not request.into or not chain.is_raw:
-                self._decode_into(chain, value.data, target, request.key)
+        with self.workspace(chain) as workspace:
+            for part, target, request, value in zip(batch, targets, requests, values, strict=True):
+                if self.flag.set:
+                    return
+                if value is None:
+                    self.fill(part.region, out, request.key)
+                elif target is None:
+                    self.place(chain, value.data, part.region, out, request.key, workspace)
+                elif value.data is not request.into or not chain.is_raw:
+                    self._decode_into(chain, value.data, target, request.key)
 
     def _search_job(self, part: Part, search: Locator) -> list[Job] | None:
         """Find the pieces of a value that are wanted; their decoding makes jobs of its own."""
@@ -317,7 +319,8 @@ class _Reading:
             if target is not None:
                 self._decode_into(self.chain, value.data, target, key)
             else:
-                self.place(self.chain, value.data, part.region, self.out, key)
+                with self.workspace(self.chain) as workspace:
+                    self.place(self.chain, value.data, part.region, self.out, key, workspace)
         if self.progress is not None:
             self.progress(part.region.size * self.out.itemsize)
 
@@ -392,39 +395,47 @@ class _Reading:
             self.fill(part.region, self.out, key)
             self._report(part.region)
             return
+        present = [piece for piece in pieces if piece.length >= 0]
         for piece in pieces:
-            if self.flag.set:
-                return
             if piece.length < 0:
                 self.fill(piece.region, piece.out, None)
                 self._report(piece.region)
-            else:
-                self.place_piece(key, piece, view[piece.start : piece.start + piece.length])
+        self.place_pieces(key, present, view, 0)
 
     def place_span(self, key: str, span: _Span, value: Value | None, version: object) -> None:
         """Decode and place the pieces of a span."""
         if value is None or (version is not None and value.version != version):
             raise _Changed
-        view = memoryview(value.data)
-        for piece in span.pieces:
-            if self.flag.set:
-                return
-            start = piece.start - span.start
-            self.place_piece(key, piece, view[start : start + piece.length])
+        self.place_pieces(key, span.pieces, memoryview(value.data), span.start)
 
-    def place_piece(self, key: str, piece: Piece, data: memoryview) -> None:
+    def place_pieces(self, key: str, pieces: Sequence[Piece], view: memoryview, origin: int) -> None:
+        """Decode and place pieces of a value, of which the bytes from ``origin`` on are there."""
+        if not pieces:
+            return
+        with self.workspace(max((piece.chain for piece in pieces), key=_raw_size)) as workspace:
+            for piece in pieces:
+                if self.flag.set:
+                    return
+                start = piece.start - origin
+                self.place_piece(key, piece, view[start : start + piece.length], workspace)
+
+    def place_piece(self, key: str, piece: Piece, data: memoryview, workspace: Workspace) -> None:
         """Decode and place one piece."""
         if len(data) < piece.length:
             raise self._cut_short(key, piece)
         chain, region = piece.chain, piece.region
         target = None
-        if chain.direct and self.fields is None and _covers(region, chain.spec.shape):
+        if chain.direct and region.plain and self.fields is None:
             target = piece.out[(*region.place, ...)]
-        if target is not None and target.shape == chain.spec.shape and target.flags.c_contiguous:
+            shape = chain.spec.shape
+            if target.shape != shape or not target.flags.c_contiguous or not _covers(region, shape):
+                target = None
+        if target is not None:
             self._decode_into(chain, data, target, key)
         else:
-            self.place(chain, data, region, piece.out, key)
-        self._report(region)
+            self.place(chain, data, region, piece.out, key, workspace)
+        if self.progress is not None:
+            self._report(region)
 
     def _cut_short(self, key: str, piece: Piece) -> CodecError:
         full = self.chunks.full_key(key)
@@ -441,18 +452,19 @@ class _Reading:
         except CodecError as error:
             raise error.at(self.chunks.full_key(key)) from error
 
-    def place(self, chain: BoundChain, data: Buffer, region: Region, out: Array, key: str) -> None:
-        """Decode a chunk and place what is wanted of it."""
+    def workspace(self, chain: BoundChain) -> AbstractContextManager[Workspace]:
+        """Memory to decode chunks into that do not lie contiguously in the output."""
         size = chain.raw_size
         if size is None or size < _SMALL or chain.is_raw:
-            self._place(chain, data, region, out, key, None)
-        else:
-            with scratch("decode", size) as workspace:
-                self._place(chain, data, region, out, key, workspace)
+            return nullcontext()
+        return scratch("decode", size)
 
-    def _place(
+    def place(
         self, chain: BoundChain, data: Buffer, region: Region, out: Array, key: str, workspace: Workspace
     ) -> None:
+        """Decode a chunk and place what is wanted of it."""
+        if workspace is not None and len(workspace) != chain.raw_size:
+            workspace = workspace[: chain.raw_size] if chain.raw_size is not None else None
         try:
             box = chain.decode(data, workspace)
         except CodecError as error:
@@ -495,13 +507,17 @@ def _group(spans: Sequence[_Span], most: int) -> list[list[_Span]]:
     return groups
 
 
+def _raw_size(chain: BoundChain) -> int:
+    return chain.raw_size or 0
+
+
 def _clip(view: memoryview, wanted: Range) -> Buffer:
     return clip(view, Request("", wanted.start, wanted.length, wanted.suffix))  # type: ignore[no-any-return]
 
 
 def _covers(region: Region, shape: tuple[int, ...]) -> bool:
-    """Whether a region is a whole box that goes to one place, in order."""
-    return all(isinstance(place, slice) for place in region.place) and all(
+    """Whether a region is a whole box, in order."""
+    return all(
         isinstance(s, slice) and s.start == 0 and s.step == 1 and s.stop == n
         for s, n in zip(region.box, shape, strict=True)
     )

@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from zarrasync import config
@@ -50,12 +51,16 @@ class LocalStore(Store):
         self._base = f"{self.root}/"
         self._fsync = config.get().fsync if fsync is None else fsync
 
+    @cached_property
+    def _real(self) -> str:
+        return os.path.realpath(self.root)
+
     @property
     def identity(self) -> Hashable:
-        return ("file", os.path.realpath(self.root))
+        return ("file", self._real)
 
     def location(self, key: str) -> Hashable:
-        return ("file", f"{os.path.realpath(self.root)}/{key}")
+        return ("file", f"{self._real}/{key}")
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"

@@ -73,10 +73,7 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
             with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: then without help
                 helpers.extend(helper_pool(settings).submit(work) for _ in range(missing))
 
-    first = take()
-    if first is None:
-        return
-    second = take()
+    first, second = take(), take()
     waiting.extend(job for job in (first, second) if job is not None)
     try:
         if second is not None:
@@ -85,7 +82,8 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
             work()
             with lock:
                 pending = [helper for helper in helpers if not helper.cancel()]
-            wait(pending)
+            if pending:
+                wait(pending)
             if flag.set or not waiting:
                 break
     except BaseException:  # Ctrl-C on this thread

@@ -117,9 +117,17 @@ def _class(tree: ast.Module, name: str, facade: str, base: str) -> str:
     (node,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     hand = _members(_tree("_sync_base.py"), base)
     parts = [f"class {facade}({base}):\n", _docstring(node, "    "), "\n    __slots__ = ()\n\n"]
-    for method in _public(node.body, hand):
-        parts.append(_method(method))
+    own = list(_public(node.body, hand))
+    parts.extend(map(_method, own))
+    if any("AsyncNode" in ast.unparse(b) for b in node.bases):
+        parts.extend(map(_method, _public(_common(), hand | {method.name for method in own})))
     return "".join(parts) + "\n"
+
+
+def _common() -> list[ast.stmt]:
+    """What arrays and groups have in common."""
+    (node,) = (n for n in _tree("asyncnode.py").body if isinstance(n, ast.ClassDef))
+    return node.body
 
 
 def _members(tree: ast.Module, name: str) -> set[str]:

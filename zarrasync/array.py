@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync import selectors, transfer
-from zarrasync.config import Config
+from zarrasync.asyncnode import AsyncNode
 from zarrasync.errors import ShapeError
 from zarrasync.grids import outside
 from zarrasync.indexing import Stride, Transform, identity
 from zarrasync.info import Info, array_info
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.node import Node, on_store
+from zarrasync.node import on_store
 from zarrasync.selection import Accessor, AsyncSelection
-from zarrasync.stores import Store
 
 __all__ = ["AsyncArray"]
 
 _MANY = 1000
 
 
-class AsyncArray:
+class AsyncArray(AsyncNode[ArrayMetadata]):
     """An N-dimensional array of chunks in a store.
 
     Indexing gives a lazy ``AsyncSelection``; awaiting that reads it:
@@ -41,9 +37,7 @@ class AsyncArray:
     ``update_attributes`` change an array in place.
     """
 
-    def __init__(self, node: Node, metadata: ArrayMetadata) -> None:
-        self._node = node
-        self._metadata = metadata  # the one mutable cell
+    _kind = ArrayMetadata
 
     # -------------------------------------------------------------- what it is
 
@@ -51,31 +45,6 @@ class AsyncArray:
     def metadata(self) -> ArrayMetadata:
         """The array's metadata."""
         return self._metadata
-
-    @property
-    def store(self) -> Store:
-        """The store it lies in."""
-        return self._node.store
-
-    @property
-    def path(self) -> str:
-        """Its path in the store, without slashes at the ends."""
-        return self._node.path
-
-    @property
-    def name(self) -> str:
-        """Its path with a leading slash."""
-        return self._node.name
-
-    @property
-    def basename(self) -> str:
-        """The last part of its path."""
-        return self._node.basename
-
-    @property
-    def config(self) -> Config:
-        """The settings that held when it was opened."""
-        return self._node.config
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,16 +92,6 @@ class AsyncArray:
         return self._metadata.dimension_names
 
     @property
-    def attrs(self) -> Mapping[str, Any]:
-        """The attributes; change them with ``update_attributes``."""
-        return self._metadata.attributes
-
-    @property
-    def zarr_format(self) -> int | str:
-        """The format it is stored in."""
-        return self._node.format.zarr_format
-
-    @property
     def cdata_shape(self) -> tuple[int, ...]:
         """Chunks along each axis."""
         return self._metadata.read_grid.shape
@@ -156,11 +115,6 @@ class AsyncArray:
         return (
             f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._metadata.dtype.numpy} {self.store!r}>"
         )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AsyncArray) and (other._node, other._metadata) == (self._node, self._metadata)
-
-    __hash__ = None  # type: ignore[assignment]  # its metadata changes
 
     @property
     def _chunks(self) -> transfer.Chunks:
@@ -291,9 +245,6 @@ class AsyncArray:
         self._metadata.with_shape(wanted)  # complains before anything is touched
         await on_store(partial(self._change, partial(self._resize, wanted)), self.store)
 
-    async def _change(self, change: Callable[[ArrayMetadata], Awaitable[ArrayMetadata]]) -> None:
-        self._metadata = await self._node.change(ArrayMetadata, change)
-
     async def _resize(self, shape: tuple[int, ...], old: ArrayMetadata) -> ArrayMetadata:
         # Data goes first: a crash in between leaves an array that is too long, not one that can bring
         # back what was cut off.
@@ -371,33 +322,6 @@ class AsyncArray:
                 wanted=shape,
             )
 
-    async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes; others stay as they are.
-
-        Raises:
-            MetadataError: If a value can not be written as JSON.
-            ReadOnlyError: If the array was opened for reading.
-        """
-        await self._set_attributes(attributes, keep=True)
-
-    async def _set_attributes(self, attributes: Mapping[str, Any], *, keep: bool = False) -> None:
-        async def change(present: ArrayMetadata) -> ArrayMetadata:
-            return replace(present, attributes={**(present.attributes if keep else {}), **attributes})
-
-        await on_store(partial(self._change, change), self.store)
-
-    async def refresh(self) -> None:
-        """Read the metadata again: another writer may have resized the array or changed its attributes.
-
-        Raises:
-            NodeNotFoundError: If the array is gone.
-            NodeTypeError: If a group stands there now.
-        """
-        found = await on_store(self._node.load, self.store)
-        if not isinstance(found, ArrayMetadata):
-            raise self._node.other_kind(found)
-        self._metadata = found
-
     # -------------------------------------------------------------- looking
 
     async def nchunks_initialized(self) -> int:
@@ -412,20 +336,6 @@ class AsyncArray:
         keys, grid = self._metadata.keys, self._metadata.grid.shape
         found = (keys.decode(key, self.ndim) for key in await self._chunks.store.list_prefix(""))
         return sum(at is not None and all(i < n for i, n in zip(at, grid, strict=True)) for at in found)
-
-    # -------------------------------------------------------------- closing
-
-    async def close(self) -> None:
-        """Let go of the store's connections."""
-        await on_store(self.store.close, self.store)
-
-    async def __aenter__(self) -> AsyncArray:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transform:

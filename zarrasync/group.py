@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Mapping
-from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 
 from zarrasync.array import AsyncArray
-from zarrasync.config import Config
+from zarrasync.asyncnode import AsyncNode
 from zarrasync.create import plan_array
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.info import Info, group_info, render_tree
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, gather, on_store
-from zarrasync.stores import Request, Store
+from zarrasync.stores import Request
 from zarrasync.transfer.common import side_by_side
 
 __all__ = ["AsyncGroup", "as_node", "create_array_at", "create_group_at"]
@@ -28,7 +26,7 @@ _COPY = 8
 """Values that ``move`` copies at a time."""
 
 
-class AsyncGroup:
+class AsyncGroup(AsyncNode[GroupMetadata]):
     """A group: a node that holds arrays and groups by name.
 
         t2m = await group["t2m"]
@@ -37,9 +35,7 @@ class AsyncGroup:
     Groups come from ``open_group``, ``create_group`` and other groups.
     """
 
-    def __init__(self, node: Node, metadata: GroupMetadata) -> None:
-        self._node = node
-        self._metadata = metadata  # the one mutable cell
+    _kind = GroupMetadata
 
     # -------------------------------------------------------------- what it is
 
@@ -49,52 +45,12 @@ class AsyncGroup:
         return self._metadata
 
     @property
-    def store(self) -> Store:
-        """The store it lies in."""
-        return self._node.store
-
-    @property
-    def path(self) -> str:
-        """Its path in the store, without slashes at the ends."""
-        return self._node.path
-
-    @property
-    def name(self) -> str:
-        """Its path with a leading slash."""
-        return self._node.name
-
-    @property
-    def basename(self) -> str:
-        """The last part of its path."""
-        return self._node.basename
-
-    @property
-    def config(self) -> Config:
-        """The settings that held when it was opened."""
-        return self._node.config
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """The attributes; change them with ``update_attributes``."""
-        return self._metadata.attributes
-
-    @property
-    def zarr_format(self) -> int | str:
-        """The format it is stored in."""
-        return self._node.format.zarr_format
-
-    @property
     def info(self) -> Info:
         """What is known of the group without reading, for people."""
         return group_info(self._metadata, self.name, self.store, self.zarr_format)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.store!r}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AsyncGroup) and (other._node, other._metadata) == (self._node, self._metadata)
-
-    __hash__ = None  # type: ignore[assignment]  # its metadata changes
 
     # -------------------------------------------------------------- members
 
@@ -268,21 +224,6 @@ class AsyncGroup:
 
     # -------------------------------------------------------------- changing
 
-    async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes; others stay as they are.
-
-        Raises:
-            MetadataError: If a value can not be written as JSON.
-            ReadOnlyError: If the group was opened for reading.
-        """
-        await self._set_attributes(attributes, keep=True)
-
-    async def _set_attributes(self, attributes: Mapping[str, Any], *, keep: bool = False) -> None:
-        async def change(present: GroupMetadata) -> GroupMetadata:
-            return replace(present, attributes={**(present.attributes if keep else {}), **attributes})
-
-        self._metadata = await on_store(partial(self._node.change, GroupMetadata, change), self.store)
-
     async def delete(self, name: str) -> None:
         """Erase a member and everything below it.
 
@@ -324,32 +265,6 @@ class AsyncGroup:
             keys = await self.store.list_prefix(old)
             await side_by_side(copy, keys, 1 if self.store.blocking else _COPY)
         await source.erase()
-
-    async def refresh(self) -> None:
-        """Read the metadata again: another writer may have changed the attributes.
-
-        Raises:
-            NodeNotFoundError: If the group is gone.
-            NodeTypeError: If an array stands there now.
-        """
-        found = await on_store(self._node.load, self.store)
-        if not isinstance(found, GroupMetadata):
-            raise self._node.other_kind(found)
-        self._metadata = found
-
-    # -------------------------------------------------------------- closing
-
-    async def close(self) -> None:
-        """Let go of the store's connections."""
-        await on_store(self.store.close, self.store)
-
-    async def __aenter__(self) -> AsyncGroup:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 class _Member:

@@ -69,31 +69,6 @@ class Array(ArrayBase):
         return self._async.metadata
 
     @property
-    def store(self) -> Store:
-        """The store it lies in."""
-        return self._async.store
-
-    @property
-    def path(self) -> str:
-        """Its path in the store, without slashes at the ends."""
-        return self._async.path
-
-    @property
-    def name(self) -> str:
-        """Its path with a leading slash."""
-        return self._async.name
-
-    @property
-    def basename(self) -> str:
-        """The last part of its path."""
-        return self._async.basename
-
-    @property
-    def config(self) -> Config:
-        """The settings that held when it was opened."""
-        return self._async.config
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Elements along each axis."""
         return self._async.shape
@@ -137,11 +112,6 @@ class Array(ArrayBase):
     def dimension_names(self) -> tuple[str | None, ...] | None:
         """A name or ``None`` per axis, if any were given."""
         return self._async.dimension_names
-
-    @property
-    def zarr_format(self) -> int | str:
-        """The format it is stored in."""
-        return self._async.zarr_format
 
     @property
     def cdata_shape(self) -> tuple[int, ...]:
@@ -270,24 +240,6 @@ class Array(ArrayBase):
         """
         return self._run(self._async.append(data, axis))
 
-    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes; others stay as they are.
-
-        Raises:
-            MetadataError: If a value can not be written as JSON.
-            ReadOnlyError: If the array was opened for reading.
-        """
-        self._run(self._async.update_attributes(attributes))
-
-    def refresh(self) -> None:
-        """Read the metadata again: another writer may have resized the array or changed its attributes.
-
-        Raises:
-            NodeNotFoundError: If the array is gone.
-            NodeTypeError: If a group stands there now.
-        """
-        self._run(self._async.refresh())
-
     def nchunks_initialized(self) -> int:
         """How many stored values (shards, or chunks where there are none) exist. Lists their keys.
 
@@ -295,27 +247,6 @@ class Array(ArrayBase):
             UnsupportedOperation: If the store can not list.
         """
         return self._run(self._async.nchunks_initialized())
-
-    def close(self) -> None:
-        """Let go of the store's connections."""
-        self._run(self._async.close())
-
-
-class Group(GroupBase):
-    """A group: a node that holds arrays and groups by name.
-
-        t2m = group["t2m"]
-        names = group.array_keys()
-
-    Groups come from ``open_group``, ``create_group`` and other groups.
-    """
-
-    __slots__ = ()
-
-    @property
-    def metadata(self) -> GroupMetadata:
-        """The group's metadata."""
-        return self._async.metadata
 
     @property
     def store(self) -> Store:
@@ -346,6 +277,45 @@ class Group(GroupBase):
     def zarr_format(self) -> int | str:
         """The format it is stored in."""
         return self._async.zarr_format
+
+    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes; others stay as they are.
+
+        Raises:
+            MetadataError: If a value can not be written as JSON.
+            ReadOnlyError: If the node was opened for reading.
+        """
+        self._run(self._async.update_attributes(attributes))
+
+    def refresh(self) -> None:
+        """Read the metadata again: another writer may have resized an array or changed the attributes.
+
+        Raises:
+            NodeNotFoundError: If the node is gone.
+            NodeTypeError: If one of the other kind stands there now.
+        """
+        self._run(self._async.refresh())
+
+    def close(self) -> None:
+        """Let go of the store's connections."""
+        self._run(self._async.close())
+
+
+class Group(GroupBase):
+    """A group: a node that holds arrays and groups by name.
+
+        t2m = group["t2m"]
+        names = group.array_keys()
+
+    Groups come from ``open_group``, ``create_group`` and other groups.
+    """
+
+    __slots__ = ()
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """The group's metadata."""
+        return self._async.metadata
 
     @property
     def info(self) -> Info:
@@ -459,15 +429,6 @@ class Group(GroupBase):
         result: Group = to_sync(self._run(self._async.require_group(name, attributes=attributes)))
         return result
 
-    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes; others stay as they are.
-
-        Raises:
-            MetadataError: If a value can not be written as JSON.
-            ReadOnlyError: If the group was opened for reading.
-        """
-        self._run(self._async.update_attributes(attributes))
-
     def delete(self, name: str) -> None:
         """Erase a member and everything below it.
 
@@ -485,12 +446,51 @@ class Group(GroupBase):
         """
         self._run(self._async.move(source, dest))
 
-    def refresh(self) -> None:
-        """Read the metadata again: another writer may have changed the attributes.
+    @property
+    def store(self) -> Store:
+        """The store it lies in."""
+        return self._async.store
+
+    @property
+    def path(self) -> str:
+        """Its path in the store, without slashes at the ends."""
+        return self._async.path
+
+    @property
+    def name(self) -> str:
+        """Its path with a leading slash."""
+        return self._async.name
+
+    @property
+    def basename(self) -> str:
+        """The last part of its path."""
+        return self._async.basename
+
+    @property
+    def config(self) -> Config:
+        """The settings that held when it was opened."""
+        return self._async.config
+
+    @property
+    def zarr_format(self) -> int | str:
+        """The format it is stored in."""
+        return self._async.zarr_format
+
+    def update_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes; others stay as they are.
 
         Raises:
-            NodeNotFoundError: If the group is gone.
-            NodeTypeError: If an array stands there now.
+            MetadataError: If a value can not be written as JSON.
+            ReadOnlyError: If the node was opened for reading.
+        """
+        self._run(self._async.update_attributes(attributes))
+
+    def refresh(self) -> None:
+        """Read the metadata again: another writer may have resized an array or changed the attributes.
+
+        Raises:
+            NodeNotFoundError: If the node is gone.
+            NodeTypeError: If one of the other kind stands there now.
         """
         self._run(self._async.refresh())
 

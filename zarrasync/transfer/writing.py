@@ -20,7 +20,7 @@ from zarrasync.errors import CodecError, ShapeError
 from zarrasync.indexing import Part, Transform
 from zarrasync.stores.base import Request
 from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, side_by_side
-from zarrasync.transfer.jobs import Computer, Progress, run_jobs
+from zarrasync.transfer.jobs import Computer, Progress, run_jobs, scratch
 
 __all__ = ["write"]
 
@@ -168,13 +168,24 @@ class _Writing:
     def _encode(self, part: Part) -> Buffer | None:
         """The encoded value of a chunk that is replaced whole; ``None`` if it is not to be stored."""
         given = self.values[(*part.region.place, ...)]
-        dtype, shape = self.chain.spec.dtype.numpy, self.chain.spec.shape
-        if given.shape == shape:
-            chunk = _cast(given, dtype)
-        else:
-            chunk = self.chain.spec.new_array()
+        spec = self.chain.spec
+        if given.shape != spec.shape:
+            chunk = spec.new_array()
             with np.errstate(invalid="ignore"):
                 part.region.write(chunk, self.values)
+            return self._encode_chunk(chunk)
+        if given.flags.c_contiguous or self.chain.is_raw or spec.dtype.is_variable or not given.nbytes:
+            return self._encode_chunk(_cast(given, spec.dtype.numpy))
+        # A compressor wants the chunk in one piece; the memory for that is used again and again.
+        with scratch("encode", given.size * spec.dtype.numpy.itemsize) as memory:
+            chunk = memory.view(spec.dtype.numpy).reshape(spec.shape)
+            chunk[...] = _cast(given, spec.dtype.numpy)
+            data = self._encode_chunk(chunk)
+            if isinstance(data, np.ndarray) and np.may_share_memory(data, memory):
+                return data.tobytes()
+            return data
+
+    def _encode_chunk(self, chunk: Array) -> Buffer | None:
         if not self.keep_empty and self.chain.is_empty(chunk):
             return None
         return self.chain.encode(chunk)

@@ -779,3 +779,14 @@ async def test_a_member_needs_a_name(api):
         with pytest.raises(InvalidKeyError):
             await api(g.create_array(name, shape=3, overwrite=True))
     await api(g.refresh())
+
+
+async def test_misspelt_parameters_are_named(api):
+    g = await api(api.create_group({}))
+    with pytest.raises(TypeError, match="no parameter 'chunk'; did you mean 'chunks'"):
+        await api(g.create_array("a", shape=4, chunk=2))
+    with pytest.raises(TypeError, match="no parameter 'compression'|did you mean"):
+        await api(g.create_array("a", shape=4, compression="gzip"))
+    await api(g.create_array("a", shape=4))
+    with pytest.raises(TypeError, match="no parameter 'moed'; the parameters are shape, dtype"):
+        await api(api.open_array(g.store, path="a", moed="r"))

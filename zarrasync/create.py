@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +19,7 @@ from zarrasync.formats import Format, Wanted
 from zarrasync.grids import guess_chunks
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["ShapeLike", "plan_array"]
+__all__ = ["ShapeLike", "check_options", "plan_array"]
 
 ShapeLike = int | Iterable[int]
 CodecLike = Codec | str | Mapping[str, Any] | Any
@@ -92,6 +94,20 @@ def _dtype_of(given: npt.NDArray[Any]) -> Any:
         first = given.reshape(-1)[0]
         return bytes if isinstance(first, bytes) else str if isinstance(first, str) else given.dtype
     return str if given.dtype.kind == "T" else given.dtype
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Complain about a name that is no parameter of a creating call.
+
+    Raises:
+        TypeError: Names the parameter that was probably meant.
+    """
+    known = [name for name, p in signature(plan_array).parameters.items() if p.kind is p.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the parameters are {', '.join(known)}"
+            raise TypeError(f"creating an array takes no parameter {name!r}; {hint}")
 
 
 def _attributes(value: Any) -> dict[str, Any]:

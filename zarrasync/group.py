@@ -10,7 +10,7 @@ import numpy as np
 
 from zarrasync.array import AsyncArray
 from zarrasync.asyncnode import AsyncNode
-from zarrasync.create import plan_array
+from zarrasync.create import check_options, plan_array
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.info import Info, group_info, render_tree
 from zarrasync.keys import join, normalize_path
@@ -284,6 +284,7 @@ def as_node(node: Node, metadata: Metadata) -> AsyncArray | AsyncGroup:
 
 async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
     """Create an array at a place, and write its ``data`` if there is some."""
+    check_options(options)
     metadata = plan_array(node.format, **options)
     await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     array = AsyncArray(node, metadata)

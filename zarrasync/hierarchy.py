@@ -16,7 +16,7 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.config import Config
-from zarrasync.create import ShapeLike
+from zarrasync.create import ShapeLike, check_options
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at
@@ -126,6 +126,7 @@ async def open_array(
         NodeTypeError: If there is a group.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
+    check_options(options)
     node, candidates = _place(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         return await create_array_at(node, overwrite=mode == "w", **options)

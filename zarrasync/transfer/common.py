@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -18,7 +18,7 @@ from zarrasync.indexing import Part, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
 
-__all__ = ["Chunks", "Missing", "side_by_side", "whole_target"]
+__all__ = ["Chunks", "Missing", "batches", "side_by_side", "spread", "whole_target"]
 
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
@@ -82,12 +82,21 @@ class Chunks:
         return self.prefix + key
 
 
-def batches(parts: Sequence[T], nbytes: int, settings: Config, threads: int) -> Iterator[Sequence[T]]:
+def batches(parts: Sequence[T], nbytes: int, settings: Config, threads: int) -> list[Sequence[T]]:
     """Cut parts of a size into batches that make a job, enough of them for all threads."""
     most = max(1, min(256, settings.batch_bytes // max(nbytes, 1)))
     count = max(1, min(most, -(-len(parts) // threads)))
-    for start in range(0, len(parts), count):
-        yield parts[start : start + count]
+    return spread([parts[start : start + count] for start in range(0, len(parts), count)], threads)
+
+
+def spread(items: Sequence[T], threads: int) -> list[T]:
+    """Items in an order in which those that threads work on at one time lie far apart.
+
+    Neighbouring chunks share pages of the output. Threads that touch a fresh page at the same time
+    both have it cleared, and one of the two is thrown away.
+    """
+    stride = -(-len(items) // threads)
+    return [item for first in range(stride) for item in items[first::stride]]
 
 
 def whole_target(part: Part, out: Array, shape: tuple[int, ...]) -> Array | None:

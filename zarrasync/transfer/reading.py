@@ -16,7 +16,7 @@ from zarrasync.codecs.chain import BoundChain
 from zarrasync.errors import CodecError, MissingChunkError, SelectionError, ShapeError
 from zarrasync.indexing import Part, Region, Transform
 from zarrasync.stores.base import Request, Value, clip
-from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, whole_target
+from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, spread, whole_target
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
 
 __all__ = ["read"]
@@ -149,12 +149,15 @@ class _Reading:
 
     def _jobs(self, parts: Sequence[Part], nbytes: int, threads: int) -> Iterator[Job]:
         whole: list[Part] = []
+        searched: list[tuple[Part, Locator]] = []
         for part in parts:
             search = self.search(part)
             if search is None:
                 whole.append(part)
             else:
-                yield partial(self._search_job, part, search)
+                searched.append((part, search))
+        for part, search in spread(searched, threads):
+            yield partial(self._search_job, part, search)
         for batch in batches(whole, nbytes, self.chunks.config, threads):
             yield partial(self._chunk_job, batch)
 

@@ -266,7 +266,7 @@ def test_damage_in_a_store_names_the_key():
         a.store.values["g/a/c/1"] = a.store.values["g/a/c/1"][:-3]
         np.testing.assert_array_equal(a[:4], [0, 1, 2, 3])
         for read in (lambda a=a: a[...], lambda a=a: a[5], lambda a=a: a.__setitem__(5, 1)):
-            with pytest.raises(CodecError, match="^g/a/c/1: ") as error:
+            with pytest.raises(CodecError, match=r"^g/a/c/1 in MemoryStore\(5 values\): ") as error:
                 read()
             assert error.value.key == "g/a/c/1"
 

@@ -282,3 +282,12 @@ def test_dimension_names_and_fill_values_both_ways(tmp_path):
         array = zarr.open_array(str(path), mode="r")
         np.testing.assert_array_equal(array[...], np.full((3, 2), fill))
         assert array.metadata.dimension_names == ("y", None)
+
+
+def test_structured_types_of_zarr_python(tmp_path):
+    values = np.array([(1, 2.5), (300, -1.0)], [("a", "i2"), ("b", "f8")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that others may not read them
+        theirs = zarr.create_array(tmp_path / "x", data=values, chunks=(1,))
+    ours = sync.open_array(tmp_path / "x")
+    assert ours[...].tolist() == theirs[...].tolist() == values.tolist()

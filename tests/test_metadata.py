@@ -280,6 +280,13 @@ def test_settings(monkeypatch):
         assert sync.create_array({}, shape=3).zarr_format == 2
     with pytest.raises(TypeError, match="unknown setting 'nosuch'; the settings are zarr_format"), config.set(nosuch=1):
         pass
+    with pytest.warns(UserWarning, match="inside a with block only"):
+        config.set(threads=2)
+    for wrong in (1.5, "2", True):
+        with pytest.raises(TypeError, match="config threads is of type int, not"):
+            config.set(threads=wrong)
+    with pytest.warns(UserWarning, match="ZARRASYNC_THREAD is not a setting; ZARRASYNC_THREADS is"):
+        config._read_environment({"ZARRASYNC_THREAD": "2"})
     with pytest.raises(ValueError, match="memory_budget must be at least 1"):
         za.Config(memory_budget=0)
     read = config._read_environment

@@ -44,14 +44,15 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import array, group, hierarchy, selection
+from zarrasync import array, config, group, hierarchy, selection
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
+from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.create import ShapeLike
 from zarrasync.dtypes import DataType
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
-from zarrasync.info import Info
+from zarrasync.info import Info, Tree
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import Explanation, Region
 from zarrasync.stores import Store, StoreLike, resolve
@@ -73,6 +74,7 @@ def generate() -> str:
     functions, names = _functions(_tree("hierarchy.py"))
     parts.append(functions)
     public = sorted([*names, *(facade for *_, facade, _ in CLASSES)])
+    public = sorted([*public, "config"])
     parts.insert(1, f"__all__ = {public!r}\n\n")
     for file, name, facade, _ in CLASSES:
         parts.append(f"register({file[:-3]}.{name}, {facade})\n")

@@ -262,8 +262,14 @@ class GroupBase(_Closing, Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return to_sync(self._run(self._async.getitem(name)))
 
+    def __setitem__(self, name: str, value: npt.ArrayLike) -> None:
+        self._run(self._async.setitem(name, value))
+
     def __delitem__(self, name: str) -> None:
         self._run(self._async.delete(name))
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._run(self._async.contains(name))

@@ -12,20 +12,21 @@ import numpy.typing as npt
 
 from zarrasync import selectors, transfer
 from zarrasync.asyncnode import AsyncNode
+from zarrasync.codecs import Codec
 from zarrasync.errors import ShapeError
 from zarrasync.grids import outside
 from zarrasync.indexing import Stride, Transform, identity
 from zarrasync.info import Info, array_info
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.node import on_store
-from zarrasync.selection import Accessor, AsyncSelection
+from zarrasync.selection import Accessor, AsyncSelection, Awaited
 
 __all__ = ["AsyncArray"]
 
 _MANY = 1000
 
 
-class AsyncArray(AsyncNode[ArrayMetadata]):
+class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
     """An N-dimensional array of chunks in a store.
 
     Indexing gives a lazy ``AsyncSelection``; awaiting that reads it:
@@ -87,6 +88,21 @@ class AsyncArray(AsyncNode[ArrayMetadata]):
         return self._metadata.fill_value
 
     @property
+    def filters(self) -> tuple[Codec, ...]:
+        """The array -> array codecs (of the inner chunks, where there are shards)."""
+        return self._metadata.inner_codecs.array_array
+
+    @property
+    def serializer(self) -> Codec:
+        """The array -> bytes codec (of the inner chunks, where there are shards)."""
+        return self._metadata.inner_codecs.array_bytes
+
+    @property
+    def compressors(self) -> tuple[Codec, ...]:
+        """The bytes -> bytes codecs (of the inner chunks, where there are shards)."""
+        return self._metadata.inner_codecs.bytes_bytes
+
+    @property
     def dimension_names(self) -> tuple[str | None, ...] | None:
         """A name or ``None`` per axis, if any were given."""
         return self._metadata.dimension_names
@@ -119,7 +135,8 @@ class AsyncArray(AsyncNode[ArrayMetadata]):
     @property
     def _chunks(self) -> transfer.Chunks:
         node = self._node
-        return transfer.Chunks(node.chunk_store(), self._metadata, node.config, node.format.chunk_prefix(node.path))
+        prefix = node.format.chunk_prefix(node.path)
+        return transfer.Chunks(node.chunk_store(), self._metadata, node.config, prefix, node.store)
 
     # -------------------------------------------------------------- selecting
 

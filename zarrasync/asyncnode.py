@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from zarrasync import _json
 from zarrasync.config import Config
 from zarrasync.info import Info
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -56,8 +57,13 @@ class AsyncNode(ABC, Generic[M]):
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """The attributes; change them with ``update_attributes``."""
+        """The attributes, to look at; change them with ``update_attributes``."""
         return self._metadata.attributes
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it was opened for reading, or its store can not be written to."""
+        return not self.store.writeable
 
     @property
     def zarr_format(self) -> int | str:
@@ -89,8 +95,10 @@ class AsyncNode(ABC, Generic[M]):
         await self._set_attributes(attributes, keep=True)
 
     async def _set_attributes(self, attributes: Mapping[str, Any], *, keep: bool = False) -> None:
+        given = _json.plain(attributes)
+
         async def change(present: M) -> M:
-            return replace(present, attributes={**(present.attributes if keep else {}), **attributes})
+            return replace(present, attributes={**(present.attributes if keep else {}), **given})
 
         await on_store(partial(self._change, change), self.store)
 

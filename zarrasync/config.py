@@ -13,10 +13,11 @@ was opened.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+import warnings
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -60,6 +61,10 @@ class Config:
     max_read_bytes: int = 0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            if field.name != "zarr_format" and type(value) is not kind:
+                raise TypeError(f"config {field.name} is of type {kind.__name__}, not {value!r}")
         for name, least in (("memory_budget", 1), ("batch_bytes", 1), ("coalesce_size", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"config {name} must be at least {least}, not {getattr(self, name)}")
@@ -82,6 +87,11 @@ def _read_environment(environment: Mapping[str, str]) -> Config:
         text = environment.get(f"ZARRASYNC_{field.name.upper()}")
         if text is not None:
             changes[field.name] = _convert(field.name, text, field.default)
+    names = [f"ZARRASYNC_{field.name.upper()}" for field in fields(Config)]
+    for given in environment:
+        close = get_close_matches(given, names, 1, 0.85) if given not in names else ()
+        if close:
+            warnings.warn(f"the environment variable {given} is not a setting; {close[0]} is", stacklevel=4)
     return Config(**changes)
 
 
@@ -110,18 +120,35 @@ def get() -> Config:
     return _override.get() or _base()
 
 
-@contextmanager
-def set(**changes: Any) -> Iterator[Config]:
+class set:
     """Change settings inside a ``with`` block, for this task or thread alone.
 
+    For a whole process set ``ZARRASYNC_*`` variables, for one node pass ``config=``.
+
+    Args:
+        **changes: Settings by name.
+
     Raises:
-        TypeError: If there is no such setting.
+        TypeError: If there is no such setting, or a value is of the wrong type.
+        ValueError: If a value is out of range.
     """
-    token = _override.set(resolve(changes))
-    try:
-        yield get()
-    finally:
-        _override.reset(token)
+
+    def __init__(self, **changes: Any) -> None:
+        resolve(changes)
+        self._tokens: list[Token[Config | None]] | None = None
+        self._changes = changes
+
+    def __enter__(self) -> Config:
+        self._tokens = [*(self._tokens or ()), _override.set(resolve(self._changes))]
+        return get()
+
+    def __exit__(self, *error: object) -> None:
+        assert self._tokens
+        _override.reset(self._tokens.pop())
+
+    def __del__(self) -> None:
+        if getattr(self, "_tokens", ()) is None:
+            warnings.warn("config.set(...) holds inside a with block only: with config.set(...):", stacklevel=2)
 
 
 def resolve(config: Config | Mapping[str, Any] | None) -> Config:

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import dtypes
-from zarrasync.codecs import ArraySpec, Codec, ZstdCodec
+from zarrasync import _json, dtypes
+from zarrasync.codecs import ArraySpec, BytesCodec, Codec, ZstdCodec
 from zarrasync.dtypes import DataType
-from zarrasync.errors import MetadataError, ShapeError
+from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
 from zarrasync.formats import Format, Wanted
 from zarrasync.grids import guess_chunks
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["ShapeLike", "check_options", "plan_array"]
+__all__ = ["ShapeLike", "attributes_of", "check_options", "check_same", "plan_array"]
 
 ShapeLike = int | Iterable[int]
 CodecLike = Codec | str | Mapping[str, Any] | Any
@@ -60,6 +60,8 @@ def plan_array(
         raise TypeError("an array needs a shape (or data)")
     sizes = _sizes("shape", shape, 0)
     data_type = dtypes.from_numpy(np.float64 if dtype is None else dtype)
+    if _is_auto(serializer):
+        serializer = _in_order_of(dtype)
     itemsize = data_type.itemsize or 16
     inner, outer = _chunk_shapes(sizes, itemsize, chunks, shards)
     fill = data_type.default_fill() if fill_value is _UNSET else dtypes.as_fill(data_type, fill_value)
@@ -85,8 +87,19 @@ def plan_array(
         format_.chain(wanted, spec),
         fill,
         None if dimension_names is None else tuple(dimension_names),
-        attributes=_attributes(attributes),
+        attributes=attributes_of(attributes),
     )
+
+
+def _in_order_of(dtype: Any) -> Any:
+    """The serializer that keeps the byte order of a dtype which is not this machine's."""
+    try:
+        given = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):
+        return "auto"  # a name of Zarr's
+    if given.isnative or given.kind in "TO":
+        return "auto"
+    return BytesCodec(None, dtypes.packed(given))
 
 
 def _dtype_of(given: npt.NDArray[Any]) -> Any:
@@ -110,10 +123,40 @@ def check_options(options: Iterable[str]) -> None:
             raise TypeError(f"creating an array takes no parameter {name!r}; {hint}")
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def check_same(present: ArrayMetadata, name: str, **options: Any) -> None:
+    """Complain if an array that is there is not the one that parameters of a creating call describe.
+
+    Its sizes may differ: it may have been appended to since it was created with these parameters.
+
+    Raises:
+        ShapeError: If the number of axes, chunks or shards differ.
+        NodeTypeError: If the data type differs.
+    """
+    shape = options.get("shape")
+    if shape is not None and len(sizes := _sizes("shape", shape, 0)) != present.ndim:
+        raise ShapeError(f"{name} is there with shape {present.shape}, not {sizes}", found=present.shape, wanted=sizes)
+    for what, own in (("chunks", present.chunks), ("shards", present.shards)):
+        given = options.get(what)
+        if given is None or isinstance(given, bool) or _is_auto(given):
+            continue
+        wanted = _expand(what, given, present.shape)
+        if wanted != own:
+            raise ShapeError(f"{name} is there with {what} {own}, not {wanted}", found=own or (), wanted=wanted)
+    if options.get("dtype") is not None:
+        data_type = dtypes.from_numpy(options["dtype"])
+        if data_type.numpy != present.dtype.numpy:
+            raise NodeTypeError(f"{name} is there with data type {present.dtype.name}, not {data_type.name}")
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Attributes as a user gives them, in the form in which they will be read back.
+
+    Raises:
+        MetadataError: If they are no mapping from names to values.
+    """
     if value is not None and not isinstance(value, Mapping):
         raise MetadataError(f"attributes are a mapping from names to values, found {value!r}")
-    return dict(value or {})
+    return dict(_json.plain(value or {}))
 
 
 def _is_auto(value: Any) -> bool:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from zarrasync.errors import MetadataError
 
-__all__ = ["DataType", "fill_from_json", "fill_to_json", "from_json", "from_numpy", "to_json"]
+__all__ = ["DataType", "fill_from_json", "fill_to_json", "from_json", "from_numpy", "packed", "to_json"]
 
 CORE = {
     "bool": "?",
@@ -107,14 +107,14 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
         found = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError) as error:
         raise MetadataError(f"data type {dtype!r} is not known to NumPy or Zarr") from error
-    return _from_native(_packed(found.newbyteorder("=")))
+    return _from_native(packed(found.newbyteorder("=")))
 
 
-def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """A structured dtype without the padding that C alignment puts in: stored elements have none."""
     if dtype.fields is None:
         return dtype
-    return np.dtype([(name, _packed(dtype.fields[name][0])) for name in dtype.names or ()])
+    return np.dtype([(name, packed(dtype.fields[name][0])) for name in dtype.names or ()])
 
 
 @lru_cache(maxsize=512)

@@ -179,11 +179,11 @@ class CodecError(ZarrError, ValueError):
         super().__init__(message)
         self.codec, self.direction, self.key = codec, direction, key
 
-    def at(self, key: str) -> CodecError:
-        """This error with the chunk's key in field and message (unless it has one)."""
+    def at(self, key: str, store: str = "") -> CodecError:
+        """This error with the chunk's key and store in field and message (unless it has them)."""
         if not self.key:
             self.key = key
-            self.args = (f"{key}: {self.args[0]}",)
+            self.args = (f"{key}{' in ' if store else ''}{store}: {self.args[0]}",)
         return self
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrasync.array import AsyncArray
 from zarrasync.asyncnode import AsyncNode
-from zarrasync.create import check_options, plan_array
+from zarrasync.create import attributes_of, check_options, plan_array
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
-from zarrasync.info import Info, group_info, render_tree
+from zarrasync.info import Info, Tree, group_info, render_tree
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, gather, on_store
@@ -56,6 +57,18 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
     def __getitem__(self, name: str) -> _Member:
         return _Member(self, name)
+
+    # Python would otherwise try group[0], group[1], … for these.
+
+    def __contains__(self, name: object) -> Never:
+        raise TypeError(f"an asynchronous group is asked with `await group.contains({name!r})`")
+
+    def __iter__(self) -> Never:
+        raise TypeError("the names in an asynchronous group come with `async for name in group`")
+
+    async def setitem(self, name: str, value: npt.ArrayLike) -> None:
+        """Store values as an array of that name, replacing what is there."""
+        await self.create_array(name, data=value, overwrite=True)
 
     async def getitem(self, name: str) -> AsyncArray | AsyncGroup:
         """The member of a name, or below members by a path (``"a/b"``).
@@ -135,8 +148,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         """The number of members."""
         return len(await self.members(max_depth))
 
-    async def tree(self, max_depth: int | None = None) -> str:
-        """The hierarchy below as text."""
+    async def tree(self, max_depth: int | None = None) -> Tree:
+        """The hierarchy below, as text that shows itself as such."""
         found = await on_store(partial(self._walk, max_depth), self.store)
         return render_tree(self.name, found)
 
@@ -276,6 +289,15 @@ class _Member:
     def __await__(self) -> Generator[Any, None, AsyncArray | AsyncGroup]:
         return self._group.getitem(self._name).__await__()
 
+    def __repr__(self) -> str:
+        return f"<member {self._name!r} of {self._group!r}, to be opened with await>"
+
+    def __getattr__(self, name: str) -> Never:
+        raise AttributeError(f"the member {self._name!r} is not open yet: (await group[{self._name!r}]).{name}")
+
+    def __getitem__(self, key: Any) -> Never:
+        raise TypeError(f"the member {self._name!r} is not open yet: (await group[{self._name!r}])[...]")
+
 
 def as_node(node: Node, metadata: Metadata) -> AsyncArray | AsyncGroup:
     """The object for a node's metadata."""
@@ -298,6 +320,6 @@ async def create_group_at(
     node: Node, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> AsyncGroup:
     """Create a group at a place."""
-    metadata = GroupMetadata(attributes=dict(attributes or {}))
+    metadata = GroupMetadata(attributes=attributes_of(attributes))
     await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     return AsyncGroup(node, metadata)

@@ -16,13 +16,13 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.config import Config
-from zarrasync.create import ShapeLike, check_options
+from zarrasync.create import ShapeLike, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.node import Node, find, gather, on_store
+from zarrasync.node import Node, find, gather, on_store, why_absent
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 
 __all__ = [
@@ -51,7 +51,7 @@ def _place(
     zarr_format: int | str | None,
     storage_options: Mapping[str, Any] | None,
     config: ConfigLike,
-    mode: str = "r+",
+    mode: str = "w",
 ) -> tuple[Node, tuple[formats.Format, ...]]:
     """A place in a store, and the formats that may be spoken there."""
     if mode not in _MODES:
@@ -65,8 +65,13 @@ def _place(
     return Node(target, normalize_path(path), chosen, values), candidates
 
 
-async def _find(node: Node, candidates: tuple[formats.Format, ...]) -> AsyncArray | AsyncGroup:
-    format_, metadata = await find(node.store, node.path, candidates, node.config)
+async def _find(node: Node, candidates: tuple[formats.Format, ...], *, explain: bool = True) -> AsyncArray | AsyncGroup:
+    try:
+        format_, metadata = await find(node.store, node.path, candidates, node.config)
+    except NodeNotFoundError as error:
+        if explain and (why := await why_absent(node)):
+            error.args = (f"{error}; {why}",)
+        raise
     return as_node(Node(node.store, node.path, format_, node.config), metadata)
 
 
@@ -119,11 +124,13 @@ async def open_array(
         zarr_format: The format, if known; found out otherwise.
         storage_options: Options for the filesystem of a URL.
         config: Settings for this array.
-        **options: For creating, as for ``create_array``.
+        **options: For creating, as for ``create_array``. The number of axes, data type, chunks and
+            shards must agree with those of an array that is there.
 
     Raises:
         NodeNotFoundError: If there is no node and the mode does not create.
-        NodeTypeError: If there is a group.
+        NodeTypeError: If there is a group, or an array of another data type.
+        ShapeError: If there is an array of another number of axes, or with other chunks or shards.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
     check_options(options)
@@ -131,7 +138,7 @@ async def open_array(
     if mode in ("w", "w-"):
         return await create_array_at(node, overwrite=mode == "w", **options)
     try:
-        found = await on_store(partial(_find, node, candidates), node.store)
+        found = await on_store(partial(_find, node, candidates, explain=mode != "a"), node.store)
     except NodeNotFoundError:
         if mode != "a":
             raise
@@ -143,6 +150,7 @@ async def open_array(
             found="group",
             wanted="array",
         )
+    check_same(found.metadata, found.name, **options)
     return found
 
 
@@ -176,7 +184,7 @@ async def open_group(
     if mode in ("w", "w-"):
         return await create_group_at(node, attributes=attributes, overwrite=mode == "w")
     try:
-        found = await on_store(partial(_find, node, candidates), node.store)
+        found = await on_store(partial(_find, node, candidates, explain=mode != "a"), node.store)
     except NodeNotFoundError:
         if mode != "a":
             raise
@@ -400,10 +408,10 @@ async def load(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Any:
-    """Read a whole array, or all arrays of a group by name.
+    """Read a whole array, or all arrays below a group.
 
     Returns:
-        A NumPy array, or a dict of them.
+        A NumPy array, or a dict of them by path below the group.
 
     Raises:
         NodeNotFoundError: If there is nothing at the path.
@@ -411,7 +419,8 @@ async def load(
     found = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
     if isinstance(found, AsyncArray):
         return await found[...].read()
-    arrays = await found.arrays()
+    members = await found.members(max_depth=None)
+    arrays = [(name, node) for name, node in members if isinstance(node, AsyncArray)]
     values = await gather([array[...].read() for _, array in arrays], found.store)
     return {name: value for (name, _), value in zip(arrays, values, strict=True)}
 

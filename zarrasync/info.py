@@ -9,7 +9,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import size_text
 from zarrasync.stores import Store
 
-__all__ = ["Info", "array_info", "group_info", "render_tree"]
+__all__ = ["Info", "Tree", "array_info", "group_info", "render_tree"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,15 @@ class Info:
 
     def __getitem__(self, name: str) -> str:
         return self.items[name]
+
+
+class Tree(str):
+    """A hierarchy as text. Its repr is the text itself, for the prompt of a shell."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
@@ -60,7 +69,7 @@ def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: in
     )
 
 
-def render_tree(name: str, members: Iterable[tuple[str, ArrayMetadata | GroupMetadata]]) -> str:
+def render_tree(name: str, members: Iterable[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
     """A hierarchy as text: one node a line, children below their group."""
     known = dict(members)
     lines = [name]
@@ -77,4 +86,4 @@ def render_tree(name: str, members: Iterable[tuple[str, ArrayMetadata | GroupMet
             below(f"{path}/", indent + ("    " if last else "│   "))
 
     below("", "")
-    return "\n".join(lines)
+    return Tree("\n".join(lines))

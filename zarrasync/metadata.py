@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from zarrasync._frozen import freeze
 from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
 from zarrasync.dtypes import DataType
 from zarrasync.errors import MetadataError, ShapeError
@@ -48,6 +49,9 @@ class NodeMetadata:
     attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     source: Source | None = field(default=None, compare=False, repr=False, kw_only=True)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", freeze(self.attributes))
+
 
 @dataclass(frozen=True)
 class GroupMetadata(NodeMetadata):
@@ -77,6 +81,7 @@ class ArrayMetadata(NodeMetadata):
     dimension_names: tuple[str | None, ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         regular_grid(self.shape, self.write_chunks)  # complains if they do not fit
         if self.dimension_names is not None and len(self.dimension_names) != len(self.shape):
             raise MetadataError(
@@ -125,6 +130,11 @@ class ArrayMetadata(NodeMetadata):
     def shards(self) -> tuple[int, ...] | None:
         """The shape of shards, if the array has them."""
         return None if self._sharding is None else self.write_chunks
+
+    @property
+    def inner_codecs(self) -> CodecChain:
+        """The codecs of the smallest part that can be read alone."""
+        return self.codecs if self._sharding is None else self._sharding.codecs
 
     @property
     def _sharding(self) -> ShardingCodec | None:

@@ -17,7 +17,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.stores import PrefixStore, Store
 from zarrasync.stores.base import Request
 
-__all__ = ["Metadata", "Node", "find", "find_all", "on_store"]
+__all__ = ["Metadata", "Node", "find", "find_all", "gather", "on_store", "why_absent"]
 
 Metadata = ArrayMetadata | GroupMetadata
 T = TypeVar("T")
@@ -235,6 +235,23 @@ async def find_all(
                 raise
             found.append((candidates[0], GroupMetadata()))
     return found
+
+
+async def why_absent(node: Node) -> str:
+    """What can be said of a place where no node was found; for the message."""
+    above = node.path
+    paths = [node.path]
+    while above:
+        above = above.rpartition("/")[0]
+        paths.append(above)
+    found = await find_all(node.store, paths, CANDIDATES, node.config, strict=False)
+    if found[0] is not None:
+        return f"there is a node of Zarr format {found[0][0].zarr_format}"
+    for path, one in zip(paths[1:], found[1:], strict=True):
+        if one is not None:
+            kind = "an array, which has no members" if isinstance(one[1], ArrayMetadata) else "a group"
+            return f"/{path} is {kind}"
+    return node.store.describe(node.path)
 
 
 async def find(

@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,29 @@ from zarrasync.transfer.jobs import Progress
 if TYPE_CHECKING:
     from zarrasync.array import AsyncArray
 
-__all__ = ["Accessor", "AsyncSelection", "Explanation"]
+__all__ = ["Accessor", "AsyncSelection", "Awaited", "Explanation"]
 
 Region = tuple[slice, ...]
 
 
-class Accessor:
+class Awaited:
+    """What must be awaited. Python and NumPy would take it for a sequence, ask for its elements, and get selections."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: object, value: object) -> Never:
+        raise TypeError("an assignment can not be awaited: await array[...].write(values)")
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Never:
+        raise TypeError("NumPy can not await: values = await array[...], then np.asarray(values)")
+
+    def __iter__(self) -> Never:
+        raise TypeError(
+            "iterate over what was read (await array[...]), or async for region, block in array.view.chunks()"
+        )
+
+
+class Accessor(Awaited):
     """One way of indexing, as ``array.oindex[...]``; gives a lazy selection."""
 
     def __init__(self, view: AsyncSelection, parse: Callable[[Any, tuple[int, ...]], Transform]) -> None:
@@ -36,7 +53,7 @@ class Accessor:
         return self._view._select(key, self._parse)
 
 
-class AsyncSelection:
+class AsyncSelection(Awaited):
     """A part of an array that has not been read yet.
 
     Indexing it again gives a part of the part. ``await`` reads it.
@@ -156,7 +173,7 @@ class AsyncSelection:
         within this process.
 
         Args:
-            values: What to write.
+            values: What to write. Masked elements of a NumPy masked array become the fill value.
             progress: Show a progress bar, or call this with the bytes done since the last call.
 
         Raises:
@@ -297,7 +314,9 @@ class _reporting:
         try:
             from tqdm.auto import tqdm
         except ImportError as error:
-            raise ImportError("progress=True needs tqdm: pip install tqdm (or pass a function)") from error
+            raise ImportError(
+                "progress=True needs tqdm: pip install 'zarrasync[jupyter]' (or pass a function)"
+            ) from error
         self._bar = tqdm(total=self._total, desc=self._what, unit="B", unit_scale=True)
         return self._update
 

@@ -17,14 +17,15 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import array, group, hierarchy, selection
+from zarrasync import array, config, group, hierarchy, selection
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
+from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.create import ShapeLike
 from zarrasync.dtypes import DataType
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
-from zarrasync.info import Info
+from zarrasync.info import Info, Tree
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import Explanation, Region
 from zarrasync.stores import Store, StoreLike, resolve
@@ -36,6 +37,7 @@ __all__ = [
     "Array",
     "Group",
     "Selection",
+    "config",
     "create",
     "create_array",
     "create_group",
@@ -107,6 +109,21 @@ class Array(ArrayBase):
     def fill_value(self) -> Any:
         """What absent elements read as; ``None`` where that is undefined (v2)."""
         return self._async.fill_value
+
+    @property
+    def filters(self) -> tuple[Codec, ...]:
+        """The array -> array codecs (of the inner chunks, where there are shards)."""
+        return self._async.filters
+
+    @property
+    def serializer(self) -> Codec:
+        """The array -> bytes codec (of the inner chunks, where there are shards)."""
+        return self._async.serializer
+
+    @property
+    def compressors(self) -> tuple[Codec, ...]:
+        """The bytes -> bytes codecs (of the inner chunks, where there are shards)."""
+        return self._async.compressors
 
     @property
     def dimension_names(self) -> tuple[str | None, ...] | None:
@@ -274,6 +291,11 @@ class Array(ArrayBase):
         return self._async.config
 
     @property
+    def read_only(self) -> bool:
+        """Whether it was opened for reading, or its store can not be written to."""
+        return self._async.read_only
+
+    @property
     def zarr_format(self) -> int | str:
         """The format it is stored in."""
         return self._async.zarr_format
@@ -321,6 +343,10 @@ class Group(GroupBase):
     def info(self) -> Info:
         """What is known of the group without reading, for people."""
         return self._async.info
+
+    def setitem(self, name: str, value: npt.ArrayLike) -> None:
+        """Store values as an array of that name, replacing what is there."""
+        self._run(self._async.setitem(name, value))
 
     def getitem(self, name: str) -> Array | Group:
         """The member of a name, or below members by a path (``"a/b"``).
@@ -372,8 +398,8 @@ class Group(GroupBase):
         """The number of members."""
         return self._run(self._async.nmembers(max_depth))
 
-    def tree(self, max_depth: int | None = None) -> str:
-        """The hierarchy below as text."""
+    def tree(self, max_depth: int | None = None) -> Tree:
+        """The hierarchy below, as text that shows itself as such."""
         return self._run(self._async.tree(max_depth))
 
     def create_array(self, name: str, *, overwrite: bool = False, **options: Any) -> Array:
@@ -472,6 +498,11 @@ class Group(GroupBase):
         return self._async.config
 
     @property
+    def read_only(self) -> bool:
+        """Whether it was opened for reading, or its store can not be written to."""
+        return self._async.read_only
+
+    @property
     def zarr_format(self) -> int | str:
         """The format it is stored in."""
         return self._async.zarr_format
@@ -563,7 +594,7 @@ class Selection(SelectionBase):
         within this process.
 
         Args:
-            values: What to write.
+            values: What to write. Masked elements of a NumPy masked array become the fill value.
             progress: Show a progress bar, or call this with the bytes done since the last call.
 
         Raises:
@@ -643,11 +674,13 @@ def open_array(
         zarr_format: The format, if known; found out otherwise.
         storage_options: Options for the filesystem of a URL.
         config: Settings for this array.
-        **options: For creating, as for ``create_array``.
+        **options: For creating, as for ``create_array``. The number of axes, data type, chunks and
+            shards must agree with those of an array that is there.
 
     Raises:
         NodeNotFoundError: If there is no node and the mode does not create.
-        NodeTypeError: If there is a group.
+        NodeTypeError: If there is a group, or an array of another data type.
+        ShapeError: If there is an array of another number of axes, or with other chunks or shards.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
     target = resolve(store, storage_options)
@@ -890,10 +923,10 @@ def load(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Any:
-    """Read a whole array, or all arrays of a group by name.
+    """Read a whole array, or all arrays below a group.
 
     Returns:
-        A NumPy array, or a dict of them.
+        A NumPy array, or a dict of them by path below the group.
 
     Raises:
         NodeNotFoundError: If there is nothing at the path.

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from zarrasync.codecs.base import (
@@ -111,8 +112,19 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
         raise _problem(key, f"{location}.configuration", f"codec {name!r}: {detail}") from error
     if entry.get("must_understand") is False:
         return None
-    problem = Problem(key, f"{location}.name", f"unknown codec {name!r}; known are {', '.join(sorted(_PARSERS))}")
+    problem = Problem(key, f"{location}.name", f"unknown codec {name!r}; {_meant(name)}")
     raise UnknownCodecError(str(problem), codec=name, problems=[problem])
+
+
+def _meant(name: str) -> str:
+    """What to say about a name that nobody knows."""
+    from numcodecs.registry import codec_registry
+
+    if name in codec_registry:
+        return f"numcodecs has one: 'numcodecs.{name}'"
+    known = sorted(_PARSERS)
+    close = get_close_matches(name, [*known, *codec_registry], 1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}, and numcodecs.*"
 
 
 def parse_codecs(value: Any, location: str = "$.codecs", key: str = "") -> CodecChain:
@@ -135,13 +147,15 @@ def _problem(key: str, location: str, message: str) -> MetadataError:
 
 
 def as_codec(value: Any) -> Codec:
-    """A codec as users give it: one of ours, a v3 entry or name, or a numcodecs codec or configuration.
+    """A codec as users give it: one of ours or zarr-python's, a v3 entry or name, a numcodecs codec or configuration.
 
     Raises:
         MetadataError: If it is none of these.
     """
     if isinstance(value, Codec):
         return value
+    if hasattr(value, "to_dict"):  # zarr-python's codecs
+        value = value.to_dict()
     if isinstance(value, str) or (isinstance(value, Mapping) and "name" in value):
         found = parse_codec(value)
         assert found is not None or isinstance(value, Mapping)

@@ -66,7 +66,9 @@ class BytesCodec(ArrayBytesCodec):
         """The dtype that elements have when stored."""
         if self.stored is not None:
             return self.stored
-        return dtype if self.endian is None else dtype.newbyteorder("<" if self.endian == "little" else ">")
+        if self.endian is None:  # a structured type needs none (zarr-python writes none), and is little then
+            return dtype if dtype.fields is None else dtype.newbyteorder("<")
+        return dtype.newbyteorder("<" if self.endian == "little" else ">")
 
     def bind(self, spec: ArraySpec) -> _BoundBytes:
         return _BoundBytes(self, spec)
@@ -86,7 +88,7 @@ class _BoundBytes:
                 f"codec 'bytes' can not store data type {spec.dtype.name!r}, whose elements vary in size; "
                 "use 'vlen-utf8' or 'vlen-bytes'"
             )
-        if codec.stored is None and codec.endian is None and _has_order(dtype):
+        if codec.stored is None and codec.endian is None and dtype.fields is None and _has_order(dtype):
             raise MetadataError(f"codec 'bytes' needs 'endian' for data type {spec.dtype.name!r}")
         self._codec, self._spec = codec, spec
         self.stored_dtype: np.dtype[Any] | None = codec.stored_form(dtype)

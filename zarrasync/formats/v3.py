@@ -159,7 +159,7 @@ class V3(Format):
         if wanted.order == "F" and len(spec.shape) > 1:
             filters.append(TransposeCodec(tuple(reversed(range(len(spec.shape))))))
         serializer = [] if wanted.serializer in (None, "auto") else [as_codec(wanted.serializer)]
-        chain = chain_of([*filters, *serializer, *compressors], inner)
+        chain = _plain_orders(chain_of([*filters, *serializer, *compressors], inner))
         if wanted.inner is None:
             return chain
         return CodecChain.of([ShardingCodec(wanted.inner, chain)])

@@ -74,6 +74,12 @@ class Listing(NamedTuple):
     prefixes: tuple[str, ...]
 
 
+_HINTS = {
+    "NoCredentialsError": "for public data pass storage_options={'anon': True}",
+    "PermissionError": "the credentials in use do not allow it; for public data pass storage_options={'anon': True}",
+}
+
+
 class _Absent:
     def __repr__(self) -> str:
         return "ABSENT"
@@ -253,6 +259,10 @@ class Store(ABC):
         """The gate of requests in flight, shared by all who opened the same data."""
         return limiter(self.identity, capacity or self.concurrency)
 
+    def describe(self, path: str) -> str:
+        """What stands at a path where no node was found, as far as can be said without a request; for messages."""
+        return ""
+
     def _unable(self, verb: str) -> UnsupportedOperation:
         return UnsupportedOperation(f"{self!r} can not {verb}")
 
@@ -292,7 +302,8 @@ def clip(data: Any, request: Request) -> Any:
     return data[request.start : request.start + request.length]
 
 
-def store_error(error: Exception, key: str, verb: str) -> StoreError:
-    """An error of a backend as ours; says what was tried on which key."""
+def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreError:
+    """An error of a backend as ours; says what was tried on which key of which store."""
     kind = type(error).__name__
-    return StoreError(f"could not {verb} {key!r}: {kind}: {error}", key=key)
+    hint = f" ({_HINTS[kind]})" if kind in _HINTS else ""
+    return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {error}{hint}", key=key)

@@ -25,6 +25,7 @@ __all__ = ["FsspecStore"]
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
 _SERVICES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory"})
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _BULK = 1000
 """Keys that one S3 DeleteObjects request takes."""
 
@@ -68,7 +69,12 @@ class FsspecStore(Store):
                 extra = dict(options.get("config_kwargs") or {})
                 extra.setdefault("max_pool_connections", concurrency or 128)
                 options["config_kwargs"] = extra
-        fs, path = url_to_fs(url, **options)
+        try:
+            fs, path = url_to_fs(url, **options)
+        except ImportError as error:
+            protocol = url.partition("://")[0]
+            install = f"pip install 'zarrasync[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
+            raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
         return cls(fs, path, concurrency=concurrency)
 
     @property
@@ -166,7 +172,7 @@ class FsspecStore(Store):
         except Exception as error:
             if ranged and _past_end(error):
                 return await self._past_end(request, error)
-            raise store_error(error, request.key, "read") from error
+            raise store_error(error, request.key, "read", self) from error
         if length is not None and len(data) > length:
             return Value(clip(data, request))  # the server ignored the range and sent everything
         return Value(data if request.length is None or len(data) <= request.length else data[: request.length])
@@ -187,10 +193,10 @@ class FsspecStore(Store):
         except _MISSING:
             return None
         except Exception as other:
-            raise store_error(other, request.key, "read") from other
+            raise store_error(other, request.key, "read", self) from other
         if size is not None and (request.start >= size or (request.suffix and size == 0)):
             return Value(b"", size=size)
-        raise store_error(error, request.key, "read") from error
+        raise store_error(error, request.key, "read", self) from error
 
     # -------------------------------------------------------------- writing
 
@@ -210,7 +216,7 @@ class FsspecStore(Store):
         except FileExistsError as error:
             raise WriteConflictError(f"{key!r} exists already", key=key) from error
         except Exception as error:
-            raise store_error(error, key, "write") from error
+            raise store_error(error, key, "write", self) from error
         return None
 
     async def erase(self, key: str) -> None:
@@ -221,7 +227,7 @@ class FsspecStore(Store):
         except _MISSING:
             pass
         except Exception as error:
-            raise store_error(error, key, "erase") from error
+            raise store_error(error, key, "erase", self) from error
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         keys = list(keys)
@@ -240,7 +246,7 @@ class FsspecStore(Store):
                 "call_s3", "delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True}
             )
         except Exception as error:
-            raise store_error(error, keys[0], "erase") from error
+            raise store_error(error, keys[0], "erase", self) from error
         for failed in answer.get("Errors", ()):
             raise StoreError(
                 f"could not erase {failed.get('Key')!r}: {failed.get('Message')}", key=str(failed.get("Key"))
@@ -281,7 +287,7 @@ class FsspecStore(Store):
         except _MISSING:
             return []
         except Exception as error:
-            raise store_error(error, prefix, "list") from error
+            raise store_error(error, prefix, "list", self) from error
 
 
 async def _coroutine(call: Callable[[], Awaitable[Any]]) -> Any:

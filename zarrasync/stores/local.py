@@ -65,6 +65,18 @@ class LocalStore(Store):
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"
 
+    def describe(self, path: str) -> str:
+        place = self.root / path
+        if str(self.root).rpartition("/")[2].startswith("~") or "/~" in str(self.root):
+            return f"'~' is not expanded: {os.path.expanduser('~')!r} is this user's home directory"
+        if place.is_file():
+            return f"{str(place)!r} is a file"
+        if not place.exists():
+            return f"there is no directory {str(place)!r}"
+        names = sorted(entry.name for entry in itertools.islice(os.scandir(place), 100))
+        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        return f"{str(place)!r} is a directory that holds {shown or 'nothing'}"
+
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
@@ -91,7 +103,7 @@ class LocalStore(Store):
         except OSError as error:
             if isinstance(error, PermissionError) and os.path.isdir(self._base + key):
                 return -1  # Windows does not open directories
-            raise store_error(error, key, "read") from error
+            raise store_error(error, key, "read", self) from error
 
     def _read(self, handle: int, request: Request, versions: bool) -> Value | None:
         try:
@@ -112,7 +124,7 @@ class LocalStore(Store):
         except IsADirectoryError:
             return None
         except OSError as error:
-            raise store_error(error, request.key, "read") from error
+            raise store_error(error, request.key, "read", self) from error
 
     # -------------------------------------------------------------- writing
 
@@ -143,7 +155,7 @@ class LocalStore(Store):
         except WriteConflictError:
             raise
         except OSError as error:
-            raise store_error(error, key, "write") from error
+            raise store_error(error, key, "write", self) from error
 
     def _publish(self, temporary: str, path: str, key: str, if_version: object) -> None:
         if if_version is None:
@@ -176,7 +188,7 @@ class LocalStore(Store):
             pass
         except OSError as error:
             if not self._is_directory(key):
-                raise store_error(error, key, "erase") from error
+                raise store_error(error, key, "erase", self) from error
 
     def _is_directory(self, key: str) -> bool:
         return os.path.isdir(self._base + key)
@@ -196,7 +208,7 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            raise store_error(error, prefix, "erase") from error
+            raise store_error(error, prefix, "erase", self) from error
 
     # -------------------------------------------------------------- listing
 
@@ -230,7 +242,7 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
-            raise store_error(error, prefix, "list") from error
+            raise store_error(error, prefix, "list", self) from error
 
 
 def _process_token() -> str:

@@ -37,6 +37,9 @@ class MemoryStore(Store):
     def __repr__(self) -> str:
         return f"MemoryStore({len(self.values)} values)"
 
+    def describe(self, path: str) -> str:
+        return "" if self.values else "the store is empty"
+
     def __getstate__(self) -> Mapping[str, Any]:
         return {"values": dict(self.values)}
 

@@ -62,6 +62,9 @@ class WrapperStore(Store):
     def limiter(self, capacity: int = 0) -> Any:
         return self.inner.limiter(capacity)
 
+    def describe(self, path: str) -> str:
+        return self.inner.describe(path)
+
     async def close(self) -> None:
         await self.inner.close()
 
@@ -113,6 +116,9 @@ class PrefixStore(WrapperStore):
 
     def location(self, key: str) -> Hashable:
         return self.inner.location(self.prefix + key)
+
+    def describe(self, path: str) -> str:
+        return self.inner.describe(self.prefix + path)
 
 
 class ReadOnlyStore(WrapperStore):

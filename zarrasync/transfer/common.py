@@ -13,7 +13,7 @@ import numpy as np
 from zarrasync._runtime import budget
 from zarrasync.codecs.base import Array
 from zarrasync.config import Config
-from zarrasync.errors import MetadataError
+from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing import Part, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
@@ -34,12 +34,14 @@ class Chunks:
         metadata: The array's metadata.
         config: The settings it was opened with.
         prefix: What stands before a chunk's key in the store that the user gave; for messages.
+        origin: That store; for messages.
     """
 
     store: Store
     metadata: ArrayMetadata
     config: Config
     prefix: str = ""
+    origin: Store | None = None
 
     @asynccontextmanager
     async def taken(self, nbytes: int) -> AsyncIterator[None]:
@@ -80,6 +82,10 @@ class Chunks:
     def full_key(self, key: str) -> str:
         """A key as the user's store has it."""
         return self.prefix + key
+
+    def locate(self, error: CodecError, key: str) -> CodecError:
+        """An error with the chunk it is about."""
+        return error.at(self.full_key(key), repr(self.origin or self.store))
 
 
 def batches(parts: Sequence[T], nbytes: int, settings: Config, threads: int) -> list[Sequence[T]]:

@@ -353,7 +353,7 @@ class _Reading:
         except StopIteration as stop:
             pieces = stop.value
         except CodecError as error:
-            raise error.at(self.chunks.full_key(key)) from error
+            raise self.chunks.locate(error, key) from error
         for piece in pieces or ():
             if size is not None and piece.start + piece.length > size:
                 raise self._cut_short(key, piece)
@@ -393,7 +393,7 @@ class _Reading:
         except StopIteration as stop:
             pieces: list[Piece] | None = stop.value
         except CodecError as error:
-            raise error.at(self.chunks.full_key(key)) from error
+            raise self.chunks.locate(error, key) from error
         if pieces is None or view is None:
             self.fill(part.region, self.out, key)
             self._report(part.region)
@@ -453,7 +453,7 @@ class _Reading:
         try:
             chain.decode_into(data, target)
         except CodecError as error:
-            raise error.at(self.chunks.full_key(key)) from error
+            raise self.chunks.locate(error, key) from error
 
     def workspace(self, chain: BoundChain) -> AbstractContextManager[Workspace]:
         """Memory to decode chunks into that do not lie contiguously in the output."""
@@ -471,7 +471,7 @@ class _Reading:
         try:
             box = chain.decode(data, workspace)
         except CodecError as error:
-            raise error.at(self.chunks.full_key(key)) from error
+            raise self.chunks.locate(error, key) from error
         region.read(box if self.fields is None else box[self.fields], out)
 
     def fill(self, region: Region, out: Array, key: str | None) -> None:

@@ -44,7 +44,8 @@ async def write(
     Args:
         chunks: The array's chunks.
         transform: The selection.
-        values: What to write; broadcast to the selection's shape and cast to the array's data type.
+        values: What to write; broadcast to the selection's shape and cast to the array's data type. Masked
+            elements become the fill value.
         fields: Structured fields to write alone.
         progress: Called as bytes are done.
 
@@ -53,8 +54,8 @@ async def write(
         CodecError: If values can not be encoded, or a chunk that is changed in part does not decode.
         StoreError: If a value could not be read or stored.
     """
-    dtype = dtype_of(chunks, fields)
-    buffer = transform.layout.to_buffer(_broadcast(values, transform.shape, dtype)) if transform.size else None
+    dtype, fill = dtype_of(chunks, fields), chunks.metadata.spec.fill_value
+    buffer = transform.layout.to_buffer(_broadcast(values, transform.shape, dtype, fill)) if transform.size else None
     if buffer is None:
         return
     operation = _Writing(chunks, buffer, fields, progress)
@@ -65,18 +66,18 @@ async def write(
         await operation.on_loop(parts)
 
 
-def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any) -> Array:
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.filled(fill)
     if dtype.kind == "O" and not isinstance(values, np.ndarray):
         given = np.empty((), object) if isinstance(values, bytes) else np.array(values, object)
         if isinstance(values, bytes):
             given[()] = values
     else:
         try:
-            given = np.asarray(values, dtype if dtype.kind == "T" or not hasattr(values, "dtype") else None)
+            given = np.asarray(values, _wanted(values, dtype))
         except (ValueError, TypeError, OverflowError) as error:
-            raise ShapeError(
-                f"values of type {type(values).__name__} do not make an array of {dtype}: {error}"
-            ) from error
+            raise CodecError(f"{_shown(values)} can not be stored as {dtype}: {error}", direction="encode") from error
     while given.ndim > len(shape) and given.shape[0] == 1:
         given = given[0]  # NumPy's assignment drops leading axes of size 1, too
     try:
@@ -85,6 +86,23 @@ def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[An
         raise ShapeError(
             f"values of shape {given.shape} do not fit a selection of shape {shape}", found=given.shape, wanted=shape
         ) from None
+
+
+def _wanted(values: Any, dtype: np.dtype[Any]) -> npt.DTypeLike | None:
+    """The dtype to make an array of values with; text is never made of what is none."""
+    kind = getattr(getattr(values, "dtype", None), "kind", None)
+    if dtype.kind != "T":
+        return dtype if kind is None else None
+    if kind in (None, "O"):
+        return np.dtypes.StringDType(coerce=False)
+    if kind not in "TU":
+        raise TypeError("it is not text; values.astype(str) makes text of it")
+    return dtype
+
+
+def _shown(values: Any) -> str:
+    text = repr(values)
+    return text if len(text) < 60 else f"{text[:50]}… ({type(values).__name__})"
 
 
 class _Writing:
@@ -152,7 +170,7 @@ class _Writing:
                     elif old is not None:
                         await self.store.erase(key)
         except CodecError as error:
-            raise error.at(self.chunks.full_key(key)) from error
+            raise self.chunks.locate(error, key) from error
         if self.progress is not None:
             self.progress(part.region.size * self.values.itemsize)
 

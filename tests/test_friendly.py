@@ -1,0 +1,222 @@
+"""What a newcomer does wrong, or expects to work: each gets a remedy, or works."""
+
+import asyncio
+import copy
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from zarrasync import sync
+from zarrasync.errors import CodecError, MetadataError, NodeNotFoundError, NodeTypeError, ShapeError, StoreError
+
+# ------------------------------------------------------------------ attributes
+
+
+async def test_attributes_of_asynchronous_nodes_are_to_look_at(api):
+    a = await api(api.create_array({}, shape=3, attributes={"x": {"y": [1, 2]}}))
+    held = a.attrs if api.name == "async" else a.attrs["x"]
+    for change in (
+        lambda: held.__setitem__("z", 1),
+        lambda: held.update(z=1),
+        lambda: held.pop("x"),
+        lambda: a.attrs["x"].__setitem__("y", 1),
+        lambda: a.attrs["x"]["y"].append(3),
+        lambda: a.attrs["x"]["y"].sort(),
+    ):
+        with pytest.raises(TypeError, match="await node.update_attributes"):
+            change()
+    assert a.attrs["x"] == {"y": [1, 2]}
+    assert json.dumps(a.attrs["x"]) == '{"y": [1, 2]}'
+    for plain in (pickle.loads(pickle.dumps(a.attrs["x"])), copy.deepcopy(a.attrs["x"])):
+        plain["y"].append(3)
+        assert plain == {"y": [1, 2, 3]}
+
+
+async def test_attributes_are_what_will_be_read_back(api):
+    store: dict = {}
+    a = await api(api.create_array(store, shape=3, attributes={"n": np.float32(0.5), "t": (1, 2)}))
+    await api(a.update_attributes({"v": np.arange(3), 5: np.nan}))
+    wanted = {"n": 0.5, "t": [1, 2], "v": [0, 1, 2], "5": "NaN"}
+    assert dict(a.attrs) == wanted
+    assert dict((await api(api.open_array(store))).attrs) == wanted
+
+
+# ------------------------------------------------------------------ forgotten awaits
+
+
+def test_protocols_that_can_not_await_say_so():
+    async def main():
+        group = await za.create_group({})
+        a = await group.create_array("a", data=np.arange(6).reshape(2, 3))
+        for attempt, remedy in (
+            (lambda: "a" in group, r"await group.contains\('a'\)"),
+            (lambda: list(group), "async for name in group"),
+            (lambda: list(a), "async for region, block"),
+            (lambda: list(a[0]), "async for region, block"),
+            (lambda: np.asarray(a), r"await array\[...\]"),
+            (lambda: np.asarray(a[0]), r"await array\[...\]"),
+            (lambda: a.__setitem__(0, 1), r"\.write\(values\)"),
+            (lambda: a[0].__setitem__(0, 1), r"\.write\(values\)"),
+            (lambda: a.oindex.__setitem__(0, 1), r"\.write\(values\)"),
+            (lambda: group["a"][0], r"\(await group\['a'\]\)"),
+        ):
+            with pytest.raises(TypeError, match=remedy):
+                attempt()
+        with pytest.raises(AttributeError, match=r"\(await group\['a'\]\)\.shape"):
+            _ = group["a"].shape
+
+    asyncio.run(main())
+
+
+# ------------------------------------------------------------------ what may be expected to work
+
+
+async def test_assigning_to_a_group_stores_an_array(api):
+    group = await api(api.create_group({}))
+    await api(group.setitem("a", np.arange(3)))
+    await api(group.setitem("a", np.ones((2, 2), "f4")))
+    assert (await api((await api(group.getitem("a")))[...])).tolist() == [[1, 1], [1, 1]]
+    facade = sync.create_group({})
+    facade["b"] = [1, 2]
+    assert facade["b"][...].tolist() == [1, 2]
+    assert facade._ipython_key_completions_() == ["b"]
+
+
+async def test_codecs_of_zarr_python_are_taken(api):
+    codecs = pytest.importorskip("zarr.codecs")
+    a = await api(
+        api.create_array(
+            {},
+            data=np.arange(100),
+            chunks=50,
+            filters=codecs.TransposeCodec(order=(0,)),
+            serializer=codecs.BytesCodec(endian="big"),
+            compressors=[codecs.BloscCodec(cname="zstd"), codecs.Crc32cCodec()],
+        )
+    )
+    assert [codec.name for codec in (*a.filters, a.serializer, *a.compressors)] == [
+        "transpose",
+        "bytes",
+        "blosc",
+        "crc32c",
+    ]
+    assert (await api(a[...])).tolist() == list(range(100))
+
+
+async def test_codecs_of_inner_chunks_are_shown(api):
+    a = await api(api.create_array({}, shape=8, chunks=2, shards=4, compressors="gzip"))
+    assert ([c.name for c in a.filters], a.serializer.name, [c.name for c in a.compressors]) == ([], "bytes", ["gzip"])
+    assert not a.read_only
+    assert (await api(api.open_array(a.store))).read_only
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_byte_order_is_kept(api, zarr_format):
+    store: dict = {}
+    values = np.arange(4, dtype=">i4")
+    a = await api(api.create_array(store, data=values, zarr_format=zarr_format, compressors=None))
+    assert a.dtype == np.dtype("i4")
+    stored = next(data for key, data in store.items() if not key.rpartition("/")[2].startswith((".z", "zarr.")))
+    assert bytes(stored) == values.tobytes()
+    assert (await api((await api(api.open_array(store)))[...])).tolist() == [0, 1, 2, 3]
+
+
+async def test_masked_elements_become_the_fill_value(api):
+    a = await api(api.create_array({}, shape=4, dtype="i4", fill_value=-9))
+    await api.write(a, ..., np.ma.masked_array([1, 2, 3, 4], mask=[0, 1, 0, 1]))
+    assert (await api(a[...])).tolist() == [1, -9, 3, -9]
+
+
+async def test_text_is_never_made_of_other_things(api):
+    a = await api(api.create_array({}, shape=2, dtype=str))
+    for wrong in ([None, "a"], 5, np.array([1, 2])):
+        with pytest.raises(CodecError, match="can not be stored as StringDType"):
+            await api.write(a, ..., wrong)
+    await api.write(a, ..., np.array(["x", "yz"]))
+    await api.write(a, 0, "é")
+    assert (await api(a[...])).tolist() == ["é", "yz"]
+
+
+async def test_load_finds_nested_arrays(api):
+    store: dict = {}
+    await api(api.create_hierarchy(store, {"a": {"data": [1]}, "g/h/b": {"data": [2, 3]}}))
+    found = await api(api.load(store))
+    assert {name: values.tolist() for name, values in found.items()} == {"a": [1], "g/h/b": [2, 3]}
+
+
+async def test_tree_shows_itself(api):
+    group = await api(api.create_group({}))
+    await api(group.create_array("a", shape=3, dtype="i4"))
+    assert repr(await api(group.tree())) == "/\n└── a (3,) int32"
+
+
+# ------------------------------------------------------------------ messages
+
+
+async def test_an_array_that_is_there_must_be_the_one_described(api):
+    store: dict = {}
+    options = {"shape": (0, 4), "dtype": "i4", "chunks": (2, 2), "mode": "a"}
+    a = await api(api.open_array(store, **options))
+    await api(a.append(np.ones((3, 4), "i4")))
+    assert (await api(api.open_array(store, **options))).shape == (3, 4)
+    with pytest.raises(ShapeError, match=r"/ is there with shape \(3, 4\), not \(5,\)"):
+        await api(api.open_array(store, shape=5))
+    with pytest.raises(ShapeError, match=r"/ is there with chunks \(2, 2\), not \(4, 4\)"):
+        await api(api.open_array(store, mode="a", chunks=4))
+    with pytest.raises(ShapeError, match=r"/ is there with shards None, not \(4, 4\)"):
+        await api(api.open_array(store, mode="a", shards=4))
+    with pytest.raises(NodeTypeError, match="/ is there with data type int32, not float64"):
+        await api(api.open_array(store, mode="r+", dtype="f8"))
+
+
+async def test_absence_is_explained(api, tmp_path):
+    root = tmp_path / "x"
+    await api(api.create_array(root, path="g/a", shape=3, zarr_format=2))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "data.csv").write_text("")
+    for arguments, reason in (
+        ({"store": root, "path": "g/a", "zarr_format": 3}, "there is a node of Zarr format 2"),
+        ({"store": root, "path": "g/a/b"}, "/g/a is an array, which has no members"),
+        ({"store": root, "path": "g/b"}, "/g is a group"),
+        ({"store": tmp_path / "nowhere"}, "there is no directory"),
+        ({"store": tmp_path / "file"}, "file' is a file"),
+        ({"store": tmp_path / "other"}, "is a directory that holds data.csv"),
+        ({"store": None}, "the store is empty"),
+        ({"store": "~/x.zarr"}, "'~' is not expanded"),
+    ):
+        for function in (api.open, api.open_array, api.open_group):
+            with pytest.raises(NodeNotFoundError, match=re.escape(reason)):
+                await api(function(**arguments))
+
+
+async def test_codec_names_are_guessed(api):
+    for name, meant in (("lz4", "numcodecs has one: 'numcodecs.lz4'"), ("gzp", "did you mean 'gzip'?")):
+        with pytest.raises(MetadataError, match=re.escape(meant)):
+            await api(api.create_array({}, shape=3, compressors=name))
+
+
+def test_errors_of_stores_name_the_store(tmp_path):
+    a = sync.create_array(tmp_path / "x", data=np.arange(3))
+    chunk = tmp_path / "x" / "c" / "0"
+    chunk.unlink()
+    chunk.mkdir()
+    with pytest.raises(StoreError, match=r"could not write 'c/0' in .*LocalStore\('.*x'\): IsADirectoryError"):
+        a[0] = 1
+
+
+def test_missing_packages_are_named(monkeypatch):
+    import fsspec.core
+
+    def url_to_fs(url, **options):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    with pytest.raises(
+        ImportError, match=re.escape("s3:// URLs need a package that is not installed: pip install 'zarrasync[s3]'")
+    ):
+        sync.open("s3://bucket/x")

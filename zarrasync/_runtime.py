@@ -14,8 +14,9 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,7 @@ __all__ = [
     "Cancel",
     "Gate",
     "KeyLock",
+    "KeyLocks",
     "PerLoop",
     "budget",
     "cancel_flag",
@@ -354,6 +356,41 @@ class KeyLock:
             if waiter.wake():
                 return
         del _keys[self._identity]
+
+
+class KeyLocks:
+    """Locks on several values of one store. An async context manager.
+
+    They are taken in one step if all are free, and otherwise one after the other in the order given,
+    which must be the same for all who ask for several, so that nobody waits in a circle.
+    """
+
+    __slots__ = ("_held", "_identities")
+
+    def __init__(self, identities: Sequence[Hashable]) -> None:
+        self._identities = identities
+        self._held: AsyncExitStack | None = None
+
+    async def __aenter__(self) -> None:
+        me = None if driven() else asyncio.get_running_loop()
+        with _keys_lock:
+            if _keys.keys().isdisjoint(self._identities):
+                _keys.update({identity: _Held(me) for identity in self._identities})
+                return
+        async with AsyncExitStack() as stack:
+            for identity in self._identities:
+                await stack.enter_async_context(KeyLock(identity))
+            self._held = stack.pop_all()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._held is not None:
+            await self._held.aclose()
+            return
+        with _keys_lock:
+            for identity in self._identities:
+                KeyLock(identity)._pass_on()
 
 
 class _Held:

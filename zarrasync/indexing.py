@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from zarrasync.grids import Axis, Grid
 
-__all__ = ["AxisMap", "Const", "Gather", "Layout", "Region", "Stride", "Transform", "compose", "identity"]
+__all__ = ["AxisMap", "Const", "Gather", "Layout", "Part", "Region", "Stride", "Transform", "compose", "identity"]
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Selector: TypeAlias = slice | IntArray
@@ -260,16 +260,24 @@ class Region(NamedTuple):
     place: tuple[Selector, ...]
     plain: bool = False
 
-    def split(self, grid: Grid) -> Iterator[Part]:
-        """Cut the region along a grid, chunk by chunk in C order of the axes that are not grouped."""
+    def split(self, grid: Grid, run: int = 1) -> Iterator[Part]:
+        """Cut the region along a grid, in C order of the axes that are not grouped.
+
+        Args:
+            grid: The grid.
+            run: How many chunks that follow each other and are touched alike may make one part.
+        """
         rest = [axis for axis in range(len(self.box)) if axis not in self.group]
         places = self.place[1:] if self.group else self.place
         cuts = [_split_axis(self.box[axis], place, grid.axes[axis]) for axis, place in zip(rest, places, strict=True)]
         if not self.group:
             plain = all(isinstance(s, slice) for s in (*self.box, *self.place))
+            axis = max(range(len(cuts)), key=lambda axis: (len(cuts[axis]), axis), default=0)
+            if run > 1 and cuts:
+                cuts[axis] = _join(cuts[axis], run)
             for parts in product(*cuts):
-                chunks, boxes, spots, full = zip(*parts, strict=True) if parts else ((), (), (), ())
-                yield Part(chunks, Region((), boxes, spots, plain), False not in full)
+                chunks, boxes, spots, full, counts = zip(*parts, strict=True) if parts else ((), (), (), (), (1,))
+                yield Part(chunks, Region((), boxes, spots, plain), False not in full, axis, counts[axis])
             return
         for ids, arrays, points in _split_points(self, grid):
             for parts in product(*cuts):
@@ -312,6 +320,13 @@ class Region(NamedTuple):
         order = [*self.group, *rest]
         return _mesh([self.box[axis] for axis in order], len(self.group), [box.shape[axis] for axis in order])
 
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """Whether it is all of a box, in order."""
+        return all(
+            isinstance(s, slice) and s.start == 0 and s.step == 1 and s.stop == n
+            for s, n in zip(self.box, shape, strict=True)
+        )
+
     def bounds(self) -> tuple[tuple[int, int], ...]:
         """The lowest and the highest index touched along each axis of the box."""
         found = []
@@ -353,12 +368,77 @@ class Region(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One chunk's share of a region."""
+    """A chunk's share of a region; or a run: chunks in a row that are touched alike.
+
+    Attributes:
+        coords: The chunk, or the first of them.
+        region: Its elements and their places; those of the others follow along the axis.
+        full: Whether every element of a chunk that lies inside the array is touched, in order.
+        axis: The axis along which the chunks of a run follow each other.
+        count: The number of chunks.
+    """
 
     coords: tuple[int, ...]
     region: Region
     full: bool
-    """Whether every element of the chunk that lies inside the array is touched, in order."""
+    axis: int = 0
+    count: int = 1  # type: ignore[assignment]  # hides the tuple's, which nobody wants
+
+    @property
+    def size(self) -> int:
+        """The number of elements it places."""
+        return self.count * self.region.size
+
+    def section(self, start: int, stop: int) -> Part:
+        """The part of some of a run's chunks."""
+        if self.count == stop - start:
+            return self
+        axis, place = self.axis, self.region.place[self.axis]
+        assert isinstance(place, slice)
+        length = place.stop - place.start
+        moved = slice(place.start + start * length, place.stop + start * length, 1)
+        coords = (*self.coords[:axis], self.coords[axis] + start, *self.coords[axis + 1 :])
+        places = (*self.region.place[:axis], moved, *self.region.place[axis + 1 :])
+        return Part(coords, self.region._replace(place=places), self.full, axis, stop - start)
+
+    def singles(self) -> Iterator[Part]:
+        """The chunks one by one."""
+        return iter((self,)) if self.count == 1 else (self.section(i, i + 1) for i in range(self.count))
+
+    def stacked(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The places of all chunks as one view, with an axis in front that counts the chunks."""
+        axis, place = self.axis, self.region.place
+        if self.count == 1:
+            return out[(*place, ...)][np.newaxis]  # the ellipsis keeps a view where there are no axes
+        first = place[axis]
+        assert isinstance(first, slice)
+        length = first.stop - first.start
+        view = out[(*place[:axis], slice(first.start, first.start + self.count * length), *place[axis + 1 :])]
+        shape = view.shape
+        # To split an axis never takes a copy.
+        view = view.reshape(*shape[:axis], self.count, length, *shape[axis + 1 :])
+        return view.transpose(axis, *range(axis), *range(axis + 1, len(shape) + 1))
+
+    def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Place elements of the chunks, which lie in one array, one after the other along its first axis."""
+        if self.region.plain:
+            self.stacked(out)[...] = boxes[(slice(None), *self.region.box)]
+        else:
+            self.region.read(boxes[0], out)
+
+    def write(self, boxes: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+        """The way back."""
+        if self.region.plain:
+            boxes[(slice(None), *self.region.box)] = self.stacked(values)
+        else:
+            self.region.write(boxes[0], values)
+
+    def fill(self, out: npt.NDArray[Any], value: Any) -> None:
+        """Place one value everywhere the chunks go."""
+        if self.region.plain:
+            self.stacked(out)[...] = value
+        else:
+            self.region.fill(out, value)
 
 
 class _Cut(NamedTuple):
@@ -366,6 +446,7 @@ class _Cut(NamedTuple):
     box: Selector
     place: Selector
     full: bool
+    count: int = 1  # type: ignore[assignment]  # as in Part
 
 
 def _count(selector: Selector) -> int:
@@ -400,6 +481,27 @@ def _split_slice(selector: slice, place: Selector, axis: Axis) -> list[_Cut]:
         if done < count:
             chunk = axis.find(start + done * step) if step > size else chunk + 1
     return cuts
+
+
+def _join(cuts: list[_Cut], most: int) -> list[_Cut]:
+    """Cuts of chunks that follow each other and are alike, as one."""
+    joined: list[_Cut] = []
+    for cut in cuts:
+        if joined and joined[-1].count < most and _follows(cut, joined[-1]):
+            joined[-1] = joined[-1]._replace(count=joined[-1].count + 1)
+        else:
+            joined.append(cut)
+    return joined
+
+
+def _follows(cut: _Cut, run: _Cut) -> bool:
+    here, first = cut.place, run.place
+    if not (isinstance(here, slice) and isinstance(first, slice) and isinstance(cut.box, slice)):
+        return False
+    alike = cut.full is run.full and isinstance(run.box, slice) and cut.box == run.box and here.step == first.step == 1
+    length = first.stop - first.start if alike else 0
+    moved = run.count * length
+    return alike and cut.chunk == run.chunk + run.count and here == slice(first.start + moved, first.stop + moved, 1)
 
 
 def _part_of(place: Selector, start: int, count: int) -> Selector:

@@ -90,6 +90,15 @@ class ChunkKeyEncoding:
         """The key of one chunk."""
         return self._head(len(coords)) + self.separator.join(map(str, coords))
 
+    def encode_run(self, coords: tuple[int, ...], axis: int, count: int) -> list[str]:
+        """The keys of chunks that follow each other along an axis, from the first one's coordinates."""
+        if count == 1:
+            return [self.encode(coords)]
+        names, sep = list(map(str, coords)), self.separator
+        before = self._head(len(coords)) + "".join([name + sep for name in names[:axis]])
+        after = "".join([sep + name for name in names[axis + 1 :]])
+        return [f"{before}{number}{after}" for number in range(coords[axis], coords[axis] + count)]
+
     def decode(self, key: str, ndim: int) -> tuple[int, ...] | None:
         """The coordinates that a key is made of, or ``None`` if it is no chunk's key."""
         head = self._head(ndim)

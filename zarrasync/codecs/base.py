@@ -8,7 +8,7 @@ codec knows of stores or of asyncio.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from zarrasync.dtypes import DataType
 from zarrasync.errors import CodecError
-from zarrasync.indexing import Region
+from zarrasync.indexing import Part, Region
 
 if TYPE_CHECKING:
     from zarrasync.codecs.chain import BoundChain
@@ -157,15 +157,17 @@ class Piece(NamedTuple):
         start: The first byte inside the value.
         length: The number of bytes; negative where the piece is absent and reads as fill.
         chain: What decodes it.
-        region: Its elements and their places.
+        part: Its elements and their places; a run for several chunks that lie one after the other.
         out: The output they are placed in.
+        entries: Start (from that of the piece) and length per chunk of a run.
     """
 
     start: int
     length: int
     chain: BoundChain
-    region: Region
+    part: Part
     out: Array
+    entries: Sequence[tuple[int, int]] = ()
 
 
 Locator: TypeAlias = Generator[list[Range], list[Buffer | None], list[Piece] | None]

@@ -22,7 +22,7 @@ from zarrasync.codecs.base import (
 )
 from zarrasync.codecs.chain import CodecChain, as_bytes_view
 from zarrasync.errors import MetadataError
-from zarrasync.indexing import Region
+from zarrasync.indexing import Part, Region
 
 __all__ = ["BytesCodec", "TransposeCodec"]
 
@@ -125,7 +125,8 @@ class _BoundBytes:
             stride *= shape[axis]
         part = (*(1 for _ in shape[:lead]), last - first + 1, *shape[lead + 1 :])
         chain = CodecChain((), self._codec, ()).bind(self._spec.replace(shape=part))
-        return _found(Piece(start, length, chain, region.shift(origin), out))
+        moved = region.shift(origin)
+        return _found(Piece(start, length, chain, Part(tuple(origin), moved, moved.covers(part)), out))
 
     def merge(self, data: Buffer, region: Region, values: Array) -> Buffer:
         chunk = np.array(self.decode(data))

@@ -26,6 +26,10 @@ from zarrasync.indexing import Region
 __all__ = ["BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
 
 
+_RUN = 256 << 10
+"""Bytes of decoded chunks that lie in one piece of memory: what fits into a core's cache beside the rest."""
+
+
 @dataclass(frozen=True, slots=True)
 class CodecChain:
     """Codecs in the order of encoding: array -> array ones, one array -> bytes, bytes -> bytes ones."""
@@ -92,14 +96,18 @@ class BoundChain:
             the elements in C order.
         direct: Whether that memory is the chunk as it is in memory, so that one may decode into the output.
         is_raw: Whether the stored bytes are just the elements.
+        run: How many chunks to decode into one piece of memory and place in one step; 1 where decoded memory
+            is not just the elements.
         encoded_size: Bytes of an encoded chunk, where all have the same.
         read_hint: A size that holds most encoded chunks.
     """
 
     __slots__ = (
         "_fill_bits",
+        "_inner_shape",
         "_limit",
         "_maker",
+        "_order",
         "_steps",
         "_unwrap",
         "_wrap",
@@ -108,6 +116,7 @@ class BoundChain:
         "is_raw",
         "raw_size",
         "read_hint",
+        "run",
         "spec",
         "stored_dtype",
     )
@@ -135,6 +144,12 @@ class BoundChain:
         self.direct = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
         self.is_raw = self.stored_dtype is not None and not self._wrap
         self._fill_bits = _bits(self.spec.scalar)
+        self._inner_shape = spec.shape
+        order: list[int] | None = list(range(len(spec.shape)))
+        for codec, _ in reversed(steps):
+            order = _undo(order, codec.permutation)
+        self._order = None if order is None or self.stored_dtype is None or not self.raw_size else order
+        self.run = 1 if self._order is None or not self.raw_size else max(1, min(256, _RUN // self.raw_size))
 
     @property
     def nbytes(self) -> int:
@@ -142,9 +157,10 @@ class BoundChain:
         known = self.spec.nbytes
         return known if known is not None else 16 * math.prod(self.spec.shape)
 
-    def check_size(self, size: int) -> bool:
-        """Whether an encoded chunk may have so many bytes."""
-        return size == self.encoded_size if self.encoded_size is not None else 0 <= size <= 2 * self._limit
+    @property
+    def size_bounds(self) -> tuple[int, int]:
+        """How few and how many bytes an encoded chunk may have."""
+        return (0, 2 * self._limit) if self.encoded_size is None else (self.encoded_size, self.encoded_size)
 
     @property
     def can_locate(self) -> bool:
@@ -174,17 +190,29 @@ class BoundChain:
             array = step.decode(array, spec)
         return array
 
-    def decode_into(self, data: Buffer, target: Array) -> None:
-        """Decode a chunk of a ``direct`` chain into a contiguous array of the chunk's shape.
+    def unwrap(self, data: Buffer, row: npt.NDArray[np.uint8]) -> None:
+        """Undo the bytes -> bytes codecs, into memory of ``raw_size`` bytes.
 
         Raises:
             CodecError: If the bytes are damaged.
         """
-        raw = as_bytes_view(target)
         for position, (codec, size) in enumerate(self._unwrap, 1 - len(self._unwrap)):
-            data = codec.decode(data, size, self._limit, raw if position == 0 else None)
-        if data is not raw:
-            target[...] = self._maker.decode(data)
+            data = codec.decode(data, size, self._limit, row if position == 0 else None)
+        if data is not row:
+            if len(data) != len(row):
+                self._maker.decode(data)  # complains
+            row[:] = np.frombuffer(data, np.uint8)
+
+    def boxes(self, rows: npt.NDArray[np.uint8]) -> Array | None:
+        """Unwrapped chunks, one a row, as one array of ``(number, *shape)`` that shares their memory.
+
+        ``None`` where decoding takes more than a view.
+        """
+        if self._order is None:
+            return None
+        assert self.stored_dtype is not None
+        stack = rows.view(self.stored_dtype).reshape(len(rows), *self._inner_shape)
+        return stack.transpose(0, *(axis + 1 for axis in self._order))
 
     def encode(self, array: Array) -> Buffer | None:
         """Encode a chunk of the full shape; ``None`` if nothing needs storing (an empty shard).
@@ -240,6 +268,13 @@ class BoundChain:
     def _own(self, array: Array) -> Array:
         """The array as one that may be written to, in native order."""
         return np.array(array, dtype=self.spec.dtype.numpy, order="C")
+
+
+def _undo(order: list[int] | None, permutation: tuple[int, ...] | None) -> list[int] | None:
+    """An order of axes with a permutation undone after it."""
+    if order is None or permutation is None:
+        return None
+    return [order[permutation.index(axis)] for axis in range(len(permutation))]
 
 
 def as_bytes_view(array: Array) -> npt.NDArray[np.uint8]:

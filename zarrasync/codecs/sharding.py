@@ -8,11 +8,12 @@ the same one; each level of nesting costs one batch of reads however many shards
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrasync.codecs.base import (
     Array,
@@ -30,12 +31,14 @@ from zarrasync.codecs.compressors import Crc32cCodec
 from zarrasync.dtypes import DataType
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.grids import regular_grid
-from zarrasync.indexing import Region
+from zarrasync.indexing import Part, Region
 
 __all__ = ["BoundSharding", "ShardingCodec"]
 
 _MISSING = 2**64 - 1
 _UINT64 = DataType("uint64", np.dtype("u8"))
+Index: TypeAlias = npt.NDArray[np.int64]
+"""Offset and length per inner chunk in C order, of shape ``(number, 2)``; length -1 where absent."""
 DEFAULT_INDEX = CodecChain.of((BytesCodec("little"), Crc32cCodec()))
 
 
@@ -118,8 +121,7 @@ class BoundSharding:
     def _index_range(self) -> Range:
         return Range(0, self._index_size, suffix=self._codec.index_location == "end")
 
-    def _parse_index(self, data: Buffer) -> list[list[int]]:
-        """Offset and length per inner chunk in C order; length -1 where absent."""
+    def _parse_index(self, data: Buffer) -> Index:
         try:
             table = self._index.decode(data).reshape(-1, 2)
         except CodecError as error:
@@ -128,25 +130,29 @@ class BoundSharding:
         present = table[~missing]
         if len(present) and int(present.max()) >= 1 << 62:
             raise self._codec.fail("its index names bytes that no value can have")
-        for number in np.flatnonzero(~missing):
+        for number in np.flatnonzero(~missing & ~self._possible(table[:, 1])):
             length = int(table[number, 1])
-            if not self.inner.check_size(length):
-                raise self._codec.fail(f"its index gives inner chunk {number} {length} bytes, which it can not have")
+            raise self._codec.fail(f"its index gives inner chunk {number} {length} bytes, which it can not have")
         entries = table.astype(np.int64)
         entries[missing] = (0, -1)
-        return entries.tolist()
+        return entries
 
-    def _split_index(self, data: Buffer) -> tuple[memoryview, list[list[int]]]:
+    def _possible(self, sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which of some sizes an encoded inner chunk may have."""
+        least, most = self.inner.size_bounds
+        return (sizes >= np.uint64(least)) & (sizes <= np.uint64(most))
+
+    def _split_index(self, data: Buffer) -> tuple[memoryview, Index]:
         view = memoryview(data)
         if len(view) < self._index_size:
             raise self._codec.fail(f"the shard has {len(view)} bytes, its index alone needs {self._index_size}")
         at_end = self._codec.index_location == "end"
         index = self._parse_index(view[-self._index_size :] if at_end else view[: self._index_size])
-        for number, (offset, length) in enumerate(index):
-            if offset + length > len(view):
-                raise self._codec.fail(
-                    f"its index puts inner chunk {number} at bytes {offset} to {offset + length} of {len(view)}"
-                )
+        for number in np.flatnonzero(index.sum(axis=1) > len(view)):
+            offset, length = index[number].tolist()
+            raise self._codec.fail(
+                f"its index puts inner chunk {number} at bytes {offset} to {offset + length} of {len(view)}"
+            )
         return view, index
 
     def _number(self, coords: tuple[int, ...]) -> int:
@@ -161,25 +167,49 @@ class BoundSharding:
             return None
         return (yield from self._locate_inner(self._parse_index(data), region, out))
 
-    def _locate_inner(self, index: list[list[int]], region: Region, out: Array) -> Locator:
+    def _locate_inner(self, index: Index, region: Region, out: Array) -> Locator:
         pieces: list[Piece] = []
         searches: list[tuple[int, int, Locator]] = []
-        for part in region.split(self.grid):
-            offset, length = index[self._number(part.coords)]
-            search = None if part.full or length < 0 else self.inner.locate(part.region, out)
-            if search is None:
-                pieces.append(Piece(offset, length, self.inner, part.region, out))
-            else:
-                searches.append((offset, length, search))
+        for run in region.split(self.grid, self.inner.run):
+            if run.full or not self.inner.can_locate:
+                pieces.extend(self._pieces(index, run, out))
+                continue
+            for part in run.singles():
+                offset, length = index[self._number(part.coords)].tolist()
+                search = self.inner.locate(part.region, out) if length >= 0 else None
+                if search is None:
+                    pieces.append(Piece(offset, length, self.inner, part, out))
+                else:
+                    searches.append((offset, length, search))
         pieces.extend((yield from _search_all(searches)) or ())
         return pieces
+
+    def _pieces(self, index: Index, run: Part, out: Array) -> Iterator[Piece]:
+        """A run of inner chunks as pieces whose chunks are all there and lie one right after the other."""
+        first, stride = self._number(run.coords), self._strides[run.axis] if run.count > 1 else 1
+        entries = index[first : first + run.count * stride : stride].tolist()
+        begin, (start, length) = 0, entries[0]
+        end = start + length
+        for number, (offset, size) in enumerate(entries[1:], 1):
+            if offset != end or size < 0 or length < 0:
+                yield self._piece(run, begin, number, entries, out)
+                begin = number
+            end, length = offset + size, size
+        yield self._piece(run, begin, run.count, entries, out)
+
+    def _piece(self, run: Part, begin: int, end: int, entries: list[list[int]], out: Array) -> Piece:
+        part, (start, length) = run.section(begin, end), entries[begin]
+        if end - begin == 1:
+            return Piece(start, length, self.inner, part, out)
+        own = [(offset - start, size) for offset, size in entries[begin:end]]
+        return Piece(start, sum(size for _, size in own), self.inner, part, out, own)
 
     def decode(self, data: Buffer) -> Array:
         view, index = self._split_index(data)
         out = self._spec.new_array()
         whole = tuple(slice(0, n, 1) for n in self._spec.shape)
         for part in Region((), whole, whole).split(self.grid):
-            offset, length = index[self._number(part.coords)]
+            offset, length = index[self._number(part.coords)].tolist()
             if length >= 0:
                 part.region.read(self.inner.decode(view[offset : offset + length]), out)
         return out
@@ -198,7 +228,9 @@ class BoundSharding:
     def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
         """Inner chunks that the region does not touch keep their bytes as they are."""
         view, index = self._split_index(data)
-        kept: list[Buffer | None] = [None if length < 0 else view[offset : offset + length] for offset, length in index]
+        kept: list[Buffer | None] = [
+            None if length < 0 else view[offset : offset + length] for offset, length in index.tolist()
+        ]
         for part in region.split(self.grid):
             number = self._number(part.coords)
             merged, empty = self.inner.merge(None if part.full else kept[number], part.region, values)

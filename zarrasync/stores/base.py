@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from zarrasync import _bridge
-from zarrasync._runtime import Gate, KeyLock, limiter
+from zarrasync._runtime import Gate, KeyLock, KeyLocks, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_key, check_prefix
@@ -45,7 +45,7 @@ class Request(NamedTuple):
     start: int = 0
     length: int | None = None
     suffix: bool = False
-    into: memoryview | None = None
+    into: Buffer | None = None
 
 
 class Value(NamedTuple):
@@ -129,6 +129,28 @@ class Store(ABC):
         Raises:
             StoreError: If a value could not be got for any reason but its absence.
         """
+
+    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+        """Get many whole values: ``fetch`` for an engine that wants nothing but bytes.
+
+        Args:
+            keys: Valid keys.
+            spaces: Per key memory that the store may put the bytes into, if they fit; it need not.
+
+        Raises:
+            StoreError: If a value could not be got for any reason but its absence.
+        """
+        wanted = [Request(k, 0, None, False, s) for k, s in zip(keys, spaces, strict=True)]
+        return [None if value is None else value.data for value in await self.fetch(wanted)]
+
+    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
+        """Store many values, each whole or not at all.
+
+        Raises:
+            StoreError: If one failed; some of the others may be stored then.
+        """
+        for key, value in zip(keys, values, strict=True):
+            await self.put(key, value)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         """Store a value, whole or not at all.
@@ -254,6 +276,10 @@ class Store(ABC):
     def lock(self, key: str) -> KeyLock:
         """The process-wide lock on a value."""
         return KeyLock(self.location(key))
+
+    def locks(self, keys: Iterable[str]) -> KeyLocks:
+        """The process-wide locks on several values."""
+        return KeyLocks([self.location(key) for key in sorted(keys)])
 
     def limiter(self, capacity: int = 0) -> Gate:
         """The gate of requests in flight, shared by all who opened the same data."""

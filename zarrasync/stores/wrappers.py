@@ -93,8 +93,15 @@ class PrefixStore(WrapperStore):
         moved = [Request(prefix + r.key, r.start, r.length, r.suffix, r.into) for r in requests]
         return await self.inner.fetch(moved, versions=versions)
 
+    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+        prefix = self.prefix
+        return await self.inner.fetch_values([prefix + key for key in keys], spaces)
+
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         return await self.inner.put(self.prefix + key, data, if_version=if_version)
+
+    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
+        await self.inner.put_values([self.prefix + key for key in keys], values)
 
     async def erase(self, key: str) -> None:
         await self.inner.erase(self.prefix + key)
@@ -136,6 +143,9 @@ class ReadOnlyStore(WrapperStore):
             f"{key!r} can not be changed: {self.inner!r} was opened for reading (mode='r'); open it with mode='r+'",
             key=key,
         )
+
+    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+        return await self.inner.fetch_values(keys, spaces)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         raise self._refuse(key)

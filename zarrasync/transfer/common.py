@@ -11,14 +11,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from zarrasync._runtime import budget
-from zarrasync.codecs.base import Array
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing import Part, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
 
-__all__ = ["Chunks", "Missing", "batches", "side_by_side", "spread", "whole_target"]
+__all__ = ["Chunks", "Missing", "batches", "side_by_side", "spread"]
 
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
@@ -62,8 +61,16 @@ class Chunks:
         """The key of a stored value, relative to the store."""
         return self.metadata.keys.encode(coords)
 
-    def parts(self, transform: Transform) -> list[Part]:
+    def keys(self, part: Part) -> list[str]:
+        """The keys of a part's stored values."""
+        return self.metadata.keys.encode_run(part.coords, part.axis, part.count)
+
+    def parts(self, transform: Transform, *, runs: bool = False) -> list[Part]:
         """The shares of all stored values that a selection touches.
+
+        Args:
+            transform: The selection.
+            runs: Whether values that follow each other may make one part, where that pays.
 
         Raises:
             MetadataError: If a chunk is larger than the settings allow.
@@ -73,7 +80,7 @@ class Chunks:
             raise MetadataError(
                 f"{self.prefix or 'the array'}: a chunk decodes to {nbytes:,} bytes, config.max_chunk_bytes is {limit:,}"
             )
-        return list(transform.layout.region().split(self.metadata.grid))
+        return list(transform.layout.region().split(self.metadata.grid, self.metadata.chain.run if runs else 1))
 
     def threads(self, nbytes: int) -> int:
         """Threads that pay for chunks of a size: handing tiny ones over costs more than they take."""
@@ -88,11 +95,19 @@ class Chunks:
         return error.at(self.full_key(key), repr(self.origin or self.store))
 
 
-def batches(parts: Sequence[T], nbytes: int, settings: Config, threads: int) -> list[Sequence[T]]:
-    """Cut parts of a size into batches that make a job, enough of them for all threads."""
+def batches(parts: Sequence[Part], nbytes: int, settings: Config, threads: int) -> list[list[Part]]:
+    """Put parts whose chunks have a size into batches that make a job, enough of them for all threads."""
     most = max(1, min(256, settings.batch_bytes // max(nbytes, 1)))
-    count = max(1, min(most, -(-len(parts) // threads)))
-    return spread([parts[start : start + count] for start in range(0, len(parts), count)], threads)
+    most = max(1, min(most, -(-sum(part.count for part in parts) // threads)))
+    made: list[list[Part]] = []
+    room = 0
+    for part in parts:
+        if room < part.count:
+            made.append([])
+            room = most
+        made[-1].append(part)
+        room -= part.count
+    return spread(made, threads)
 
 
 def spread(items: Sequence[T], threads: int) -> list[T]:
@@ -103,14 +118,6 @@ def spread(items: Sequence[T], threads: int) -> list[T]:
     """
     stride = -(-len(items) // threads)
     return [item for first in range(stride) for item in items[first::stride]]
-
-
-def whole_target(part: Part, out: Array, shape: tuple[int, ...]) -> Array | None:
-    """The output of a stored value that is wanted whole, if it lies there contiguously."""
-    if not part.full:
-        return None
-    target = out[(*part.region.place, ...)]
-    return target if target.shape == shape and target.flags.c_contiguous else None
 
 
 def dtype_of(chunks: Chunks, fields: Fields) -> np.dtype[Any]:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker
-from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
-from zarrasync.codecs.chain import BoundChain
-from zarrasync.errors import CodecError, MissingChunkError, SelectionError, ShapeError
-from zarrasync.indexing import Part, Region, Transform
-from zarrasync.stores.base import Request, Value, clip
-from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, spread, whole_target
+from zarrasync.codecs.base import Array, Locator, Piece
+from zarrasync.errors import CodecError, SelectionError, ShapeError
+from zarrasync.indexing import Part, Transform
+from zarrasync.stores.base import Request, Store, Value
+from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, spread
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
+from zarrasync.transfer.placing import LARGE, Placing, Rows
 
 __all__ = ["read"]
-
-_SMALL = 1 << 15
-_LARGE = 128 << 20
-"""No memory larger than this is set aside for values that may be smaller or absent."""
-Workspace: TypeAlias = "npt.NDArray[np.uint8] | None"
 
 
 async def read(
@@ -80,11 +75,10 @@ async def read(
             out[...] = await read(chunks, transform, missing=missing, fields=fields, progress=progress)
             return out
     operation = _Reading(chunks, buffer, missing, fields, progress)
-    parts = chunks.parts(transform)
     if chunks.store.blocking:
-        await in_worker(partial(operation.on_threads, parts))
+        await in_worker(partial(operation.on_threads, chunks.parts(transform, runs=True)))
     else:
-        await operation.on_loop(parts)
+        await operation.on_loop(chunks.parts(transform))
     operation.complain()
     return layout.to_result(buffer) if out is None else out
 
@@ -113,16 +107,13 @@ class _Changed(Exception):
     """A value changed between the fetch of its index and that of its pieces."""
 
 
-class _Reading:
-    """One read, and what its jobs share."""
+class _Reading(Placing):
+    """One read: what is fetched, when and where."""
 
-    def __init__(self, chunks: Chunks, out: Array, missing: Missing, fields: Fields, progress: Progress | None) -> None:
-        self.chunks, self.out, self.fields, self.progress = chunks, out, fields, progress
-        self.missing = missing
-        self.absent: list[str] = []
-        self.chain = chunks.metadata.chain
-        self.store = chunks.store
-        self.flag = cancel_flag()
+    @property
+    def store(self) -> Store:
+        """Where the chunks lie."""
+        return self.chunks.store
 
     # -------------------------------------------------------------- what is read how
 
@@ -135,7 +126,10 @@ class _Reading:
     def wants_whole(self, part: Part) -> bool:
         """Whether to read a shard in one piece, as most of it is wanted and it fits well into memory."""
         most = self.chunks.config.coalesce_size if self.store.blocking else self.chunks.config.memory_budget // 4
-        return self.chain.nbytes <= most and 2 * part.region.size * _itemsize(self) >= self.chain.nbytes
+        return (
+            self.chain.nbytes <= most
+            and 2 * part.size * (self.chunks.metadata.dtype.itemsize or 16) >= self.chain.nbytes
+        )
 
     # -------------------------------------------------------------- on threads
 
@@ -150,12 +144,16 @@ class _Reading:
     def _jobs(self, parts: Sequence[Part], nbytes: int, threads: int) -> Iterator[Job]:
         whole: list[Part] = []
         searched: list[tuple[Part, Locator]] = []
-        for part in parts:
-            search = self.search(part)
-            if search is None:
-                whole.append(part)
-            else:
-                searched.append((part, search))
+        for run in parts:
+            if not self.chain.can_locate or (run.full and self.chain.stored_dtype is not None):
+                whole.append(run)
+                continue
+            for part in run.singles():
+                search = self.search(part)
+                if search is None:
+                    whole.append(part)
+                else:
+                    searched.append((part, search))
         for part, search in spread(searched, threads):
             yield partial(self._search_job, part, search)
         for batch in batches(whole, nbytes, self.chunks.config, threads):
@@ -163,45 +161,42 @@ class _Reading:
 
     def _chunk_job(self, batch: Sequence[Part]) -> None:
         """Fetch, decode and place whole chunks. This is the loop that small chunks spend their time in."""
-        size = self.chain.read_hint * len(batch)
-        if 0 < size <= _LARGE:
-            with scratch("read", size) as memory:
-                self._fetch_and_place(batch, memoryview(memory))
-        else:
-            self._fetch_and_place(batch, None)
-        if self.progress is not None:
-            self.progress(sum(part.region.size for part in batch) * self.out.itemsize)
-
-    def _fetch_and_place(self, batch: Sequence[Part], memory: memoryview | None) -> None:
-        chain, out, shape = self.chain, self.out, self.chain.spec.shape
-        encode, hint = self.chunks.metadata.keys.encode, chain.read_hint
-        plain = chain.direct and self.fields is None
-        targets = [whole_target(part, out, shape) if plain else None for part in batch]
-        requests = []
-        for number, (part, target) in enumerate(zip(batch, targets, strict=True)):
-            if target is not None and chain.is_raw and target.nbytes:
-                into: memoryview | None = memoryview(target.reshape(-1).view(np.uint8))
+        count = sum(part.count for part in batch)
+        size = 0 if self.chain.is_raw else self.chain.read_hint
+        with self.rows(self.chain, count) as rows:
+            if 0 < size * count <= LARGE:
+                with scratch("read", size * count) as memory:
+                    self._fetch_and_place(batch, rows, list(memory.reshape(count, size)))
             else:
-                into = None if memory is None else memory[number * hint : (number + 1) * hint]
-            requests.append(Request(encode(part.coords), 0, None, False, into))
-        values = drive(self.store.fetch(requests))
-        with self.workspace(chain) as workspace:
-            for part, target, request, value in zip(batch, targets, requests, values, strict=True):
-                if self.flag.set:
-                    return
-                if value is None:
-                    self.fill(part.region, out, request.key)
-                elif target is None:
-                    self.place(chain, value.data, part.region, out, request.key, workspace)
-                elif value.data is not request.into or not chain.is_raw:
-                    self._decode_into(chain, value.data, target, request.key)
+                self._fetch_and_place(batch, rows, None)
+
+    def _fetch_and_place(
+        self, batch: Sequence[Part], rows: Rows | None, spaces: Sequence[npt.NDArray[np.uint8] | None] | None
+    ) -> None:
+        chain, out = self.chain, self.out
+        keys = [key for part in batch for key in self.chunks.keys(part)]
+        ends = list(accumulate(part.count for part in batch))
+        rooms: list[Rows | None] = []
+        for part, end in zip(batch, ends, strict=True):
+            direct = self.direct(chain, part, out)
+            rooms.append(rows.section(end - part.count, end) if direct is None and rows is not None else direct)
+        if spaces is None:
+            raw = chain.is_raw and None not in rooms
+            spaces = [each for room in rooms if room is not None for each in room.each] if raw else [None] * len(keys)
+        values = drive(self.store.fetch_values(keys, spaces))
+        for part, end, room in zip(batch, ends, rooms, strict=True):
+            if self.flag.set:
+                return
+            start = end - part.count
+            self.place(chain, part, values[start:end], keys[start:end], out, room)
+            self.report(part)
 
     def _search_job(self, part: Part, search: Locator) -> list[Job] | None:
         """Find the pieces of a value that are wanted; their decoding makes jobs of its own."""
         key = self.chunks.key(part.coords)
         if self.wants_whole(part):
             (value,) = drive(self.store.fetch([Request(key)]))
-            self.place_from(key, part, search, None if value is None else value.data)
+            self.place_found(key, part, search, None if value is None else value.data)
             return None
         find = self._find(key, search)
         try:
@@ -214,8 +209,8 @@ class _Reading:
             self._read_again(key, part)
             return None
         if found.pieces is None:
-            self.fill(part.region, self.out, key)
-            self._report(part.region)
+            self.fill(part, self.out, key)
+            self.report(part)
             return None
         spans = self.spans(key, found.pieces)
         size = sum(span.length for span in spans)
@@ -226,7 +221,7 @@ class _Reading:
         """Fetch spans of a value, decode their pieces, place them."""
         total = sum(span.length for span in spans)
         try:
-            if 0 < total <= _LARGE:
+            if 0 < total <= LARGE:
                 with scratch("read", total) as memory:
                     self._fetch_spans(key, spans, version, memoryview(memory))
             else:
@@ -247,7 +242,7 @@ class _Reading:
     def _read_again(self, key: str, part: Part) -> None:
         """Read a value that changed meanwhile, in one piece."""
         (value,) = drive(self.store.fetch([Request(key)]))
-        self.place_from(key, part, self._fresh(part), None if value is None else value.data)
+        self.place_found(key, part, self._fresh(part), None if value is None else value.data)
 
     def _fresh(self, part: Part) -> Locator:
         search = self.chain.locate(part.region, self.out)
@@ -282,8 +277,8 @@ class _Reading:
             await self._read_whole(computer, key, part, self._fresh(part))
             return
         if found.pieces is None:
-            self.fill(part.region, self.out, key)
-            self._report(part.region)
+            self.fill(part, self.out, key)
+            self.report(part)
             return
         groups = _group(self.spans(key, found.pieces), self.chunks.config.coalesce_size)
         read = partial(self._read_spans, computer, key, found.version)
@@ -311,21 +306,14 @@ class _Reading:
             await computer.run(work, total)
 
     def _place_whole(self, key: str, part: Part, search: Locator | None, value: Value | None) -> None:
+        data = None if value is None else value.data
         if search is not None:
-            self.place_from(key, part, search, None if value is None else value.data)
+            self.place_found(key, part, search, data)
             return
-        if value is None:
-            self.fill(part.region, self.out, key)
-        else:
-            plain = self.chain.direct and self.fields is None
-            target = whole_target(part, self.out, self.chain.spec.shape) if plain else None
-            if target is not None:
-                self._decode_into(self.chain, value.data, target, key)
-            else:
-                with self.workspace(self.chain) as workspace:
-                    self.place(self.chain, value.data, part.region, self.out, key, workspace)
-        if self.progress is not None:
-            self.progress(part.region.size * self.out.itemsize)
+        with self.rows(self.chain, 1) as rows:
+            room = self.direct(self.chain, part, self.out) or rows
+            self.place(self.chain, part, [data], [key], self.out, room)
+        self.report(part)
 
     # -------------------------------------------------------------- searches
 
@@ -356,7 +344,7 @@ class _Reading:
             raise self.chunks.locate(error, key) from error
         for piece in pieces or ():
             if size is not None and piece.start + piece.length > size:
-                raise self._cut_short(key, piece)
+                raise self.cut_short(key, piece)
         return _Found(pieces, version)
 
     def spans(self, key: str, pieces: list[Piece]) -> list[_Span]:
@@ -364,11 +352,7 @@ class _Reading:
         gap, most = self.chunks.config.coalesce_gap, self.chunks.config.coalesce_size
         spans: list[_Span] = []
         start, stop, own = 0, -1, list[Piece]()
-        for piece in sorted(pieces, key=lambda piece: piece.start):
-            if piece.length < 0:
-                self.fill(piece.region, piece.out, None)
-                self._report(piece.region)
-                continue
+        for piece in sorted(self.present(pieces), key=lambda piece: piece.start):
             end = piece.start + piece.length
             if own and (piece.start - stop > gap or end - start > most):
                 spans.append(_Span(start, stop - start, own))
@@ -381,120 +365,11 @@ class _Reading:
             spans.append(_Span(start, stop - start, own))
         return spans
 
-    # -------------------------------------------------------------- placing
-
-    def place_from(self, key: str, part: Part, search: Locator, data: Buffer | None) -> None:
-        """Do a search inside a value that is there in full, and place what it finds."""
-        view = None if data is None else memoryview(data)
-        try:
-            ranges = next(search)
-            while True:
-                ranges = search.send([None if view is None else _clip(view, r) for r in ranges])
-        except StopIteration as stop:
-            pieces: list[Piece] | None = stop.value
-        except CodecError as error:
-            raise self.chunks.locate(error, key) from error
-        if pieces is None or view is None:
-            self.fill(part.region, self.out, key)
-            self._report(part.region)
-            return
-        present = [piece for piece in pieces if piece.length >= 0]
-        for piece in pieces:
-            if piece.length < 0:
-                self.fill(piece.region, piece.out, None)
-                self._report(piece.region)
-        self.place_pieces(key, present, view, 0)
-
     def place_span(self, key: str, span: _Span, value: Value | None, version: object) -> None:
         """Decode and place the pieces of a span."""
         if value is None or (version is not None and value.version != version):
             raise _Changed
         self.place_pieces(key, span.pieces, memoryview(value.data), span.start)
-
-    def place_pieces(self, key: str, pieces: Sequence[Piece], view: memoryview, origin: int) -> None:
-        """Decode and place pieces of a value, of which the bytes from ``origin`` on are there."""
-        if not pieces:
-            return
-        with self.workspace(max((piece.chain for piece in pieces), key=_raw_size)) as workspace:
-            for piece in pieces:
-                if self.flag.set:
-                    return
-                start = piece.start - origin
-                self.place_piece(key, piece, view[start : start + piece.length], workspace)
-
-    def place_piece(self, key: str, piece: Piece, data: memoryview, workspace: Workspace) -> None:
-        """Decode and place one piece."""
-        if len(data) < piece.length:
-            raise self._cut_short(key, piece)
-        chain, region = piece.chain, piece.region
-        target = None
-        if chain.direct and region.plain and self.fields is None:
-            target = piece.out[(*region.place, ...)]
-            shape = chain.spec.shape
-            if target.shape != shape or not target.flags.c_contiguous or not _covers(region, shape):
-                target = None
-        if target is not None:
-            self._decode_into(chain, data, target, key)
-        else:
-            self.place(chain, data, region, piece.out, key, workspace)
-        if self.progress is not None:
-            self._report(region)
-
-    def _cut_short(self, key: str, piece: Piece) -> CodecError:
-        full = self.chunks.full_key(key)
-        end = piece.start + piece.length
-        return CodecError(f"{full}: the value ends before byte {end}, where its part at {piece.start} should", key=full)
-
-    def _report(self, region: Region) -> None:
-        if self.progress is not None:
-            self.progress(region.size * self.out.itemsize)
-
-    def _decode_into(self, chain: BoundChain, data: Buffer, target: Array, key: str) -> None:
-        try:
-            chain.decode_into(data, target)
-        except CodecError as error:
-            raise self.chunks.locate(error, key) from error
-
-    def workspace(self, chain: BoundChain) -> AbstractContextManager[Workspace]:
-        """Memory to decode chunks into that do not lie contiguously in the output."""
-        size = chain.raw_size
-        if size is None or size < _SMALL or chain.is_raw:
-            return nullcontext()
-        return scratch("decode", size)
-
-    def place(
-        self, chain: BoundChain, data: Buffer, region: Region, out: Array, key: str, workspace: Workspace
-    ) -> None:
-        """Decode a chunk and place what is wanted of it."""
-        if workspace is not None and len(workspace) != chain.raw_size:
-            workspace = workspace[: chain.raw_size] if chain.raw_size is not None else None
-        try:
-            box = chain.decode(data, workspace)
-        except CodecError as error:
-            raise self.chunks.locate(error, key) from error
-        region.read(box if self.fields is None else box[self.fields], out)
-
-    def fill(self, region: Region, out: Array, key: str | None) -> None:
-        """Place the fill value for what is absent; ``key`` is that of an absent value."""
-        if key is not None and self.missing == "error":
-            self.absent.append(self.chunks.full_key(key))
-        fill: Any = self.chain.spec.scalar
-        region.fill(out, fill if self.fields is None else fill[self.fields])
-
-    def complain(self) -> None:
-        """Raise if chunks were absent and should not have been.
-
-        Raises:
-            MissingChunkError: With their keys.
-        """
-        if self.absent:
-            count, keys = len(self.absent), sorted(self.absent)[:100]
-            shown = ", ".join(keys[:3]) + (", …" if count > 3 else "")
-            raise MissingChunkError(
-                f"{count} of the chunks in this selection are absent from {self.store!r}: {shown}",
-                keys=keys,
-                count=count,
-            )
 
 
 def _group(spans: Sequence[_Span], most: int) -> list[list[_Span]]:
@@ -508,23 +383,3 @@ def _group(spans: Sequence[_Span], most: int) -> list[list[_Span]]:
         groups[-1].append(span)
         size += span.length
     return groups
-
-
-def _raw_size(chain: BoundChain) -> int:
-    return chain.raw_size or 0
-
-
-def _clip(view: memoryview, wanted: Range) -> Buffer:
-    return clip(view, Request("", wanted.start, wanted.length, wanted.suffix))  # type: ignore[no-any-return]
-
-
-def _covers(region: Region, shape: tuple[int, ...]) -> bool:
-    """Whether a region is a whole box, in order."""
-    return all(
-        isinstance(s, slice) and s.start == 0 and s.step == 1 and s.stop == n
-        for s, n in zip(region.box, shape, strict=True)
-    )
-
-
-def _itemsize(reading: _Reading) -> int:
-    return reading.chunks.metadata.dtype.itemsize or 16

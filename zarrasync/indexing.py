@@ -273,7 +273,7 @@ class Region(NamedTuple):
         if not self.group:
             plain = all(isinstance(s, slice) for s in (*self.box, *self.place))
             axis = max(range(len(cuts)), key=lambda axis: (len(cuts[axis]), axis), default=0)
-            if run > 1 and cuts:
+            if run > 1 and plain and cuts:
                 cuts[axis] = _join(cuts[axis], run)
             for parts in product(*cuts):
                 chunks, boxes, spots, full, counts = zip(*parts, strict=True) if parts else ((), (), (), (), (1,))
@@ -421,7 +421,7 @@ class Part(NamedTuple):
 
     def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place elements of the chunks, which lie in one array, one after the other along its first axis."""
-        if self.region.plain:
+        if self.region.plain:  # as all runs are
             self.stacked(out)[...] = boxes[(slice(None), *self.region.box)]
         else:
             self.region.read(boxes[0], out)

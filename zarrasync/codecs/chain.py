@@ -224,9 +224,24 @@ class BoundChain:
             array = step.encode(array, spec)
         data = self._maker.encode(array)
         if data is not None:
-            for codec in self._wrap:
-                data = codec.encode(data)
+            data = self.wrap(data)
         return data
+
+    def wrap(self, data: Buffer) -> Buffer:
+        """Apply the bytes -> bytes codecs; the way back of ``unwrap``."""
+        for codec in self._wrap:
+            data = codec.encode(data)
+        return data
+
+    def empty_rows(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Per chunk of the memory of ``boxes`` whether every element is the fill value, bit for bit."""
+        assert self.stored_dtype is not None
+        fill = np.frombuffer(self.spec.scalar.astype(self.stored_dtype).tobytes(), np.uint8)
+        # Nearly always the first element tells.
+        empty: npt.NDArray[np.bool_] = (rows[:, : len(fill)] == fill).all(axis=1)
+        for number in np.flatnonzero(empty):
+            empty[number] = (rows[number].reshape(-1, len(fill)) == fill).all()
+        return empty
 
     def is_empty(self, array: Array) -> bool:
         """Whether every element is the fill value, bit for bit."""

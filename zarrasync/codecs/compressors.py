@@ -24,7 +24,7 @@ import numpy.typing as npt
 from zarrasync.codecs.base import ArraySpec, Buffer, BytesBytesCodec, Codec
 from zarrasync.errors import ChecksumError
 
-__all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decode"]
+__all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decode", "deflate"]
 
 Out = npt.NDArray[np.uint8] | None
 _MEMBERS = 1000
@@ -58,6 +58,22 @@ def _inflate() -> ModuleType:
         return zlib
     found: ModuleType = isal_zlib
     return found
+
+
+@cache
+def _deflate() -> ModuleType:
+    """zlib-ng (twice as fast at the same size) where it is installed, the standard library's zlib otherwise."""
+    try:
+        from zlib_ng import zlib_ng
+    except ImportError:
+        return zlib
+    found: ModuleType = zlib_ng
+    return found
+
+
+def deflate(data: Buffer, level: int, wbits: int) -> bytes:
+    """Compress as gzip (``wbits`` 31) or zlib (15)."""
+    return _deflate().compress(data, level, wbits=wbits)  # type: ignore[no-any-return]
 
 
 # ------------------------------------------------------------------ declared sizes
@@ -248,7 +264,7 @@ class GzipCodec(_Compressor):
         return {"level": self.level}
 
     def encode(self, data: Buffer) -> Buffer:
-        return zlib.compress(data, self.level, wbits=31)
+        return deflate(data, self.level, 31)
 
 
 @dataclass(frozen=True)

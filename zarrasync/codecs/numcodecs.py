@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from json import dumps, loads
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ from zarrasync.codecs.base import (
     BytesBytesCodec,
     Codec,
 )
-from zarrasync.codecs.compressors import bounded_decode
+from zarrasync.codecs.compressors import bounded_decode, deflate
 from zarrasync.dtypes import from_numpy
 from zarrasync.errors import MetadataError, UnknownCodecError
 
@@ -61,6 +61,8 @@ def _make(config: str) -> Any:
 
 
 _lock = threading.Lock()
+_DEFLATE = {"zlib": 15, "gzip": 31}
+"""The window that makes zlib's compressor write what these read."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class _Adaptor:
     def label(self) -> str:
         return f"numcodecs.{self.kind}"
 
-    @property
+    @cached_property
     def codec(self) -> Any:
         """The numcodecs codec."""
         with _lock:
@@ -159,6 +161,8 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         return None
 
     def encode(self, data: Buffer) -> Buffer:
+        if self.kind in _DEFLATE:
+            return deflate(data, self.codec.level, _DEFLATE[self.kind])
         view = np.frombuffer(data, np.uint8)
         if (
             len(view) % np.dtype(self.dtype).itemsize == 0

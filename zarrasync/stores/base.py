@@ -101,6 +101,7 @@ class Store(ABC):
         listable: Whether keys can be listed.
         conditional: Whether ``put`` can compare versions.
         blocking: Whether coroutines never suspend and must not run on an event loop.
+        parallel: Whether operations of a blocking store let other threads run beside them.
         concurrency: Requests in flight that suit the store.
     """
 
@@ -109,6 +110,7 @@ class Store(ABC):
     listable: bool = True
     conditional: bool = False
     blocking: bool = False
+    parallel: bool = True
     concurrency: int = 64
 
     # -------------------------------------------------------------- what a store implements

@@ -24,6 +24,7 @@ class MemoryStore(Store):
     """
 
     blocking = True
+    parallel = False
     conditional = True
 
     def __init__(self, values: MutableMapping[str, Any] | None = None) -> None:

@@ -27,6 +27,7 @@ class WrapperStore(Store):
         self.inner = inner
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
         self.conditional, self.blocking, self.concurrency = inner.conditional, inner.blocking, inner.concurrency
+        self.parallel = inner.parallel
 
     @property
     def identity(self) -> Hashable:

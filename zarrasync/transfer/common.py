@@ -22,6 +22,7 @@ __all__ = ["Chunks", "Missing", "batches", "side_by_side", "spread"]
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
 T = TypeVar("T")
+_SMALL = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,16 @@ class Chunks:
             )
         return list(transform.layout.region().split(self.metadata.grid, self.metadata.chain.run if runs else 1))
 
-    def threads(self, nbytes: int) -> int:
-        """Threads that pay for chunks of a size: handing tiny ones over costs more than they take."""
-        return 1 if nbytes < 32768 else self.config.pool_size
+    def threads(self, *, decoding: bool) -> int:
+        """Threads that pay.
+
+        The interpreter runs one at a time. Handing it over costs more than small chunks gain, unless what they
+        take is mostly the store's work, which others can run beside.
+        """
+        chain = self.metadata.chain
+        if chain.nbytes < _SMALL and not (self.store.parallel and (chain.is_raw or not decoding)):
+            return 1
+        return self.config.pool_size
 
     def full_key(self, key: str) -> str:
         """A key as the user's store has it."""

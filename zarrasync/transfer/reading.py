@@ -137,7 +137,7 @@ class _Reading(Placing):
         """Carry it out on a blocking store, on this thread and helpers."""
         self.flag = cancel_flag()
         nbytes = self.chain.nbytes
-        threads = self.chunks.threads(nbytes)
+        threads = self.chunks.threads(decoding=True)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
 

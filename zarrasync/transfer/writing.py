@@ -7,7 +7,6 @@ updates, and a whole write is not undone by a partial one that began before it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -59,11 +58,10 @@ async def write(
     if buffer is None:
         return
     operation = _Writing(chunks, buffer, fields, progress)
-    parts = chunks.parts(transform)
     if chunks.store.blocking:
-        await in_worker(partial(operation.on_threads, parts))
+        await in_worker(partial(operation.on_threads, chunks.parts(transform, runs=True)))
     else:
-        await operation.on_loop(parts)
+        await operation.on_loop(chunks.parts(transform))
 
 
 def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any) -> Array:
@@ -120,13 +118,19 @@ class _Writing:
     async def on_threads(self, parts: Sequence[Part]) -> None:
         """Carry it out on a blocking store, on this thread and helpers."""
         flag, nbytes = cancel_flag(), self.chain.nbytes
-        threads = self.chunks.threads(nbytes)
+        threads = self.chunks.threads(decoding=False)
 
         def job(batch: Sequence[Part]) -> None:
-            for part in batch:
-                if flag.set:
-                    return
-                drive(self._write_part(part, _here))
+            for run in batch:
+                if run.full and run.count > 1 and self.fields is None:
+                    if flag.set:
+                        return
+                    drive(self._write_run(run))
+                    continue
+                for part in run.singles():
+                    if flag.set:
+                        return
+                    drive(self._write_part(part, _here))
 
         groups = batches(parts, nbytes, self.chunks.config, threads)
         async with self.chunks.taken(2 * threads * nbytes):
@@ -174,13 +178,42 @@ class _Writing:
         if self.progress is not None:
             self.progress(part.region.size * self.values.itemsize)
 
+    async def _write_run(self, run: Part) -> None:
+        """Replace small chunks that follow each other: they are gathered, encoded and stored together."""
+        chain = self.chain
+        assert chain.raw_size is not None
+        keys = self.chunks.keys(run)
+        with scratch("encode", run.count * chain.raw_size) as memory:
+            rows = memory.reshape(run.count, chain.raw_size)
+            self._gather(run, rows)
+            empty = None if self.keep_empty else chain.empty_rows(rows)
+            if empty is not None and empty.any():
+                self.empty.extend(key for key, gone in zip(keys, empty, strict=True) if gone)
+                keys = [key for key, gone in zip(keys, empty, strict=True) if not gone]
+                rows = rows[~empty]
+            values = [chain.wrap(row) for row in rows]
+            async with self.store.locks(keys):
+                await self.store.put_values(keys, values)
+        if self.progress is not None:
+            self.progress(run.size * self.values.itemsize)
+
+    def _gather(self, run: Part, rows: npt.NDArray[np.uint8]) -> None:
+        """The chunks of a run in their stored form, one a row."""
+        boxes = self.chain.boxes(rows)
+        assert boxes is not None  # runs are made of such chunks
+        if not run.region.covers(self.chain.spec.shape):
+            boxes[...] = self.chain.spec.scalar
+        try:
+            with np.errstate(invalid="ignore"):
+                run.write(boxes, self.values)
+        except (ValueError, TypeError) as error:
+            raise _unfit(self.values, boxes.dtype, error).at(self.chunks.full_key(self.chunks.keys(run)[0])) from error
+
     async def _erase_empty(self) -> None:
         """Erase values that were overwritten with nothing, many to a request."""
         for start in range(0, len(self.empty), _ERASE):
-            keys = sorted(self.empty[start : start + _ERASE])  # one order for all, so that locks can not cross
-            async with AsyncExitStack() as locks:
-                for key in keys:
-                    await locks.enter_async_context(self.store.lock(key))
+            keys = self.empty[start : start + _ERASE]
+            async with self.store.locks(keys):
                 await self.store.erase_values(keys)
 
     def _encode(self, part: Part) -> Buffer | None:
@@ -234,6 +267,8 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
         with np.errstate(invalid="ignore"):
             return array.astype(dtype)
     except (ValueError, TypeError) as error:
-        raise CodecError(
-            f"values of {array.dtype} can not be stored as {dtype}: {error}", direction="encode"
-        ) from error
+        raise _unfit(array, dtype, error) from error
+
+
+def _unfit(array: Array, dtype: np.dtype[Any], error: Exception) -> CodecError:
+    return CodecError(f"values of {array.dtype} can not be stored as {dtype}: {error}", direction="encode")

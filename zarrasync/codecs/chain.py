@@ -26,8 +26,8 @@ from zarrasync.indexing import Region
 __all__ = ["BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
 
 
-_RUN = 256 << 10
-"""Bytes of decoded chunks that lie in one piece of memory: what fits into a core's cache beside the rest."""
+_RUN = 2 << 20
+"""Bytes of decoded chunks that are placed in one step: enough that the interpreter's part does not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,12 +109,14 @@ def batches(parts: Sequence[Part], nbytes: int, settings: Config, threads: int) 
     most = max(1, min(most, -(-sum(part.count for part in parts) // threads)))
     made: list[list[Part]] = []
     room = 0
-    for part in parts:
-        if room < part.count:
-            made.append([])
-            room = most
-        made[-1].append(part)
-        room -= part.count
+    for run in parts:
+        for start in range(0, run.count, most):
+            part = run.section(start, min(start + most, run.count))
+            if room < part.count:
+                made.append([])
+                room = most
+            made[-1].append(part)
+            room -= part.count
     return spread(made, threads)
 
 

@@ -30,8 +30,9 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
     """Do jobs on this thread, with help from other threads where there are free ones.
 
     The caller works itself, so it never waits for a pool that is busy with others, and a single job
-    costs no hand-over. After the first failure or a set flag no further job is begun; helpers have
-    stopped when this returns or raises.
+    costs no hand-over. What a job returns is done next by the thread that did it, as its memory is near;
+    a thread that has nothing takes a job from another's end. After the first failure or a set flag no
+    further job is begun; helpers have stopped when this returns or raises.
 
     Args:
         jobs: What to do; a lazy iterable is advanced as jobs are begun.
@@ -43,25 +44,32 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         CancelledError: If the flag was set from elsewhere.
     """
     source = iter(jobs)
-    waiting: deque[Job] = deque()
+    queues: list[deque[Job]] = []
     lock = threading.Lock()
     errors: list[BaseException] = []
     helpers: list[Future[None]] = []
 
-    def take() -> Job | None:
+    def take(own: deque[Job]) -> Job | None:
         with lock:
             if flag.set:
                 return None
-            return waiting.popleft() if waiting else next(source, None)
+            job = own.popleft() if own else next(source, None)
+            if job is None:
+                longest = max(queues, key=len)
+                job = longest.pop() if longest else None
+            return job
 
-    def work() -> None:
+    def work(first: Iterable[Job] = ()) -> None:
+        own = deque(first)
+        with lock:
+            queues.append(own)
         try:
-            while (job := take()) is not None:
+            while (job := take(own)) is not None:
                 more = job()
                 if more:
                     with lock:
-                        waiting.extend(more)
-                    call_for_help(len(waiting))
+                        own.extend(more)
+                    call_for_help(len(own))
         except BaseException as error:
             errors.append(error)
             flag.set = True
@@ -73,18 +81,18 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
             with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: then without help
                 helpers.extend(helper_pool(settings).submit(work) for _ in range(missing))
 
-    first, second = take(), take()
-    waiting.extend(job for job in (first, second) if job is not None)
+    first = [job for job in (next(source, None), next(source, None)) if job is not None and not flag.set]
     try:
-        if second is not None:
+        if len(first) > 1:
             call_for_help(threads - 1)
         while True:
-            work()
+            work(first)
+            first = []
             with lock:
                 pending = [helper for helper in helpers if not helper.cancel()]
             if pending:
                 wait(pending)
-            if flag.set or not waiting:
+            if flag.set or not any(queues):
                 break
     except BaseException:  # Ctrl-C on this thread
         flag.set = True

@@ -18,7 +18,7 @@ from zarrasync.stores.base import Request, clip
 from zarrasync.transfer.common import Chunks, Fields, Missing
 from zarrasync.transfer.jobs import Progress, scratch
 
-__all__ = ["LARGE", "Placing", "Rows"]
+__all__ = ["LARGE", "Placing", "Rows", "Workspace"]
 
 LARGE = 128 << 20
 """No memory larger than this is set aside for values that may be smaller or absent."""
@@ -29,27 +29,36 @@ class Rows:
 
     Attributes:
         each: Memory per chunk.
-        memory: All of it, of shape ``(count, size)``; ``None`` if it is the chunks' very place in the output.
+        boxes: All of it as the decoded chunks, where decoding into it is all there is to do.
+        direct: Whether it is the chunks' very place in the output.
     """
 
-    __slots__ = ("each", "memory")
+    __slots__ = ("boxes", "direct", "each")
 
-    def __init__(
-        self, memory: npt.NDArray[np.uint8] | None, each: Sequence[npt.NDArray[np.uint8]] | None = None
-    ) -> None:
-        self.memory = memory
-        self.each = list(memory) if each is None and memory is not None else each or ()
+    def __init__(self, each: Sequence[npt.NDArray[np.uint8]], boxes: Array | None, *, direct: bool = False) -> None:
+        self.each, self.boxes, self.direct = each, boxes, direct
 
-    def section(self, start: int, stop: int) -> Rows:
-        """A part of it."""
-        return Rows(None if self.memory is None else self.memory[start:stop], self.each[start:stop])
+    def one(self, number: int) -> Rows:
+        """The place of one chunk."""
+        boxes = None if self.boxes is None else self.boxes[number : number + 1]
+        return Rows(self.each[number : number + 1], boxes, direct=self.direct)
 
-    def fitting(self, count: int, size: int) -> Rows:
-        """Rows of another number and size in the same memory."""
-        assert self.memory is not None
-        if self.memory.shape[1] == size:
-            return self.section(0, count)
-        return Rows(self.memory.reshape(-1)[: count * size].reshape(count, size))
+
+class Workspace:
+    """Memory to decode chunks into that do not lie contiguously in the output."""
+
+    def __init__(self, memory: npt.NDArray[np.uint8]) -> None:
+        self._memory = memory
+        self._made: dict[tuple[BoundChain, int, int], Rows] = {}
+
+    def rows(self, chain: BoundChain, count: int, start: int = 0) -> Rows:
+        """The memory of so many chunks, after so many others; the same for the same."""
+        known = self._made.get((chain, count, start))
+        if known is None:
+            size = chain.raw_size or 0
+            memory = self._memory[start * size : (start + count) * size].reshape(count, size)
+            known = self._made[chain, count, start] = Rows(list(memory), chain.boxes(memory))
+        return known
 
 
 class Placing:
@@ -66,23 +75,24 @@ class Placing:
 
     def direct(self, chain: BoundChain, part: Part, out: Array) -> Rows | None:
         """The places of a part's chunks in the output, if one may decode right into them."""
-        if not chain.direct or not part.full or self.fields is not None:
+        shape = chain.spec.shape
+        if not part.full or not chain.direct or self.fields is not None or shape[-1:] != out.shape[-1:]:
             return None
         stack = part.stacked(out)
         places = [stack[number, ...] for number in range(part.count)]
-        if places[0].shape != chain.spec.shape or not places[0].flags.c_contiguous:
+        if places[0].shape != shape or not places[0].flags.c_contiguous:
             return None
-        return Rows(None, [as_bytes_view(place) for place in places])
+        return Rows([as_bytes_view(place) for place in places], None, direct=True)
 
     @contextmanager
-    def rows(self, chain: BoundChain, count: int) -> Iterator[Rows | None]:
+    def workspace(self, chain: BoundChain, count: int) -> Iterator[Workspace | None]:
         """Memory to decode so many chunks into; none where decoding makes its own."""
         size = chain.raw_size
         if not size or size * count > LARGE or chain.stored_dtype is None:
             yield None
             return
         with scratch("decode", count * size) as memory:
-            yield Rows(memory.reshape(count, size))
+            yield Workspace(memory)
 
     def place(
         self,
@@ -108,31 +118,30 @@ class Placing:
                 if value is None:
                     self.fill(single, out, keys[number] if keys else None)
                 else:
-                    own = None if rows is None else rows.section(number, number + 1)
+                    own = None if rows is None else rows.one(number)
                     self.place(chain, single, [value], keys[number : number + 1], out, own)
             return
         try:
-            boxes = self._decode(chain, values, rows)  # type: ignore[arg-type]  # none is None
-            if boxes is not None:
-                part.read(boxes if self.fields is None else boxes[self.fields], out)
+            self._place_present(chain, part, values, out, rows)  # type: ignore[arg-type]  # none is None
         except CodecError as error:
             if not keys:
                 raise
             raise self.chunks.locate(error, keys[_culprit(chain, values)]) from error
 
-    def _decode(self, chain: BoundChain, values: Sequence[Buffer], rows: Rows | None) -> Array | None:
-        """The decoded chunks, one after the other along a first axis; ``None`` if they are in place."""
-        if rows is None:
-            return chain.decode(values[0])[np.newaxis]
-        boxes = None if rows.memory is None else chain.boxes(rows.memory)
-        if rows.memory is not None and (
-            boxes is None or (chain.is_raw and len(values) == 1 and values[0] is not rows.each[0])
-        ):
-            return chain.decode(values[0], rows.each[0])[np.newaxis]
-        for value, row in zip(values, rows.each, strict=True):
-            if value is not row:
-                chain.unwrap(value, row)
-        return boxes
+    def _place_present(
+        self, chain: BoundChain, part: Part, values: Sequence[Buffer], out: Array, rows: Rows | None
+    ) -> None:
+        if rows is not None and (rows.direct or (rows.boxes is not None and not _no_gain(chain, values, rows))):
+            for value, row in zip(values, rows.each, strict=True):
+                if value is not row:
+                    chain.unwrap(value, row)
+            if rows.direct:
+                return
+            boxes = rows.boxes
+        else:
+            boxes = chain.decode(values[0], None if rows is None else rows.each[0])[np.newaxis]
+        assert boxes is not None
+        part.read(boxes if self.fields is None else boxes[self.fields], out)
 
     # -------------------------------------------------------------- parts of values
 
@@ -166,17 +175,17 @@ class Placing:
         if not pieces:
             return
         largest = max(pieces, key=lambda piece: (piece.chain.raw_size or 0) * piece.part.count)
-        with self.rows(largest.chain, largest.part.count) as rows:
+        with self.workspace(largest.chain, largest.part.count) as workspace:
             for piece in pieces:
                 if self.flag.set:
                     return
                 start = piece.start - origin
                 try:
-                    self._place_piece(key, piece, view[start : start + piece.length], rows)
+                    self._place_piece(key, piece, view[start : start + piece.length], workspace)
                 except CodecError as error:
                     raise self.chunks.locate(error, key) from error
 
-    def _place_piece(self, key: str, piece: Piece, data: memoryview, rows: Rows | None) -> None:
+    def _place_piece(self, key: str, piece: Piece, data: memoryview, workspace: Workspace | None) -> None:
         if len(data) < piece.length:
             raise self.cut_short(key, piece)
         chain, part = piece.chain, piece.part
@@ -186,10 +195,10 @@ class Placing:
             part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
         else:
             values = [data[start : start + length] for start, length in piece.entries] if piece.entries else [data]
-            own = self.direct(chain, part, piece.out)
-            if own is None and rows is not None and chain.raw_size:
-                own = rows.fitting(part.count, chain.raw_size)
-            self.place(chain, part, values, (), piece.out, own)
+            rows = self.direct(chain, part, piece.out)
+            if rows is None and workspace is not None and chain.raw_size:
+                rows = workspace.rows(chain, part.count)
+            self._place_present(chain, part, values, piece.out, rows)
         if self.progress is not None:
             self.report(part)
 
@@ -227,6 +236,11 @@ class Placing:
                 keys=keys,
                 count=count,
             )
+
+
+def _no_gain(chain: BoundChain, values: Sequence[Buffer], rows: Rows) -> bool:
+    """Whether decoding into memory would but copy."""
+    return chain.is_raw and len(values) == 1 and values[0] is not rows.each[0]
 
 
 def _culprit(chain: BoundChain, values: Sequence[Buffer | None]) -> int:

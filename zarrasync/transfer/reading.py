@@ -17,7 +17,7 @@ from zarrasync.indexing import Part, Transform
 from zarrasync.stores.base import Request, Store, Value
 from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, spread
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
-from zarrasync.transfer.placing import LARGE, Placing, Rows
+from zarrasync.transfer.placing import LARGE, Placing, Rows, Workspace
 
 __all__ = ["read"]
 
@@ -163,32 +163,37 @@ class _Reading(Placing):
         """Fetch, decode and place whole chunks. This is the loop that small chunks spend their time in."""
         count = sum(part.count for part in batch)
         size = 0 if self.chain.is_raw else self.chain.read_hint
-        with self.rows(self.chain, count) as rows:
+        with self.workspace(self.chain, count) as workspace:
             if 0 < size * count <= LARGE:
                 with scratch("read", size * count) as memory:
-                    self._fetch_and_place(batch, rows, list(memory.reshape(count, size)))
+                    self._fetch_and_place(batch, workspace, list(memory.reshape(count, size)))
             else:
-                self._fetch_and_place(batch, rows, None)
+                self._fetch_and_place(batch, workspace, None)
 
     def _fetch_and_place(
-        self, batch: Sequence[Part], rows: Rows | None, spaces: Sequence[npt.NDArray[np.uint8] | None] | None
+        self,
+        batch: Sequence[Part],
+        workspace: Workspace | None,
+        spaces: Sequence[npt.NDArray[np.uint8] | None] | None,
     ) -> None:
         chain, out = self.chain, self.out
         keys = [key for part in batch for key in self.chunks.keys(part)]
         ends = list(accumulate(part.count for part in batch))
-        rooms: list[Rows | None] = []
+        places: list[Rows | None] = []
         for part, end in zip(batch, ends, strict=True):
-            direct = self.direct(chain, part, out)
-            rooms.append(rows.section(end - part.count, end) if direct is None and rows is not None else direct)
+            rows = self.direct(chain, part, out)
+            if rows is None and workspace is not None:
+                rows = workspace.rows(chain, part.count, end - part.count)
+            places.append(rows)
         if spaces is None:
-            raw = chain.is_raw and None not in rooms
-            spaces = [each for room in rooms if room is not None for each in room.each] if raw else [None] * len(keys)
+            raw = chain.is_raw and None not in places
+            spaces = [each for rows in places if rows is not None for each in rows.each] if raw else [None] * len(keys)
         values = drive(self.store.fetch_values(keys, spaces))
-        for part, end, room in zip(batch, ends, rooms, strict=True):
+        for part, end, rows in zip(batch, ends, places, strict=True):
             if self.flag.set:
                 return
             start = end - part.count
-            self.place(chain, part, values[start:end], keys[start:end], out, room)
+            self.place(chain, part, values[start:end], keys[start:end], out, rows)
             self.report(part)
 
     def _search_job(self, part: Part, search: Locator) -> list[Job] | None:
@@ -310,9 +315,11 @@ class _Reading(Placing):
         if search is not None:
             self.place_found(key, part, search, data)
             return
-        with self.rows(self.chain, 1) as rows:
-            room = self.direct(self.chain, part, self.out) or rows
-            self.place(self.chain, part, [data], [key], self.out, room)
+        with self.workspace(self.chain, 1) as workspace:
+            rows = self.direct(self.chain, part, self.out)
+            if rows is None and workspace is not None:
+                rows = workspace.rows(self.chain, 1)
+            self.place(self.chain, part, [data], [key], self.out, rows)
         self.report(part)
 
     # -------------------------------------------------------------- searches

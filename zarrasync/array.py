@@ -39,6 +39,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
     """
 
     _kind = ArrayMetadata
+    _held: transfer.Chunks | None = None
+    """What the engine needs to know of the array, as it was when it was last asked for."""
 
     # -------------------------------------------------------------- what it is
 
@@ -134,9 +136,13 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
     @property
     def _chunks(self) -> transfer.Chunks:
+        held = self._held
+        if held is not None and held.metadata is self._metadata:
+            return held
         node = self._node
         prefix = node.format.chunk_prefix(node.path)
-        return transfer.Chunks(node.chunk_store(), self._metadata, node.config, prefix, node.store)
+        held = self._held = transfer.Chunks(node.chunk_store(), self._metadata, node.config, prefix, node.store)
+        return held
 
     # -------------------------------------------------------------- selecting
 

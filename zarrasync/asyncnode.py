@@ -75,6 +75,9 @@ class AsyncNode(ABC, Generic[M]):
     def info(self) -> Info:
         """What is known of it without reading, for people."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_node": self._node, "_metadata": self._metadata}  # what else there is can be made again
+
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and (other._node, other._metadata) == (self._node, self._metadata)
 

@@ -16,9 +16,10 @@ Nothing here does IO or knows of codecs.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -81,13 +82,16 @@ class Transform:
         return Layout.of(self)
 
 
+@lru_cache(maxsize=1024)
 def identity(shape: tuple[int, ...]) -> Transform:
-    """The transform of a whole array."""
+    """The transform of a whole array; the same one each time."""
     return Transform(shape, tuple(Stride(dim, 0, 1) for dim in range(len(shape))))
 
 
 def compose(outer: Transform, inner: Transform) -> Transform:
     """Index a view again: ``inner`` maps new results to coordinates of ``outer``'s result."""
+    if outer is identity(outer.shape):
+        return inner
     return Transform(inner.shape, tuple(_follow(axis, inner) for axis in outer.maps))
 
 
@@ -129,7 +133,7 @@ def _indices(axis: AxisMap, dims: tuple[int, ...], shape: tuple[int, ...]) -> An
 # ------------------------------------------------------------------ results and their buffers
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Layout:
     """The buffer that a transform's regions are placed in, and how it becomes the result.
 
@@ -158,15 +162,8 @@ class Layout:
     def of(cls, transform: Transform) -> Layout:
         """Work out the layout of a transform."""
         maps, shape = transform.maps, transform.shape
-        users: dict[int, int] = {}
-        for axis in maps:
-            for dim in _dims(axis):
-                users[dim] = users.get(dim, 0) + 1
-        group = tuple(
-            number
-            for number, axis in enumerate(maps)
-            if isinstance(axis, Gather) and (len(axis.dims) > 1 or users[axis.dims[0]] > 1)
-        )
+        gathered = [number for number, axis in enumerate(maps) if isinstance(axis, Gather)]
+        group = _grouped(maps, gathered) if gathered else ()
         group_dims = tuple(sorted({dim for number in group for dim in _dims(maps[number])}))
         over = [shape[dim] for dim in group_dims]
         points = tuple(np.broadcast_to(_indices(maps[number], group_dims, shape), over).reshape(-1) for number in group)
@@ -231,6 +228,17 @@ class Layout:
         return result.reshape(self.buffer_shape)
 
 
+def _grouped(maps: Sequence[AxisMap], gathered: Sequence[int]) -> tuple[int, ...]:
+    """Those of the gathered axes that share their dimensions with others, or have several."""
+    users = Counter(dim for axis in maps for dim in _dims(axis))
+    found = []
+    for number in gathered:
+        dims = _dims(maps[number])
+        if len(dims) > 1 or users[dims[0]] > 1:
+            found.append(number)
+    return tuple(found)
+
+
 def _ascending(axis: Stride, count: int) -> tuple[slice, slice]:
     """A strided axis with a positive step, and the place it goes to (reversed if need be)."""
     if count == 0:
@@ -267,18 +275,14 @@ class Region(NamedTuple):
             grid: The grid.
             run: How many chunks that follow each other and are touched alike may make one part.
         """
-        rest = [axis for axis in range(len(self.box)) if axis not in self.group]
-        places = self.place[1:] if self.group else self.place
-        cuts = [_split_axis(self.box[axis], place, grid.axes[axis]) for axis, place in zip(rest, places, strict=True)]
         if not self.group:
-            plain = all(isinstance(s, slice) for s in (*self.box, *self.place))
-            axis = max(range(len(cuts)), key=lambda axis: (len(cuts[axis]), axis), default=0)
-            if run > 1 and plain and cuts:
-                cuts[axis] = _join(cuts[axis], run)
-            for parts in product(*cuts):
-                chunks, boxes, spots, full, counts = zip(*parts, strict=True) if parts else ((), (), (), (), (1,))
-                yield Part(chunks, Region((), boxes, spots, plain), False not in full, axis, counts[axis])
+            yield from self._split_axes(grid, run)
             return
+        rest = [axis for axis in range(len(self.box)) if axis not in self.group]
+        cuts = [
+            _split_axis(self.box[axis], place, grid.axes[axis])
+            for axis, place in zip(rest, self.place[1:], strict=True)
+        ]
         for ids, arrays, points in _split_points(self, grid):
             for parts in product(*cuts):
                 coords, box = [0] * len(self.box), list(self.box)
@@ -288,6 +292,18 @@ class Region(NamedTuple):
                     coords[axis], box[axis] = part.chunk, part.box
                 place = (points, *(part.place for part in parts))
                 yield Part(tuple(coords), Region(self.group, tuple(box), place), False)
+
+    def _split_axes(self, grid: Grid, run: int) -> Iterator[Part]:
+        """``split`` where each axis is on its own."""
+        cuts = list(map(_split_axis, self.box, self.place, grid.axes))
+        plain = set(map(type, (*self.box, *self.place))) <= {slice}
+        axis, most = 0, max(map(len, cuts), default=1)
+        if plain and run > 1 and most > 1:
+            axis = max(number for number, own in enumerate(cuts) if len(own) == most)
+            cuts[axis] = _join(cuts[axis], run)
+        for parts in product(*cuts):
+            chunks, boxes, spots, full, counts = zip(*parts, strict=True) if parts else ((), (), (), (), (1,))
+            yield Part(chunks, Region((), boxes, spots, plain), False not in full, axis, counts[axis])
 
     def read(self, box: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place the box's elements: ``out[place] = box[elements]``."""
@@ -463,10 +479,10 @@ def _split_axis(selector: Selector, place: Selector, axis: Axis) -> list[_Cut]:
 
 
 def _split_slice(selector: slice, place: Selector, axis: Axis) -> list[_Cut]:
-    count = _count(selector)
+    start, step = selector.start, selector.step
+    count = 1 if selector.stop == start + 1 and step == 1 else _count(selector)
     if count == 0:
         return []
-    start, step = selector.start, selector.step
     last = start + (count - 1) * step
     cuts, chunk, done = [], axis.find(start), 0
     while done < count:

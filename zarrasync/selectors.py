@@ -31,6 +31,9 @@ def numpy_style(key: Any, shape: Shape) -> Transform:
     Raises:
         SelectionError: If the key has too many indices, one out of range, or one of a wrong kind.
     """
+    plain = _plain(key, shape)
+    if plain is not None:
+        return _assemble(plain, shape)
     items = _expand(key, shape)
     if not any(_is_array(item) for item, _ in items):
         return _assemble(items, shape)
@@ -182,6 +185,11 @@ def fields_of(key: Any, dtype: np.dtype[Any]) -> tuple[str | list[str] | None, A
         SelectionError: If the data type has no such field.
     """
     items = key if isinstance(key, tuple) else (key,)
+    for item in items:
+        if isinstance(item, (str, list)):  # each read passes here, and a union takes longer
+            break
+    else:
+        return None, key
     names = [item for item in items if isinstance(item, str)]
     lists = [item for item in items if isinstance(item, list) and item and all(isinstance(n, str) for n in item)]
     found = names + lists
@@ -201,6 +209,17 @@ def fields_of(key: Any, dtype: np.dtype[Any]) -> tuple[str | list[str] | None, A
 
 
 # ------------------------------------------------------------------ the parts of a key
+
+
+def _plain(key: Any, shape: Shape) -> list[tuple[Any, tuple[int, ...]]] | None:
+    """What nearly every key is: an integer or slice for each axis. ``None`` for others."""
+    items = key if type(key) is tuple else (key,)
+    if len(items) != len(shape):
+        return None
+    for item in items:
+        if type(item) is not int and type(item) is not slice:
+            return None
+    return [(item, (axis,)) for axis, item in enumerate(items)]
 
 
 def _expand(key: Any, shape: Shape, *, split_masks: bool = True) -> list[tuple[Any, tuple[int, ...]]]:
@@ -250,11 +269,11 @@ def _width(item: Any, shape: Shape, split_masks: bool) -> int:
 
 
 def _is_integer(item: Any) -> bool:
-    return isinstance(item, int | np.integer) and not isinstance(item, bool)
+    return type(item) is int or (isinstance(item, int | np.integer) and not isinstance(item, bool))
 
 
 def _is_array(item: Any) -> bool:
-    return not (item is None or isinstance(item, slice | EllipsisType) or _is_integer(item))
+    return type(item) is not slice and not (item is None or isinstance(item, slice | EllipsisType) or _is_integer(item))
 
 
 def _assemble(items: list[tuple[Any, tuple[int, ...]]], shape: Shape) -> Transform:

@@ -91,6 +91,7 @@ class BoundChain:
 
     Attributes:
         spec: The spec of the decoded chunk.
+        nbytes: Bytes of a decoded chunk in memory (an estimate where elements vary in size).
         raw_size: Bytes that the array -> bytes codec makes, or ``None`` where that depends on the data.
         stored_dtype: The dtype of a workspace that ``decode`` fills; set where decoded memory is just
             the elements in C order.
@@ -99,6 +100,7 @@ class BoundChain:
         run: How many chunks to decode into one piece of memory and place in one step; 1 where decoded memory
             is not just the elements.
         encoded_size: Bytes of an encoded chunk, where all have the same.
+        can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
         read_hint: A size that holds most encoded chunks.
     """
 
@@ -111,9 +113,11 @@ class BoundChain:
         "_steps",
         "_unwrap",
         "_wrap",
+        "can_locate",
         "direct",
         "encoded_size",
         "is_raw",
+        "nbytes",
         "raw_size",
         "read_hint",
         "run",
@@ -123,6 +127,7 @@ class BoundChain:
 
     def __init__(self, chain: CodecChain, spec: ArraySpec) -> None:
         self.spec = spec
+        self.nbytes = 16 * math.prod(spec.shape) if spec.nbytes is None else spec.nbytes
         steps: list[tuple[ArrayArrayCodec, ArraySpec]] = []
         for codec in chain.array_array:
             steps.append((codec, spec))
@@ -143,6 +148,7 @@ class BoundChain:
         # (NumPy holds that None and float64 are equal dtypes, so ask for None first.)
         self.direct = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
         self.is_raw = self.stored_dtype is not None and not self._wrap
+        self.can_locate = not self._wrap and all(codec.permutation is not None for codec, _ in steps)
         self._fill_bits = _bits(self.spec.scalar)
         self._inner_shape = spec.shape
         order: list[int] | None = list(range(len(spec.shape)))
@@ -152,20 +158,9 @@ class BoundChain:
         self.run = 1 if self._order is None or not self.raw_size else max(1, min(256, _RUN // self.raw_size))
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of a decoded chunk in memory (an estimate where elements vary in size)."""
-        known = self.spec.nbytes
-        return known if known is not None else 16 * math.prod(self.spec.shape)
-
-    @property
     def size_bounds(self) -> tuple[int, int]:
         """How few and how many bytes an encoded chunk may have."""
         return (0, 2 * self._limit) if self.encoded_size is None else (self.encoded_size, self.encoded_size)
-
-    @property
-    def can_locate(self) -> bool:
-        """Whether parts of an encoded chunk can be found and decoded on their own."""
-        return not self._wrap and all(codec.permutation is not None for codec, _ in self._steps)
 
     # -------------------------------------------------------------- whole chunks
 

@@ -102,28 +102,23 @@ class LocalStore(Store):
             return await super().fetch_values(keys, spaces)
         base, spare, found = self._base, bytearray(1), list[Buffer | None]()
         for key, space in zip(keys, spaces, strict=True):
-            try:
-                handle = os.open(base + key, _READ)
-            except (FileNotFoundError, NotADirectoryError):
-                found.append(None)
-                continue
-            except OSError:
-                handle = -1
-            count, room = -1, 0 if space is None else len(space)
-            if handle >= 0 and space is not None:
+            count, room = -1, 0
+            if space is not None:
                 try:
-                    # One byte more than fits tells a value that just fills the memory from a longer one.
-                    count = _readv(handle, (space, spare))
+                    handle = os.open(base + key, _READ)
+                    try:
+                        # One byte more than fits tells a value that just fills the memory from a longer one.
+                        count, room = _readv(handle, (space, spare)), len(space)
+                    finally:
+                        os.close(handle)
+                except (FileNotFoundError, NotADirectoryError):
+                    found.append(None)
+                    continue
                 except OSError:
-                    count = -1
-                finally:
-                    os.close(handle)
-            elif handle >= 0:
-                os.close(handle)
-            if count == room:
+                    pass  # ``fetch`` below meets it again, and says what it is
+            if space is not None and count == room:
                 found.append(space)
-            elif 0 <= count < min(room, _ONE_CALL):
-                assert space is not None
+            elif space is not None and 0 <= count < min(room, _ONE_CALL):
                 found.append(space[:count])
             else:
                 (value,) = await self.fetch([Request(key)])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from zarrasync._runtime import budget
+from zarrasync._runtime import Gate, budget
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing import Part, Transform
@@ -43,15 +42,9 @@ class Chunks:
     prefix: str = ""
     origin: Store | None = None
 
-    @asynccontextmanager
-    async def taken(self, nbytes: int) -> AsyncIterator[None]:
+    def taken(self, nbytes: int) -> Taken:
         """Hold bytes of the process's budget for the length of a block."""
-        gate = budget(self.config)
-        await gate.acquire(nbytes)
-        try:
-            yield
-        finally:
-            gate.release(nbytes)
+        return Taken(budget(self.config), nbytes)
 
     @property
     def concurrency(self) -> int:
@@ -101,6 +94,21 @@ class Chunks:
     def locate(self, error: CodecError, key: str) -> CodecError:
         """An error with the chunk it is about."""
         return error.at(self.full_key(key), repr(self.origin or self.store))
+
+
+class Taken:
+    """An amount that is held of a gate for the length of a block."""
+
+    __slots__ = ("_amount", "_gate")
+
+    def __init__(self, gate: Gate, amount: int) -> None:
+        self._gate, self._amount = gate, amount
+
+    async def __aenter__(self) -> None:
+        await self._gate.acquire(self._amount)
+
+    async def __aexit__(self, *error: object) -> None:
+        self._gate.release(self._amount)
 
 
 def batches(parts: Sequence[Part], nbytes: int, settings: Config, threads: int) -> list[list[Part]]:

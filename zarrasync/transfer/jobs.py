@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from typing import Any, TypeAlias
 
@@ -44,6 +44,12 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         CancelledError: If the flag was set from elsewhere.
     """
     source = iter(jobs)
+    first = [job for job in (next(source, None), next(source, None)) if job is not None]
+    if len(first) < 2:
+        first = [] if flag.set else [more for job in first for more in job() or ()]
+        if not first:
+            _check(flag)
+            return
     queues: list[deque[Job]] = []
     lock = threading.Lock()
     errors: list[BaseException] = []
@@ -59,8 +65,8 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
                 job = longest.pop() if longest else None
             return job
 
-    def work(first: Iterable[Job] = ()) -> None:
-        own = deque(first)
+    def work(begin: Iterable[Job] = ()) -> None:
+        own = deque(begin)
         with lock:
             queues.append(own)
         try:
@@ -81,7 +87,6 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
             with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: then without help
                 helpers.extend(helper_pool(settings).submit(work) for _ in range(missing))
 
-    first = [job for job in (next(source, None), next(source, None)) if job is not None and not flag.set]
     try:
         if len(first) > 1:
             call_for_help(threads - 1)
@@ -100,6 +105,10 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         raise
     if errors:
         raise errors[0]
+    _check(flag)
+
+
+def _check(flag: Cancel) -> None:
     if flag.set:  # from elsewhere: what comes after must not take the work for done
         raise asyncio.CancelledError
 
@@ -113,23 +122,37 @@ _memory = _Memory()
 _KEEP = 32 << 20
 
 
-@contextlib.contextmanager
-def scratch(purpose: str, size: int) -> Iterator[npt.NDArray[np.uint8]]:
+class scratch:
     """Memory of this thread for the length of a block; fresh pages cost more than decoding into them.
 
     It is taken out of its place while in use, so whoever is called meanwhile gets another piece.
+
+    Args:
+        purpose: What for: there is one piece for each.
+        size: Bytes.
+
+    Raises:
+        CodecError: On entering, if there is not so much memory.
     """
-    held = _memory.held.pop(purpose, None)
-    if held is None or len(held) < size:
-        try:
-            held = np.empty(size, np.uint8)
-        except MemoryError as error:
-            raise CodecError(f"a chunk of {size:,} bytes does not fit into memory") from error
-    try:
-        yield held[:size]
-    finally:
-        if len(held) <= _KEEP:
-            _memory.held[purpose] = held
+
+    __slots__ = ("_held", "_purpose", "_size")
+
+    def __init__(self, purpose: str, size: int) -> None:
+        self._purpose, self._size = purpose, size
+
+    def __enter__(self) -> npt.NDArray[np.uint8]:
+        held = _memory.held.pop(self._purpose, None)
+        if held is None or len(held) < self._size:
+            try:
+                held = np.empty(self._size, np.uint8)
+            except MemoryError as error:
+                raise CodecError(f"a chunk of {self._size:,} bytes does not fit into memory") from error
+        self._held = held
+        return held[: self._size]
+
+    def __exit__(self, *error: object) -> None:
+        if len(self._held) <= _KEEP:
+            _memory.held[self._purpose] = self._held
 
 
 class Computer:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -47,9 +47,16 @@ class Rows:
 class Workspace:
     """Memory to decode chunks into that do not lie contiguously in the output."""
 
-    def __init__(self, memory: npt.NDArray[np.uint8]) -> None:
-        self._memory = memory
+    def __init__(self, size: int) -> None:
+        self._scratch = scratch("decode", size)
         self._made: dict[tuple[BoundChain, int, int], Rows] = {}
+
+    def __enter__(self) -> Self:
+        self._memory = self._scratch.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._scratch.__exit__(*error)
 
     def rows(self, chain: BoundChain, count: int, start: int = 0) -> Rows:
         """The memory of so many chunks, after so many others; the same for the same."""
@@ -84,15 +91,12 @@ class Placing:
             return None
         return Rows([as_bytes_view(place) for place in places], None, direct=True)
 
-    @contextmanager
-    def workspace(self, chain: BoundChain, count: int) -> Iterator[Workspace | None]:
+    def workspace(self, chain: BoundChain, count: int) -> Workspace | nullcontext[None]:
         """Memory to decode so many chunks into; none where decoding makes its own."""
         size = chain.raw_size
         if not size or size * count > LARGE or chain.stored_dtype is None:
-            yield None
-            return
-        with scratch("decode", count * size) as memory:
-            yield Workspace(memory)
+            return nullcontext()
+        return Workspace(size * count)
 
     def place(
         self,

@@ -22,6 +22,10 @@ from zarrasync.transfer.placing import LARGE, Placing, Rows, Workspace
 __all__ = ["read"]
 
 
+_LITTLE = 1 << 16
+"""Bytes of a chunk that is read with as few steps as there can be."""
+
+
 async def read(
     chunks: Chunks,
     transform: Transform,
@@ -137,6 +141,9 @@ class _Reading(Placing):
         """Carry it out on a blocking store, on this thread and helpers."""
         self.flag = cancel_flag()
         nbytes = self.chain.nbytes
+        if len(parts) == 1 and parts[0].count * nbytes <= _LITTLE and not self.chain.can_locate:
+            self._chunk_job(parts)  # no ceremony for what is done in some microseconds
+            return
         threads = self.chunks.threads(decoding=True)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
@@ -161,7 +168,13 @@ class _Reading(Placing):
 
     def _chunk_job(self, batch: Sequence[Part]) -> None:
         """Fetch, decode and place whole chunks. This is the loop that small chunks spend their time in."""
-        count = sum(part.count for part in batch)
+        count = batch[0].count if len(batch) == 1 else sum(part.count for part in batch)
+        if count == 1 and self.chain.nbytes <= _LITTLE:
+            key, hint = self.chunks.key(batch[0].coords), self.chain.read_hint
+            values = drive(self.store.fetch_values([key], [np.empty(hint, np.uint8) if hint else None]))
+            self.place(self.chain, batch[0], values, [key], self.out)
+            self.report(batch[0])
+            return
         size = 0 if self.chain.is_raw else self.chain.read_hint
         with self.workspace(self.chain, count) as workspace:
             if 0 < size * count <= LARGE:

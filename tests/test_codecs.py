@@ -29,7 +29,7 @@ from zarrasync.codecs import (
 )
 from zarrasync.dtypes import from_numpy
 from zarrasync.errors import ChecksumError, CodecError, MetadataError, UnknownCodecError
-from zarrasync.indexing import Region
+from zarrasync.regions import Region
 
 SPEC = ArraySpec((8, 6), from_numpy("i4"), np.int32(0))
 DATA = np.arange(48, dtype="i4").reshape(8, 6)

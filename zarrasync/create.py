@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from inspect import signature
 from typing import Any, Literal
 
@@ -109,14 +110,19 @@ def _dtype_of(given: npt.NDArray[Any]) -> Any:
     return str if given.dtype.kind == "T" else given.dtype
 
 
+@cache
+def _parameters() -> tuple[str, ...]:
+    return tuple(name for name, p in signature(plan_array).parameters.items() if p.kind is p.KEYWORD_ONLY)
+
+
 def check_options(options: Iterable[str]) -> None:
     """Complain about a name that is no parameter of a creating call.
 
     Raises:
         TypeError: Names the parameter that was probably meant.
     """
-    known = [name for name, p in signature(plan_array).parameters.items() if p.kind is p.KEYWORD_ONLY]
     for name in options:
+        known = _parameters()
         if name not in known:
             close = get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"the parameters are {', '.join(known)}"

@@ -15,7 +15,8 @@ import numpy as np
 
 from zarrasync.errors import SelectionError
 from zarrasync.grids import Grid
-from zarrasync.indexing import AxisMap, Const, Gather, IntArray, Stride, Transform
+from zarrasync.indexing import AxisMap, Const, Gather, Stride, Transform
+from zarrasync.regions import IntArray
 
 __all__ = ["basic", "block", "coordinate", "fields_of", "mask", "numpy_style", "orthogonal"]
 

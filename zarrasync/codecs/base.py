@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from zarrasync.dtypes import DataType
 from zarrasync.errors import CodecError
-from zarrasync.indexing import Part, Region
+from zarrasync.regions import Part, Region
 
 if TYPE_CHECKING:
     from zarrasync.codecs.chain import BoundChain

@@ -22,7 +22,7 @@ from zarrasync.codecs.base import (
 )
 from zarrasync.codecs.chain import CodecChain, as_bytes_view
 from zarrasync.errors import MetadataError
-from zarrasync.indexing import Part, Region
+from zarrasync.regions import Part, Region
 
 __all__ = ["BytesCodec", "TransposeCodec"]
 

@@ -21,7 +21,7 @@ from zarrasync.codecs.base import (
     Locator,
 )
 from zarrasync.errors import MetadataError
-from zarrasync.indexing import Region
+from zarrasync.regions import Region
 
 __all__ = ["BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
 

@@ -31,7 +31,7 @@ from zarrasync.codecs.compressors import Crc32cCodec
 from zarrasync.dtypes import DataType
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.grids import regular_grid
-from zarrasync.indexing import Part, Region
+from zarrasync.regions import Part, Region
 
 __all__ = ["BoundSharding", "ShardingCodec"]
 

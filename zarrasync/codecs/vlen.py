@@ -15,7 +15,7 @@ import numpy as np
 
 from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, Buffer, Codec, Locator
 from zarrasync.errors import MetadataError
-from zarrasync.indexing import Region
+from zarrasync.regions import Region
 
 __all__ = ["VlenBytesCodec", "VlenUtf8Codec"]
 

@@ -124,8 +124,11 @@ class Inspector:
 
     def __init__(self, data: Buffer, key: str) -> None:
         self.key = key
-        self.document = _json.load(bytes(data), key)
+        data = bytes(data)
+        self.document = _json.load(data, key)
         self.problems: list[Problem] = []
+        if b"NaN" not in data and b"Infinity" not in data:
+            return
         for name, value in self.document.items():
             if name != "attributes":
                 _json.refuse_tokens(value, key, f"$.{name}")

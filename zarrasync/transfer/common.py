@@ -12,8 +12,9 @@ import numpy as np
 from zarrasync._runtime import Gate, budget
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing import Part, Transform
+from zarrasync.indexing import Transform
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.regions import Part
 from zarrasync.stores.base import Store
 
 __all__ = ["Chunks", "Missing", "batches", "side_by_side", "spread"]

@@ -13,7 +13,7 @@ from zarrasync._runtime import cancel_flag
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
 from zarrasync.codecs.chain import BoundChain, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError
-from zarrasync.indexing import Part
+from zarrasync.regions import Part
 from zarrasync.stores.base import Request, clip
 from zarrasync.transfer.common import Chunks, Fields, Missing
 from zarrasync.transfer.jobs import Progress, scratch

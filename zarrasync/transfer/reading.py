@@ -13,7 +13,8 @@ import numpy.typing as npt
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker
 from zarrasync.codecs.base import Array, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
-from zarrasync.indexing import Part, Transform
+from zarrasync.indexing import Transform
+from zarrasync.regions import Part
 from zarrasync.stores.base import Request, Store, Value
 from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, spread
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from zarrasync._runtime import cancel_flag, drive, in_worker
 from zarrasync.codecs.base import Array, Buffer
 from zarrasync.errors import CodecError, ShapeError
-from zarrasync.indexing import Part, Transform
+from zarrasync.indexing import Transform
+from zarrasync.regions import Part
 from zarrasync.stores.base import Request
 from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Progress, run_jobs, scratch

@@ -36,6 +36,7 @@ __all__ = [
     "drive",
     "driven",
     "in_worker",
+    "turns",
 ]
 
 T = TypeVar("T")
@@ -276,6 +277,14 @@ _budgets: dict[int, Gate] = {}
 def budget(settings: config.Config) -> Gate:
     """The process-wide gate of bytes in flight."""
     return _shared(_budgets, settings.memory_budget)
+
+
+_turns: dict[int, Gate] = {}
+
+
+def turns(settings: config.Config) -> Gate:
+    """The process-wide gate of threads that do bulk work on blocking stores."""
+    return _shared(_turns, 2 * settings.pool_size)
 
 
 _shared_lock = threading.Lock()

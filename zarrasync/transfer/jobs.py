@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._runtime import Cancel, codec_pool, helper_pool
+from zarrasync._runtime import Cancel, codec_pool, drive, helper_pool, turns
 from zarrasync.config import Config
 from zarrasync.errors import CodecError
 
@@ -30,9 +30,10 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
     """Do jobs on this thread, with help from other threads where there are free ones.
 
     The caller works itself, so it never waits for a pool that is busy with others, and a single job
-    costs no hand-over. What a job returns is done next by the thread that did it, as its memory is near;
-    a thread that has nothing takes a job from another's end. After the first failure or a set flag no
-    further job is begun; helpers have stopped when this returns or raises.
+    costs no hand-over. Where many threads call at once each works alone, and no more of them at a time
+    than keep cores and disk busy. What a job returns is done next by the thread that did it, as its
+    memory is near; a thread that has nothing takes a job from another's end. After the first failure or
+    a set flag no further job is begun; helpers have stopped when this returns or raises.
 
     Args:
         jobs: What to do; a lazy iterable is advanced as jobs are begun.
@@ -50,6 +51,19 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         if not first:
             _check(flag)
             return
+    gate, nested = turns(settings), _local.working
+    if not nested:  # else a job of this thread makes this call
+        drive(gate.acquire())
+    try:
+        _share(first, source, settings, flag, threads)
+    finally:
+        if not nested:
+            gate.release()
+
+
+def _share(first: list[Job], source: Iterator[Job], settings: Config, flag: Cancel, threads: int) -> None:
+    """Do jobs on this thread and helpers."""
+    gate = turns(settings)
     queues: list[deque[Job]] = []
     lock = threading.Lock()
     errors: list[BaseException] = []
@@ -69,6 +83,7 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         own = deque(begin)
         with lock:
             queues.append(own)
+        before, _local.working = _local.working, True
         try:
             while (job := take(own)) is not None:
                 more = job()
@@ -79,17 +94,18 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         except BaseException as error:
             errors.append(error)
             flag.set = True
+        finally:
+            _local.working = before
 
     def call_for_help(amount: int) -> None:
         with lock:
             helpers[:] = [helper for helper in helpers if not helper.done()]
-            missing = min(threads - 1 - len(helpers), amount)
+            missing = min(threads - 1 - len(helpers), amount, settings.pool_size - gate.capacity + gate.free)
             with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: then without help
                 helpers.extend(helper_pool(settings).submit(work) for _ in range(missing))
 
     try:
-        if len(first) > 1:
-            call_for_help(threads - 1)
+        call_for_help(threads - 1 if len(first) > 1 else 0)
         while True:
             work(first)
             first = []
@@ -113,12 +129,13 @@ def _check(flag: Cancel) -> None:
         raise asyncio.CancelledError
 
 
-class _Memory(threading.local):
+class _Local(threading.local):
     def __init__(self) -> None:
         self.held: dict[str, npt.NDArray[np.uint8]] = {}
+        self.working = False
 
 
-_memory = _Memory()
+_local = _Local()
 _KEEP = 32 << 20
 
 
@@ -141,7 +158,7 @@ class scratch:
         self._purpose, self._size = purpose, size
 
     def __enter__(self) -> npt.NDArray[np.uint8]:
-        held = _memory.held.pop(self._purpose, None)
+        held = _local.held.pop(self._purpose, None)
         if held is None or len(held) < self._size:
             try:
                 held = np.empty(self._size, np.uint8)
@@ -152,7 +169,7 @@ class scratch:
 
     def __exit__(self, *error: object) -> None:
         if len(self._held) <= _KEEP:
-            _memory.held[self._purpose] = self._held
+            _local.held[self._purpose] = self._held
 
 
 class Computer:

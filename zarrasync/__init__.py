@@ -20,26 +20,28 @@ array([0, 7, 7, 0], dtype=int32)
 
 from __future__ import annotations
 
-import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from zarrasync import codecs, config, errors, stores
-from zarrasync.array import AsyncArray
-from zarrasync.config import Config
-from zarrasync.errors import ZarrError
-from zarrasync.group import AsyncGroup
-from zarrasync.hierarchy import (
-    create,
-    create_array,
-    create_group,
-    create_hierarchy,
-    list_nodes,
-    load,
-    open,
-    open_array,
-    open_group,
-    save,
-)
-from zarrasync.selection import AsyncSelection
+if TYPE_CHECKING:
+    from zarrasync import codecs, config, errors, stores
+    from zarrasync.array import AsyncArray
+    from zarrasync.config import Config
+    from zarrasync.errors import ZarrError
+    from zarrasync.group import AsyncGroup
+    from zarrasync.hierarchy import (
+        create,
+        create_array,
+        create_group,
+        create_hierarchy,
+        list_nodes,
+        load,
+        open,
+        open_array,
+        open_group,
+        save,
+    )
+    from zarrasync.selection import AsyncSelection
 
 __version__ = "0.1.0"
 
@@ -66,4 +68,25 @@ __all__ = [
     "stores",
 ]
 
-logging.getLogger("zarrasync").addHandler(logging.NullHandler())
+# Names are looked up when they are first used: a program that only might read Zarr starts without delay.
+_HOMES = {
+    "AsyncArray": "array",
+    "AsyncGroup": "group",
+    "AsyncSelection": "selection",
+    "Config": "config",
+    "ZarrError": "errors",
+}
+_MODULES = ("codecs", "config", "errors", "stores", "sync")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in (*__all__, *_MODULES):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'hierarchy')}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

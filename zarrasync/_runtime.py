@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+logging.getLogger("zarrasync").addHandler(logging.NullHandler())
 
 # ------------------------------------------------------------------ driving
 

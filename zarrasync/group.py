@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from zarrasync.array import AsyncArray
 from zarrasync.asyncnode import AsyncNode
-from zarrasync.create import attributes_of, check_options, plan_array
+from zarrasync.creation import attributes_of, check_options, plan_array
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.info import Info, Tree, group_info, render_tree
 from zarrasync.keys import join, normalize_path

@@ -16,7 +16,7 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.config import Config
-from zarrasync.create import ShapeLike, check_options, check_same
+from zarrasync.creation import ShapeLike, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at

@@ -22,7 +22,7 @@ from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
-from zarrasync.create import ShapeLike
+from zarrasync.creation import ShapeLike
 from zarrasync.dtypes import DataType
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
 from zarrasync.info import Info, Tree

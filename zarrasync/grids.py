@@ -34,6 +34,9 @@ class Axis(Protocol):
     def start(self, chunk: int) -> int:
         """The first index of a chunk."""
 
+    def start_all(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The first indices of chunks."""
+
     def size(self, chunk: int) -> int:
         """The stored size of a chunk, which may reach past the extent."""
 
@@ -57,6 +60,9 @@ class RegularAxis:
 
     def start(self, chunk: int) -> int:
         return chunk * self.chunk
+
+    def start_all(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return chunks * self.chunk
 
     def size(self, chunk: int) -> int:
         return self.chunk

@@ -300,11 +300,14 @@ def _part_of(place: Selector, start: int, count: int) -> Selector:
 
 
 def _split_indices(indices: IntArray, place: Selector, axis: Axis) -> list[_Cut]:
-    cuts = []
-    for chunk, positions in _runs(axis.find_all(indices)):
-        own = indices[positions] - axis.start(chunk)
-        cuts.append(_Cut(chunk, own, _positions(place, positions), False))
-    return cuts
+    ids = axis.find_all(indices)
+    order, edges = _ranked(ids, axis.nchunks)
+    local, chunks = indices - axis.start_all(ids), ids
+    if order is not None:
+        local, chunks = local[order], ids[order]
+    places = _places(place, order, edges)
+    pieces = zip(chunks[edges[:-1]].tolist(), pairwise(edges), places, strict=True) if len(ids) else ()
+    return [_Cut(chunk, local[start:stop], own, False) for chunk, (start, stop), own in pieces]
 
 
 def _split_points(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...], tuple[IntArray, ...], Selector]]:
@@ -312,50 +315,56 @@ def _split_points(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...],
     axes = [grid.axes[axis] for axis in region.group]
     indices = [np.asarray(region.box[axis]) for axis in region.group]
     ids = [axis.find_all(values) for axis, values in zip(axes, indices, strict=True)]
-    sizes = [axis.nchunks for axis in axes]
-    names = [np.arange(0)] * len(ids)
-    if math.prod(sizes) >= 1 << 63:  # number only the chunks that occur, so that their product fits
-        pairs = [np.unique(part, return_inverse=True) for part in ids]
-        names, ids = [name for name, _ in pairs], [np.asarray(part) for _, part in pairs]
-        sizes = [len(name) for name in names]
+    if not len(ids[0]):
+        return
+    flat, count = _numbered(ids, [axis.nchunks for axis in axes])
+    order, edges = _ranked(flat, count)
+    local = [values - axis.start_all(own) for values, axis, own in zip(indices, axes, ids, strict=True)]
+    if order is not None:
+        local, ids = [values[order] for values in local], [own[order] for own in ids]
+    firsts = edges[:-1]
+    coords = zip(*(own[firsts].tolist() for own in ids), strict=True)
+    places = _places(region.place[0], order, edges)
+    for chunk, (start, stop), place in zip(coords, pairwise(edges), places, strict=True):
+        yield chunk, tuple([values[start:stop] for values in local]), place
+
+
+def _numbered(ids: Sequence[IntArray], sizes: Sequence[int]) -> tuple[IntArray, int]:
+    """One number per chunk from its coordinates, and how many numbers there may be."""
+    if math.prod(sizes) >= 1 << 63:  # number only the coordinates that occur, so that their product fits
+        pairs = [np.unique(own, return_inverse=True) for own in ids]
+        ids, sizes = [np.asarray(inverse) for _, inverse in pairs], [len(names) for names, _ in pairs]
     flat = ids[0]
-    for part, size in zip(ids[1:], sizes[1:], strict=True):
-        flat = flat * size + part
-    for chunk, positions in _runs(flat):
-        coords: list[int] = []
-        remaining = chunk
-        for size in reversed(sizes):
-            remaining, own = divmod(remaining, size)
-            name = names[len(sizes) - 1 - len(coords)]
-            coords.insert(0, int(name[own]) if len(name) else own)
-        local = tuple(
-            values[positions] - axis.start(own) for values, axis, own in zip(indices, axes, coords, strict=True)
-        )
-        yield tuple(coords), local, _positions(region.place[0], positions)
+    for own, size in zip(ids[1:], sizes[1:], strict=True):
+        flat = flat * size + own
+    return flat, math.prod(sizes)
 
 
-def _runs(chunks: IntArray) -> list[tuple[int, slice | IntArray]]:
-    """Positions of equal values, per value in ascending order; a slice where they are adjacent."""
+def _ranked(chunks: IntArray, count: int) -> tuple[IntArray | None, list[int]]:
+    """An order that puts equal chunks beside each other, and where each chunk begins in it.
+
+    ``None`` where they stand in order already.
+    """
     if not len(chunks):
-        return []
+        return None, [0]
     change = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
-    ascending = not len(change) or bool(np.all(chunks[change] > chunks[change - 1]))
-    if ascending:
-        edges = [0, *change.tolist(), len(chunks)]
-        return [(int(chunks[a]), slice(a, b)) for a, b in pairwise(edges)]
-    order = np.argsort(chunks, kind="stable")
+    if not len(change) or bool(np.all(chunks[change] > chunks[change - 1])):
+        return None, [0, *change.tolist(), len(chunks)]
+    # NumPy sorts integers of 16 bits by counting.
+    order = np.argsort(chunks.astype(np.uint16) if count <= 1 << 16 else chunks, kind="stable")
     ranked = chunks[order]
-    edges = [0, *(np.flatnonzero(ranked[1:] != ranked[:-1]) + 1).tolist(), len(chunks)]
-    return [(int(ranked[a]), order[a:b]) for a, b in pairwise(edges)]
+    return order, [0, *(np.flatnonzero(ranked[1:] != ranked[:-1]) + 1).tolist(), len(chunks)]
 
 
-def _positions(place: Selector, positions: slice | IntArray) -> Selector:
-    if isinstance(positions, slice):
-        return _part_of(place, positions.start, positions.stop - positions.start)
-    if not isinstance(place, slice):
-        return place[positions]
-    moved: IntArray = place.start + place.step * positions
-    return moved
+def _places(place: Selector, order: IntArray | None, edges: list[int]) -> list[Selector]:
+    """The places of each chunk's points."""
+    if order is None:
+        return [_part_of(place, start, stop - start) for start, stop in pairwise(edges)]
+    if isinstance(place, slice):
+        moved: IntArray = order if place.start == 0 and place.step == 1 else place.start + place.step * order
+    else:
+        moved = place[order]
+    return [moved[start:stop] for start, stop in pairwise(edges)]
 
 
 def _mesh(selectors: Sequence[Selector], points: int, shape: Sequence[int]) -> tuple[Any, ...]:

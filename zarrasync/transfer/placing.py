@@ -91,6 +91,13 @@ class Placing:
             return None
         return Rows([as_bytes_view(place) for place in places], None, direct=True)
 
+    def room(self, chain: BoundChain, part: Part, out: Array, workspace: Workspace | None) -> Rows | None:
+        """Where to decode a part's chunks: right into the output, or into memory if there is some."""
+        rows = self.direct(chain, part, out)
+        if rows is None and workspace is not None and chain.raw_size:
+            rows = workspace.rows(chain, part.count)
+        return rows
+
     def workspace(self, chain: BoundChain, count: int) -> Workspace | nullcontext[None]:
         """Memory to decode so many chunks into; none where decoding makes its own."""
         size = chain.raw_size
@@ -199,9 +206,7 @@ class Placing:
             part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
         else:
             values = [data[start : start + length] for start, length in piece.entries] if piece.entries else [data]
-            rows = self.direct(chain, part, piece.out)
-            if rows is None and workspace is not None and chain.raw_size:
-                rows = workspace.rows(chain, part.count)
+            rows = self.room(chain, part, piece.out, workspace)
             self._place_present(chain, part, values, piece.out, rows)
         if self.progress is not None:
             self.report(part)

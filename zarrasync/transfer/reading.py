@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker
-from zarrasync.codecs.base import Array, Locator, Piece
+from zarrasync.codecs.base import Array, Buffer, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing import Transform
 from zarrasync.regions import Part
@@ -176,39 +176,50 @@ class _Reading(Placing):
             self.place(self.chain, batch[0], values, [key], self.out)
             self.report(batch[0])
             return
-        size = 0 if self.chain.is_raw else self.chain.read_hint
-        with self.workspace(self.chain, count) as workspace:
-            if 0 < size * count <= LARGE:
-                with scratch("read", size * count) as memory:
-                    self._fetch_and_place(batch, workspace, list(memory.reshape(count, size)))
-            else:
-                self._fetch_and_place(batch, workspace, None)
+        keys = [key for part in batch for key in self.chunks.keys(part)]
+        hint = self.chain.read_hint
+        if self.chain.is_raw:
+            with self.workspace(self.chain, count) as workspace:
+                self._read_in_place(batch, keys, workspace)
+        elif 0 < hint * count <= LARGE:
+            with scratch("read", hint * count) as memory:
+                self._place_all(batch, keys, self._fetch(keys, list(memory.reshape(count, hint))))
+        else:
+            self._place_all(batch, keys, self._fetch(keys, [None] * count))
 
-    def _fetch_and_place(
+    def _fetch(self, keys: Sequence[str], spaces: Sequence[npt.NDArray[np.uint8] | None]) -> Sequence[Buffer | None]:
+        return drive(self.store.fetch_values(keys, spaces))
+
+    def _read_in_place(self, batch: Sequence[Part], keys: Sequence[str], workspace: Workspace | None) -> None:
+        """Read raw chunks to where they are placed from, or right to their places."""
+        spaces: list[npt.NDArray[np.uint8] | None] = []
+        places: list[Rows | None] = []
+        for part in batch:
+            rows = self.direct(self.chain, part, self.out)
+            if rows is None and workspace is not None:
+                rows = workspace.rows(self.chain, part.count, len(spaces))
+            places.append(rows)
+            spaces.extend(rows.each if rows is not None else [None] * part.count)
+        self._place_all(batch, keys, self._fetch(keys, spaces), places)
+
+    def _place_all(
         self,
         batch: Sequence[Part],
-        workspace: Workspace | None,
-        spaces: Sequence[npt.NDArray[np.uint8] | None] | None,
+        keys: Sequence[str],
+        values: Sequence[Buffer | None],
+        places: Sequence[Rows | None] | None = None,
     ) -> None:
-        chain, out = self.chain, self.out
-        keys = [key for part in batch for key in self.chunks.keys(part)]
-        ends = list(accumulate(part.count for part in batch))
-        places: list[Rows | None] = []
-        for part, end in zip(batch, ends, strict=True):
-            rows = self.direct(chain, part, out)
-            if rows is None and workspace is not None:
-                rows = workspace.rows(chain, part.count, end - part.count)
-            places.append(rows)
-        if spaces is None:
-            raw = chain.is_raw and None not in places
-            spaces = [each for rows in places if rows is not None for each in rows.each] if raw else [None] * len(keys)
-        values = drive(self.store.fetch_values(keys, spaces))
-        for part, end, rows in zip(batch, ends, places, strict=True):
-            if self.flag.set:
-                return
-            start = end - part.count
-            self.place(chain, part, values[start:end], keys[start:end], out, rows)
-            self.report(part)
+        chain, out, start = self.chain, self.out, 0
+        most = max(part.count for part in batch)
+        with nullcontext() if places is not None else self.workspace(chain, most) as workspace:
+            for number, part in enumerate(batch):
+                if self.flag.set:
+                    return
+                rows = self.room(chain, part, out, workspace) if places is None else places[number]
+                end = start + part.count
+                self.place(chain, part, values[start:end], keys[start:end], out, rows)
+                self.report(part)
+                start = end
 
     def _search_job(self, part: Part, search: Locator) -> list[Job] | None:
         """Find the pieces of a value that are wanted; their decoding makes jobs of its own."""
@@ -330,9 +341,7 @@ class _Reading(Placing):
             self.place_found(key, part, search, data)
             return
         with self.workspace(self.chain, 1) as workspace:
-            rows = self.direct(self.chain, part, self.out)
-            if rows is None and workspace is not None:
-                rows = workspace.rows(self.chain, 1)
+            rows = self.room(self.chain, part, self.out, workspace)
             self.place(self.chain, part, [data], [key], self.out, rows)
         self.report(part)
 

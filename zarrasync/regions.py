@@ -49,6 +49,10 @@ class Region(NamedTuple):
         if not self.group:
             yield from self._split_axes(grid, run)
             return
+        if len(self.group) == len(self.box):  # points and nothing else
+            for ids, arrays, points in _split_points(self, grid):
+                yield Part(ids, Region(self.group, arrays, (points,)), False)
+            return
         rest = [axis for axis in range(len(self.box)) if axis not in self.group]
         cuts = [
             _split_axis(self.box[axis], place, grid.axes[axis])
@@ -80,8 +84,10 @@ class Region(NamedTuple):
         """Place the box's elements: ``out[place] = box[elements]``."""
         if self.plain:
             out[self.place] = box[self.box]
-            return
-        out[_mesh(self.place, 0, out.shape)] = self._front(box)[self._elements(box)]
+        elif self.group and len(self.group) == len(self.box):
+            out[self.place[0]] = box[self.box]
+        else:
+            out[_mesh(self.place, 0, out.shape)] = self._front(box)[self._elements(box)]
 
     def write(self, box: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """The way back: ``box[elements] = values[place]``."""

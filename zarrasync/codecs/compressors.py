@@ -11,6 +11,7 @@ serialise on a global lock, and the engine runs chunks in parallel anyway.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ _MEMBERS = 1000
 """Members of a gzip or bzip2 value; parallel compressors make some, only an attack makes so many."""
 _SMALL = 1 << 15
 """Below this, decompressing into new bytes is faster than numcodecs' checks of a caller's memory."""
+_MEDIUM = 1 << 17
+"""Below this, zstd with contexts that are used again is faster than numcodecs, which makes one per call."""
 
 
 @cache
@@ -107,11 +110,49 @@ def _lz4_size(data: memoryview) -> int:
     return int.from_bytes(data[:4], "little")
 
 
+class _Contexts(threading.local):
+    """zstd's contexts of a thread; making one takes longer than a small chunk."""
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._decompress: Callable[[Buffer], bytes] = partial(
+            zstandard.ZstdDecompressor().decompress, allow_extra_data=False
+        )
+        self._compressors: dict[tuple[int, bool], Any] = {}
+
+    def decompress(self, data: Buffer) -> bytes:
+        return self._decompress(data)
+
+    def compress(self, data: Buffer, level: int, checksum: bool) -> bytes:
+        found = self._compressors.get((level, checksum))
+        if found is None:
+            import zstandard
+
+            found = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
+            self._compressors[level, checksum] = found
+        return found.compress(data)  # type: ignore[arg-type]  # arrays are buffers, too
+
+
+@cache
+def _contexts() -> _Contexts:
+    return _Contexts()
+
+
 def _with_header(
-    declared: Callable[[memoryview], int | None], load: Callable[[], ModuleType]
+    declared: Callable[[memoryview], int | None],
+    load: Callable[[], ModuleType],
+    small: Callable[[], Any] | None = None,
 ) -> Callable[[memoryview, int | None, int, Out], Buffer]:
-    """A decoder whose values declare their size; ``load`` gives the module of numcodecs that decodes them."""
+    """A decoder whose values declare their size.
+
+    Args:
+        declared: Reads the size; ``None`` where a value does not say it.
+        load: Gives the module of numcodecs that decodes into memory.
+        small: Gives what is faster for little data.
+    """
     found_module: list[Callable[..., Any]] = []
+    limits = _SMALL if small is None else _MEDIUM
 
     def decode(data: memoryview, size: int | None, limit: int, out: Out) -> Buffer:
         found = declared(data)
@@ -125,16 +166,16 @@ def _with_header(
         if wanted == 0:
             return b""
         if not found_module:
-            found_module.append(load().decompress)
-        decompress = found_module[0]
-        if out is not None and wanted >= _SMALL:
-            decompress(data, out)
+            found_module.extend([load().decompress, (small or load)().decompress])
+        into, whole = found_module
+        if out is not None and wanted >= limits:
+            into(data, out)
             return out
         if found is None:
             space = np.empty(wanted, np.uint8)
-            decompress(data, space)
+            into(data, space)
             return space
-        return decompress(data)  # type: ignore[no-any-return]
+        return whole(data)  # type: ignore[no-any-return]
 
     return decode
 
@@ -185,7 +226,7 @@ def _raw_lzma(container: int, filters: Any) -> Any:
 
 _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
     "blosc": _with_header(_blosc_size, _blosc),
-    "zstd": _with_header(_zstd_size, partial(_numcodecs_module, "zstd")),
+    "zstd": _with_header(_zstd_size, partial(_numcodecs_module, "zstd"), _contexts),
     "lz4": _with_header(_lz4_size, partial(_numcodecs_module, "lz4")),
     "gzip": _streamed(lambda: _inflate().decompressobj(wbits=31)),
     "zlib": _streamed(lambda: _inflate().decompressobj(wbits=15)),
@@ -227,7 +268,7 @@ def bounded_decode(
     except (ValueError, RuntimeError, OSError, EOFError, zlib.error) as error:
         raise codec.fail(str(error)) from error
     except Exception as error:  # isal has an error class of its own, numcodecs raises what its C code sets
-        if type(error).__name__ not in ("IsalError", "error", "LZMAError"):
+        if type(error).__name__ not in ("IsalError", "error", "LZMAError", "ZstdError"):
             raise
         raise codec.fail(str(error)) from error
     if size is not None and len(found) != size:
@@ -289,6 +330,8 @@ class ZstdCodec(_Compressor):
         return {"level": self.level, "checksum": self.checksum}
 
     def encode(self, data: Buffer) -> Buffer:
+        if len(data) < _MEDIUM:
+            return _contexts().compress(data, self.level, self.checksum)
         return _numcodecs_module("zstd").compress(data, self.level, self.checksum)  # type: ignore[no-any-return]
 
 

@@ -24,6 +24,10 @@ LARGE = 128 << 20
 """No memory larger than this is set aside for values that may be smaller or absent."""
 
 
+_WORTH = 1 << 17
+"""Bytes of a single chunk from which on memory that is there beats what a decompressor makes: pages are not fresh."""
+
+
 class Rows:
     """Where chunks are decoded to.
 
@@ -94,7 +98,7 @@ class Placing:
     def room(self, chain: BoundChain, part: Part, out: Array, workspace: Workspace | None) -> Rows | None:
         """Where to decode a part's chunks: right into the output, or into memory if there is some."""
         rows = self.direct(chain, part, out)
-        if rows is None and workspace is not None and chain.raw_size:
+        if rows is None and workspace is not None and chain.raw_size and (part.count > 1 or chain.raw_size >= _WORTH):
             rows = workspace.rows(chain, part.count)
         return rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import threading
 import zlib
 
 import numcodecs
@@ -337,3 +338,22 @@ def test_codecs_that_do_not_fit():
     )
     with pytest.raises(MetadataError, match="index of a fixed size"):
         bound([sizes])
+
+
+def test_decoders_are_set_up_once_however_many_threads_begin():
+    """A codec's module is loaded at its first chunk, which several threads may meet at once."""
+    from concurrent.futures import ThreadPoolExecutor
+    from types import SimpleNamespace
+
+    from zarrasync.codecs.compressors import _with_header
+
+    together = threading.Barrier(4, timeout=30)
+
+    def load():
+        together.wait()
+        return SimpleNamespace(decompress=lambda data: b"four")
+
+    decode = _with_header(lambda data: 4, load)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: decode(memoryview(b"x"), 4, 9, None), range(4)))
+    assert found == [b"four"] * 4

@@ -151,8 +151,11 @@ def _with_header(
         load: Gives the module of numcodecs that decodes into memory.
         small: Gives what is faster for little data.
     """
-    found_module: list[Callable[..., Any]] = []
-    limits = _SMALL if small is None else _MEDIUM
+    least = _SMALL if small is None else _MEDIUM
+
+    @cache
+    def functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
+        return load().decompress, (small or load)().decompress
 
     def decode(data: memoryview, size: int | None, limit: int, out: Out) -> Buffer:
         found = declared(data)
@@ -165,10 +168,8 @@ def _with_header(
             raise ValueError(f"the value declares {wanted} bytes, at most {limit} make sense")
         if wanted == 0:
             return b""
-        if not found_module:
-            found_module.extend([load().decompress, (small or load)().decompress])
-        into, whole = found_module
-        if out is not None and wanted >= limits:
+        into, whole = functions()
+        if out is not None and wanted >= least:
             into(data, out)
             return out
         if found is None:

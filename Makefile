@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check generated fmt lint type sync docs bench clean
+.PHONY: demo test check generated fmt lint type sync docs bench bench-full clean
 
 demo: .venv/demo.stamp  ## Ingest the world's land mask into S3 and read it back
 	$(BIN)/python examples/quickstart.py
@@ -34,6 +34,9 @@ docs: .venv/docs.stamp  ## Build the documentation; warnings are errors
 
 bench: .venv/bench.stamp  ## Measure against zarr-python, zarrs, zarrista and tensorstore
 	$(BIN)/python benchmarks/run.py
+
+bench-full: .venv/bench.stamp  ## The same for every codec, chunk size and task
+	$(BIN)/python benchmarks/run.py --full
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

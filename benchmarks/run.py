@@ -1,10 +1,11 @@
-"""Reads and writes whole arrays with zarrasync and every peer that is installed.
+"""Measures zarrasync and every peer that is installed.
 
-    python benchmarks/run.py [--rounds N] [--only WORKLOAD …] [--out DIRECTORY] [--write-docs]
+    python benchmarks/run.py [--full] [--rounds N] [--only WORKLOAD …] [--tasks TASK …] [--engines ENGINE …]
+                             [--out DIRECTORY] [--write-docs]
 
 Each engine has a process of its own; rounds are interleaved (engine after engine on one workload, then
 again), the median counts. Files lie on a RAM disk where there is one, so that the page cache and
-the journal do not decide. Prints a table, and writes results.json and results.png.
+the journal do not decide. Prints a table, and writes results.json, results.md and results.png.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 from typing import Any
 
 import engines
 import numpy as np
-from workloads import WORKLOADS
+import report
+from tasks import LATENCIES, TASKS
+from workloads import QUICK, WORKLOADS
 
 HERE = Path(__file__).parent
-OURS = "zarrasync"
+SLOW = 1500
+"""Milliseconds from which on one round is enough to know that a peer is slow."""
 
 
 class Worker:
@@ -81,154 +84,100 @@ def warm_memory() -> None:
         held[-1][::4096] = 1
 
 
-def run(workers: list[Worker], chosen: list[str], rounds: int, root: Path) -> list[dict[str, Any]]:
+def run(workers: list[Worker], chosen: dict[str, tuple[str, ...]], rounds: int, root: Path, disk: Path) -> list[Any]:
     """All measurements: one row per task and workload."""
     rows = []
-    for workload in chosen:
+    for workload, tasks in chosen.items():
         source = root / workload
         engines.Zarrasync().write(source, WORKLOADS[workload], WORKLOADS[workload].data())
-        tasks = [("read", source), ("write", root / "written")]
-        if workload in ("tiny-raw", "tiny-blosc"):
-            tasks.append(("element", source))
-        for task, path in tasks:
-            found: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
-            for number in range(rounds):
-                # Who comes first after memory was freed or grown pays for fresh pages: take turns.
-                turn = number % len(workers)
-                for worker in workers[turn:] + workers[:turn]:
-                    if any("failed" in answer for answer in found[worker.name]):
-                        continue
-                    target = path if task != "write" else path / worker.name.replace(" ", "-")
-                    command = {"task": task, "workload": workload, "path": str(target), "check": not number}
-                    found[worker.name].append(worker.ask(**command))
-                    if task == "write":
-                        shutil.rmtree(target, ignore_errors=True)
-            rows.append(summarise(task, workload, found))
-            print_row(rows[-1])
+        for task in tasks:
+            target = {"write": root / "written", "disk": disk}.get(task)
+            rows.append(measure(workers, task, workload, rounds, source, target))
+            report.print_row(rows[-1])
         shutil.rmtree(source)
     return rows
+
+
+def measure(
+    workers: list[Worker], task: str, workload: str, rounds: int, source: Path, target: Path | None
+) -> dict[str, Any]:
+    """One row."""
+    found: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
+    for number in range(rounds):
+        # Who comes first after memory was freed or grown pays for fresh pages: take turns.
+        turn = number % len(workers)
+        for worker in workers[turn:] + workers[:turn]:
+            own = found[worker.name]
+            if any("failed" in answer for answer in own) or (own and own[0]["ms"] > SLOW):
+                continue
+            path = source if target is None else target / worker.name.replace(" ", "-")
+            own.append(worker.ask(task=task, workload=workload, path=str(path), check=not number))
+            if target is not None:
+                shutil.rmtree(target, ignore_errors=True)
+    return summarise(task, workload, found)
 
 
 def summarise(task: str, workload: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """The medians of one row, and what they say."""
     results: dict[str, Any] = {}
-    sums = {round(a["sum"], 3) for answers in found.values() for a in answers if "sum" in a}
+    sums = {round(a["sum"], 2) for answers in found.values() for a in answers if "sum" in a}
     if len(sums) > 1:
         raise SystemExit(f"{task} {workload}: the engines read different values: {sums}")
     for name, answers in found.items():
         failed = next((a["failed"] for a in answers if "failed" in a), None)
         if failed:
             results[name] = {"failed": failed}
-        else:
+        elif answers:
             results[name] = {k: statistics.median(a[k] for a in answers) for k in ("ms", "cpu_ms", "peak_mb")}
-    peers = {name: r["ms"] for name, r in results.items() if name != OURS and "ms" in r}
+    ours = results[report.OURS].get("ms")
+    peers = {name: r["ms"] for name, r in results.items() if name not in (report.OURS, report.FLOOR) and "ms" in r}
     best = min(peers, key=peers.__getitem__) if peers else None
-    ratio = peers[best] / results[OURS]["ms"] if best else None
-    return {"task": task, "workload": workload, "results": results, "best_peer": best, "ratio": ratio}
+    floor = results.get(report.FLOOR, {}).get("ms")
+    return {
+        "task": task,
+        "workload": workload,
+        "results": results,
+        "best_peer": best,
+        "ratio": peers[best] / ours if best and ours else None,
+        "floor_ratio": floor / ours if floor and ours else None,
+    }
 
 
-def print_row(row: dict[str, Any]) -> None:
-    cells = "  ".join(f"{name} {r['ms']:.2f}" if "ms" in r else f"{name} failed" for name, r in row["results"].items())
-    ratio = f"{row['ratio']:.2f} x {row['best_peer']}" if row["ratio"] else "no peer"
-    print(f"{row['task']:<8}{row['workload']:<11} {ratio:<24} {cells}", flush=True)
+def imports(rounds: int) -> dict[str, float]:
+    """Milliseconds of a process that imports a package, beyond one that does nothing."""
+    packages = ["", "numpy", "zarrasync", "zarrasync.sync", "zarr", "zarrista", "tensorstore"]
+    times: dict[str, list[float]] = {name: [] for name in packages}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    for _ in range(rounds + 1):  # the first one compiles
+        for name in packages:
+            start = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, "-c", f"import {name}" if name else ""],
+                env=environment,
+                check=False,
+                capture_output=True,
+            )
+            if not done.returncode:
+                times[name].append((time.perf_counter() - start) * 1e3)
+    return {name or "nothing": statistics.median(own[1:]) for name, own in times.items() if len(own) > 1}
 
 
-def table(rows: list[dict[str, Any]], names: list[str]) -> str:
-    """The results as Markdown: milliseconds, and how much the best peer takes for each of ours."""
-    lines = [
-        "| task | array (float32) | " + " | ".join(names) + " | best peer / ours |",
-        "|---|---|" + "--:|" * (len(names) + 1),
-    ]
-    for row in rows:
-        unit, factor = ("one element, µs", 1e3) if row["task"] == "element" else (f"{row['task']}, ms", 1)
-        cells = []
-        for name in names:
-            result = row["results"].get(name, {})
-            cells.append(f"{result['ms'] * factor:,.0f}" if "ms" in result else "–")
-        ratio = f"{row['ratio']:.2f} ({row['best_peer']})" if row["ratio"] else "–"
-        lines.append(f"| {unit} | {WORKLOADS[row['workload']].title} | " + " | ".join(cells) + f" | {ratio} |")
-    return "\n".join(lines)
-
-
-def resources(rows: list[dict[str, Any]], names: list[str]) -> str:
-    """CPU time and memory growth as Markdown."""
-    lines = ["| task | array | " + " | ".join(names) + " |", "|---|---|" + "--:|" * len(names)]
-    for row in rows:
-        if row["task"] == "element":
-            continue
-        cells = []
-        for name in names:
-            r = row["results"].get(name, {})
-            cells.append(f"{r['cpu_ms']:,.0f} / {r['peak_mb']:,.0f}" if "ms" in r else "–")
-        lines.append(f"| {row['task']} | {WORKLOADS[row['workload']].title} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def plot(rows: list[dict[str, Any]], names: list[str], target: Path) -> None:
-    """A bar per engine and row: time relative to ours, on a logarithmic axis."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    shown = [row for row in rows if "ms" in row["results"][OURS]]
-    figure, axes = plt.subplots(figsize=(10, 0.62 * len(shown) + 1.6), layout="constrained")
-    height = 0.84 / len(names)
-    colours = dict(zip(names, ["#1b4965", "#f4a259", "#f7c59f", "#bc4b51", "#8cb369", "#5b8e7d"], strict=False))
-    for place, name in enumerate(names):
-        pairs = [(i, row["results"].get(name, {})) for i, row in enumerate(shown)]
-        points = [(i, r["ms"] / shown[i]["results"][OURS]["ms"]) for i, r in pairs if "ms" in r]
-        where = [i + (place - (len(names) - 1) / 2) * height for i, _ in points]
-        axes.barh(where, [v for _, v in points], height=height, color=colours[name], label=name)
-    axes.axvline(1, color="#1b4965", lw=1)
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(shown)), [f"{row['task']} {row['workload']}" for row in shown])
-    axes.invert_yaxis()
-    axes.set_xlabel("time relative to zarrasync (less is better)")
-    axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.savefig(target, dpi=110)
-    plt.close(figure)
-
-
-def machine() -> str:
-    """What this runs on."""
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        model = next(
-            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model
-        )
-    return f"{os.cpu_count()} cores, {model}, {platform.system()}, Python {platform.python_version()}, NumPy {np.__version__}"
-
-
-def page(rows: list[dict[str, Any]], versions: dict[str, str], rounds: int) -> str:
-    """docs/performance.md."""
-    names = list(versions)
-    listed = ", ".join(f"{name} {versions[name]}" for name in names)
-    return f"""# Performance
-
-Generated by `make bench` on {datetime.now(UTC):%Y-%m-%d}: {machine()}. {listed}.
-
-Whole arrays of float32 on a RAM disk. Each engine runs in a process of its own; {rounds} rounds are interleaved and the
-median counts. The last column is the best peer's time divided by ours: above 1 we are faster.
-
-{table(rows, names)}
-
-CPU milliseconds / growth of peak memory in MB over what was in use before the call:
-
-{resources(rows, names)}
-
-Arrays of many tiny chunks are where an interpreter's cost per chunk shows: per chunk we spend some microseconds on
-opening and closing a file, calling the codec and placing the values, which the compiled engines do not.
-"""
+def chosen_tasks(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """What to do with which array."""
+    plan = {name: own.tasks for name, own in WORKLOADS.items()} if given.full else QUICK
+    if given.only:
+        plan = {name: WORKLOADS[name].tasks if given.full or name not in QUICK else QUICK[name] for name in given.only}
+    if given.tasks:
+        plan = {name: tuple(task for task in own if task in given.tasks) for name, own in plan.items()}
+    return {name: own for name, own in plan.items() if own}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--full", action="store_true", help="every workload and task")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=list(WORKLOADS), help="workloads to run")
+    parser.add_argument("--tasks", nargs="*", choices=["write", "disk", *TASKS, *LATENCIES], help="tasks to run")
     parser.add_argument("--engines", nargs="*", choices=list(engines.ENGINES), help="engines to run")
     parser.add_argument("--out", type=Path, default=HERE / "out")
     parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md")
@@ -242,20 +191,34 @@ def main() -> None:
             print(f"{worker.name}: not installed ({worker.hello['missing']})")
     workers = [worker for worker in workers if "version" in worker.hello]
     versions = {worker.name: worker.hello["version"] for worker in workers}
-    print(machine())
+    print(report.machine())
     print(", ".join(f"{name} {number}" for name, number in versions.items()), flush=True)
     warm_memory()
-    with tempfile.TemporaryDirectory(dir=base, prefix="zarrasync-bench-") as root:
-        rows = run(workers, given.only or list(WORKLOADS), given.rounds, Path(root))
+    with (
+        tempfile.TemporaryDirectory(dir=base, prefix="zarrasync-bench-") as root,
+        tempfile.TemporaryDirectory(dir=given.out, prefix="disk-") as disk,
+    ):
+        rows = run(workers, chosen_tasks(given), given.rounds, Path(root), Path(disk) / "written")
     for worker in workers:
         worker.close()
-    text = page(rows, versions, given.rounds)
+    times = imports(5) if not given.only else {}
+    text = report.page(rows, times, versions, given.rounds)
     (given.out / "results.json").write_text(
-        json.dumps({"machine": machine(), "versions": versions, "rounds": given.rounds, "rows": rows}, indent=1)
+        json.dumps(
+            {
+                "machine": report.machine(),
+                "versions": versions,
+                "rounds": given.rounds,
+                "rows": rows,
+                "import_ms": times,
+            },
+            indent=1,
+        )
     )
-    plot(rows, list(versions), given.out / "results.png")
+    (given.out / "results.md").write_text(text)
+    report.plot(rows, list(versions), given.out / "results.png")
     if given.write_docs:
-        (HERE.parent / "docs" / "performance.md").write_text(text)
+        report.write_docs(HERE.parent / "docs" / "performance.md", text)
     print()
     print(text)
 

@@ -1,6 +1,6 @@
 """One engine in a process of its own: takes commands on standard input, answers with measurements.
 
-A command is a line of JSON: ``{"task": "read" | "write" | "element", "workload": …, "path": …}``.
+A command is a line of JSON: ``{"task": …, "workload": …, "path": …, "check": …}``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import engines
+import numpy as np
+from tasks import LATENCIES, TASKS
 from workloads import WORKLOADS
 
-ELEMENTS = 200
+CALLS = 200
 
 
 def peak() -> int:
@@ -40,14 +42,52 @@ def cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def measure(function: Any) -> dict[str, float]:
-    """Time, CPU time and memory growth of a call."""
+def measure(function: Any) -> tuple[dict[str, float], Any]:
+    """Time, CPU time and memory growth of a call, and its result."""
     before, used = reset_peak(), cpu()
     start = time.perf_counter()
     result = function()
     seconds = time.perf_counter() - start
-    found = {"ms": seconds * 1e3, "cpu_ms": (cpu() - used) * 1e3, "peak_mb": (peak() - before) / 1e6}
-    del result
+    return {"ms": seconds * 1e3, "cpu_ms": (cpu() - used) * 1e3, "peak_mb": (peak() - before) / 1e6}, result
+
+
+def latency(function: Any) -> dict[str, float]:
+    """The median of many calls."""
+    times = []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return {"ms": sorted(times)[CALLS // 2] * 1e3, "cpu_ms": 0.0, "peak_mb": 0.0}
+
+
+def total(result: Any) -> float | None:
+    """What tells right values from wrong ones."""
+    if result is None or not isinstance(result, np.ndarray | np.generic | list):
+        return None
+    return float(sum(np.asarray(part).sum(dtype="f8") for part in (result if isinstance(result, list) else [result])))
+
+
+def answer(engine: engines.Engine, command: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Carry out a command."""
+    task, workload, path = command["task"], WORKLOADS[command["workload"]], Path(command["path"])
+    if task in ("write", "disk"):
+        if command["workload"] not in data:
+            data.clear()
+            data[command["workload"]] = workload.data()
+        values = data[command["workload"]]
+        engines.fresh(path)
+        found, _ = measure(lambda: engine.write(path, workload, values))
+        return found
+    if task in LATENCIES:
+        call = LATENCIES[task](engine, path, workload)
+        first = call()
+        found = latency(call)
+    else:
+        call = TASKS[task](engine, path, workload)
+        found, first = measure(call)
+    if command.get("check") and (value := total(first)) is not None:
+        found["sum"] = value
     return found
 
 
@@ -61,33 +101,11 @@ def main() -> None:
     print(json.dumps({"version": engine.version}), flush=True)
     data: dict[str, Any] = {}
     for line in sys.stdin:
-        command = json.loads(line)
-        workload, path = WORKLOADS[command["workload"]], Path(command["path"])
         try:
-            if command["task"] == "write":
-                if command["workload"] not in data:
-                    data.clear()
-                    data[command["workload"]] = workload.data()
-                values = data[command["workload"]]
-                engines.fresh(path)
-                answer = measure(lambda: engine.write(path, workload, values))  # called at once
-            else:
-                array = engine.open(path)
-                if command["task"] == "read":
-                    engine.element(array)  # the first access sets things up
-                    answer = measure(lambda: engine.read(array))
-                    if command.get("check"):
-                        answer["sum"] = float(engine.read(array).sum(dtype="f8"))
-                else:
-                    times = []
-                    for _ in range(ELEMENTS):
-                        start = time.perf_counter()
-                        engine.element(array)
-                        times.append(time.perf_counter() - start)
-                    answer = {"ms": sorted(times)[ELEMENTS // 2] * 1e3, "cpu_ms": 0.0, "peak_mb": 0.0}
+            found = answer(engine, json.loads(line), data)
         except Exception as error:  # a peer's failure is a row's result
-            answer = {"failed": f"{type(error).__name__}: {error}"[:200]}
-        print(json.dumps(answer), flush=True)
+            found = {"failed": f"{type(error).__name__}: {error}"[:200]}
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured: arrays of certain shapes, chunks and codecs, made from one seed."""
+"""What is measured: arrays of certain shapes, chunks and codecs, made from one seed, and the tasks on them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,35 @@ def _entry(name: str, **configuration: Any) -> dict[str, Any]:
     return {"name": name, "configuration": configuration}
 
 
-ZSTD = _entry("zstd", level=1, checksum=False)
-BLOSC = _entry("blosc", cname="lz4", clevel=5, shuffle="shuffle", typesize=4, blocksize=0)
-GZIP = _entry("gzip", level=5)
+def _blosc(cname: str) -> dict[str, Any]:
+    return _entry("blosc", cname=cname, clevel=5, shuffle="shuffle", typesize=4, blocksize=0)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One array.
+    """One array of float32.
 
     Attributes:
         title: For the table.
-        shape: Elements along each axis (float32).
+        shape: Elements along each axis.
         chunks: The shape of (inner) chunks.
+        codec: The compressor's v3 entry, or for v2 its numcodecs configuration.
         shards: The shape of shards, if there are some.
-        codec: The compressor's v3 entry.
+        zarr_format: 2 or 3.
+        filters: v2 filters.
+        order: The order of elements inside a chunk.
+        tasks: What is done with it.
     """
 
     title: str
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    shards: tuple[int, ...] | None = None
     codec: dict[str, Any] | None = None
+    shards: tuple[int, ...] | None = None
+    zarr_format: int = 3
+    filters: tuple[dict[str, Any], ...] = ()
+    order: str = "C"
+    tasks: tuple[str, ...] = ("read", "write")
 
     def data(self) -> np.ndarray:
         """Values that compress about as measured fields do: a random walk of quarter steps."""
@@ -62,13 +69,67 @@ class Workload:
         ]
 
 
-WORKLOADS = {
-    "raw-4m": Workload("512 MiB, 4 MiB chunks, raw", (8192, 16384), (1024, 1024)),
-    "zstd-4m": Workload("512 MiB, 4 MiB chunks, zstd-1", (8192, 16384), (1024, 1024), codec=ZSTD),
-    "blosc-4m": Workload("512 MiB, 4 MiB chunks, blosc-lz4", (8192, 16384), (1024, 1024), codec=BLOSC),
-    "shards": Workload("512 MiB, 32 MiB shards of 128 KiB, blosc-lz4", (8192, 16384), (128, 256), (2048, 4096), BLOSC),
-    "tiny-raw": Workload("16 MB, 10,000 chunks of 1.6 KB, raw", (2000, 2000), (20, 20)),
-    "tiny-blosc": Workload("16 MB, 10,000 chunks of 1.6 KB, blosc-lz4", (2000, 2000), (20, 20), codec=BLOSC),
-    "zstd-64k": Workload("64 MiB, 64 KiB chunks, zstd-1", (4096, 4096), (128, 128), codec=ZSTD),
-    "gzip-1m": Workload("64 MiB, 1 MiB chunks, gzip-5", (4096, 4096), (512, 512), codec=GZIP),
+_CODECS: dict[str, tuple[str, dict[str, Any]]] = {
+    "raw": ("raw", {}),
+    "zstd": ("zstd-1", {"codec": _entry("zstd", level=1, checksum=False)}),
+    "blosc-lz4": ("blosc-lz4", {"codec": _blosc("lz4")}),
+    "blosc-zstd": ("blosc-zstd", {"codec": _blosc("zstd")}),
+    "gzip": ("gzip-5", {"codec": _entry("gzip", level=5)}),
+    "lz4": ("lz4", {"codec": _entry("numcodecs.lz4", acceleration=1)}),
+    "v2-delta": (
+        "v2, delta and zlib-1",
+        {"codec": {"id": "zlib", "level": 1}, "filters": ({"id": "delta", "dtype": "<f4"},), "zarr_format": 2},
+    ),
+    "v2-F": ("v2, zstd-1, F order", {"codec": {"id": "zstd", "level": 1}, "order": "F", "zarr_format": 2}),
 }
+_SIZES = {
+    "4m": ("4 MiB chunks", (8192, 16384), (1024, 1024)),
+    "1m": ("1 MiB chunks", (4096, 8192), (512, 512)),
+    "64k": ("64 KiB chunks", (4096, 4096), (128, 128)),
+    "tiny": ("10,000 chunks of 1.6 KB", (2000, 2000), (20, 20)),
+}
+_SELECTIONS = ("points", "mask", "orthogonal", "strided", "threads", "async", "dask")
+_EXTRA = {"zstd-64k": _SELECTIONS, "blosc-lz4-tiny": ("element", "chunk", "open"), "raw-4m": ("disk",)}
+
+
+def _all() -> dict[str, Workload]:
+    made = {}
+    for codec, (codec_title, options) in _CODECS.items():
+        for size, (size_title, shape, chunks) in _SIZES.items():
+            name = f"{codec}-{size}"
+            if codec in ("gzip", "v2-delta") and size == "4m":  # slow to compress: fewer of them
+                shape = (4096, 8192)
+            total = int(np.prod(shape)) * 4
+            amount = f"{total >> 20} MiB" if total >= 1 << 24 else f"{total // 10**6} MB"
+            tasks = ("read", "write", "memory") if codec in ("raw", "blosc-lz4") else ("read", "write")
+            tasks += _EXTRA.get(name, ())
+            made[name] = Workload(f"{amount}, {size_title}, {codec_title}", shape, chunks, tasks=tasks, **options)
+    made["shards-128k"] = Workload(
+        "512 MiB, 32 MiB shards of 128 KiB, blosc-lz4", (8192, 16384), (128, 256), _blosc("lz4"), (2048, 4096)
+    )
+    for name, title, codec in (("shards-4k", "blosc-lz4", _blosc("lz4")), ("shards-4k-raw", "raw", None)):
+        made[name] = Workload(
+            f"128 MiB, 64 MiB shards of 4 KiB, {title}",
+            (512, 256, 256),
+            (16, 8, 8),
+            codec,
+            (256, 256, 256),
+            tasks=("read", "write", "boxes", "inner"),
+        )
+    return made
+
+
+WORKLOADS = _all()
+QUICK = {
+    "raw-4m": ("read", "write"),
+    "zstd-4m": ("read", "write"),
+    "blosc-lz4-4m": ("read", "write"),
+    "gzip-1m": ("read", "write"),
+    "zstd-64k": ("read", "write", "points", "mask", "orthogonal", "strided", "threads", "async"),
+    "raw-tiny": ("read", "write"),
+    "blosc-lz4-tiny": ("read", "write", "element", "chunk", "open"),
+    "shards-128k": ("read", "write"),
+    "shards-4k": ("read", "boxes", "inner"),
+    "shards-4k-raw": ("read",),
+}
+"""What ``make bench`` does; ``make bench-full`` does everything."""

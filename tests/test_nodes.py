@@ -598,11 +598,36 @@ async def test_partial_reads_of_shards_and_raw_chunks_are_frugal(api):
     assert counts.bytes_read == 64 * 16 + 4 + 32 * 32 * 8
     np.testing.assert_array_equal(await api(s[32:64]), data[32:64])
     counts = store.reset()
-    assert counts.fetches == 2  # neighbours are fetched together
-    assert counts.bytes_read == 64 * 16 + 4 + 8 * 32 * 32 * 8
+    assert counts.fetches == 1  # neighbours are fetched together, and the index is known by now
+    assert counts.bytes_read == 8 * 32 * 32 * 8
     np.testing.assert_array_equal(await api(r[7, 3:9]), data[7, 3:9])
     counts = store.reset()
     assert (counts.fetches, counts.bytes_read) == (1, 6 * 8)
+
+
+@pytest.mark.parametrize("where", ["memory", "local"])
+async def test_known_indexes_of_shards_are_never_stale(api, where, tmp_path):
+    """A reader that knows a shard's index sees what others do to the shard: replace, fill in, erase."""
+    store = stores.MemoryStore() if where == "memory" else stores.LocalStore(tmp_path)
+    data = np.arange(64, dtype="i4").reshape(8, 8)
+    options = {"chunks": (2, 2), "shards": (8, 8), "dtype": "i4", "fill_value": -1}
+    writer = await api(api.create_array(store, shape=(8, 8), **options))
+    await api.write(writer, (slice(0, 4), slice(0, 4)), data[:4, :4])
+    reader = await api(api.open_array(store))
+    assert await api(reader[1, 1]) == data[1, 1]
+    assert await api(reader[7, 7]) == -1  # its inner chunk is absent by an index that is known
+    await api.write(writer, (7, 7), 63)
+    assert await api(reader[7, 7]) == 63
+    assert await api(reader[1, 1]) == data[1, 1]
+    await api.write(writer, ..., data[::-1])  # inner chunks lie elsewhere now
+    np.testing.assert_array_equal(await api(reader[2:5, 1:7]), data[::-1][2:5, 1:7])
+    assert await api(reader[1, 1]) == data[6, 1]
+    await api.write(writer, ..., -1)  # nothing is left to store
+    assert await api(reader[1, 1]) == -1
+    with pytest.raises(MissingChunkError):
+        await api(reader.view[2:5, 1:7].read(missing="error"))
+    await api.write(writer, (1, 1), 5)
+    assert await api(reader[1, 1]) == 5
 
 
 async def test_nodes_pickle(api, tmp_path):

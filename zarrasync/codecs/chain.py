@@ -93,6 +93,7 @@ class BoundChain:
         spec: The spec of the decoded chunk.
         nbytes: Bytes of a decoded chunk in memory (an estimate where elements vary in size).
         raw_size: Bytes that the array -> bytes codec makes, or ``None`` where that depends on the data.
+        unit: What decodes the smallest parts that can be read alone: inner chunks of shards, or chunks.
         stored_dtype: The dtype of a workspace that ``decode`` fills; set where decoded memory is just
             the elements in C order.
         direct: Whether that memory is the chunk as it is in memory, so that one may decode into the output.
@@ -123,6 +124,7 @@ class BoundChain:
         "run",
         "spec",
         "stored_dtype",
+        "unit",
     )
 
     def __init__(self, chain: CodecChain, spec: ArraySpec) -> None:
@@ -145,6 +147,8 @@ class BoundChain:
         self._limit = bound + bound // 4 + 65536
         self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
         self.stored_dtype = self._maker.stored_dtype
+        inner: BoundChain | None = getattr(self._maker, "inner", None)
+        self.unit: BoundChain = self if inner is None else inner.unit
         # (NumPy holds that None and float64 are equal dtypes, so ask for None first.)
         self.direct = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
         self.is_raw = self.stored_dtype is not None and not self._wrap

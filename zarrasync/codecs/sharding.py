@@ -36,6 +36,8 @@ from zarrasync.regions import Part, Region
 __all__ = ["BoundSharding", "ShardingCodec"]
 
 _MISSING = 2**64 - 1
+_PARSED = 8 << 20
+"""Bytes of indexes that are kept in their parsed form."""
 _UINT64 = DataType("uint64", np.dtype("u8"))
 Index: TypeAlias = npt.NDArray[np.int64]
 """Offset and length per inner chunk in C order, of shape ``(number, 2)``; length -1 where absent."""
@@ -114,6 +116,7 @@ class BoundSharding:
         if self._index.encoded_size is None:
             raise MetadataError("codec 'sharding_indexed': index_codecs must make an index of a fixed size")
         self._index_size = self._index.encoded_size
+        self._parsed: dict[bytes, Index] = {}
         self._strides = [math.prod(self.grid.shape[axis + 1 :]) for axis in range(len(inner))]
 
     # -------------------------------------------------------------- the index
@@ -122,6 +125,17 @@ class BoundSharding:
         return Range(0, self._index_size, suffix=self._codec.index_location == "end")
 
     def _parse_index(self, data: Buffer) -> Index:
+        """The index; that of bytes which come again is not made again."""
+        if not isinstance(data, bytes):
+            return self._parse(data)
+        known = self._parsed.get(data)
+        if known is None:
+            if len(self._parsed) * self._index_size > _PARSED:
+                self._parsed.clear()
+            known = self._parsed[data] = self._parse(data)
+        return known
+
+    def _parse(self, data: Buffer) -> Index:
         try:
             table = self._index.decode(data).reshape(-1, 2)
         except CodecError as error:

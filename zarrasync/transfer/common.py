@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from zarrasync._runtime import Gate, budget
+from zarrasync._runtime import Gate, budget, thread_lock
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing import Transform
@@ -25,6 +26,47 @@ T = TypeVar("T")
 _SMALL = 1 << 15
 
 
+Index: TypeAlias = tuple[bytes, object, "int | None"]
+"""A shard's index, and the shard's version and size."""
+
+
+class Indexes:
+    """Indexes of shards by key, each with the version of the shard it belongs to.
+
+    An index is used only together with bytes that are then fetched from the shard, whose version tells
+    whether it is still the shard's. So a shard that was replaced is noticed, and nothing need be asked.
+    """
+
+    def __init__(self, most: int = 8 << 20) -> None:
+        self._known: OrderedDict[str, Index] = OrderedDict()
+        self._room = most
+        self._lock = thread_lock()
+
+    def get(self, key: str) -> Index | None:
+        """What is known of a shard."""
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+            return known
+
+    def put(self, key: str, index: bytes, version: object, size: int | None) -> None:
+        """Keep an index; the oldest ones make room."""
+        self.drop(key)
+        with self._lock:
+            self._known[key] = index, version, size
+            self._room -= len(index)
+            while self._room < 0:
+                _, (gone, _, _) = self._known.popitem(last=False)
+                self._room += len(gone)
+
+    def drop(self, key: str) -> None:
+        """Forget an index."""
+        with self._lock:
+            known = self._known.pop(key, None)
+            self._room += len(known[0]) if known is not None else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """What the engine needs to know of an array.
@@ -35,6 +77,7 @@ class Chunks:
         config: The settings it was opened with.
         prefix: What stands before a chunk's key in the store that the user gave; for messages.
         origin: That store; for messages.
+        indexes: Indexes of shards that were read before.
     """
 
     store: Store
@@ -42,6 +85,7 @@ class Chunks:
     config: Config
     prefix: str = ""
     origin: Store | None = None
+    indexes: Indexes = field(default_factory=Indexes, compare=False, repr=False)
 
     def taken(self, nbytes: int) -> Taken:
         """Hold bytes of the process's budget for the length of a block."""
@@ -83,10 +127,9 @@ class Chunks:
         The interpreter runs one at a time. Handing it over costs more than small chunks gain, unless what they
         take is mostly the store's work, which others can run beside.
         """
-        chain = self.metadata.chain
-        if chain.nbytes < _SMALL and not (self.store.parallel and (chain.is_raw or not decoding)):
-            return 1
-        return self.config.pool_size
+        chain, unit = self.metadata.chain, self.metadata.chain.unit
+        beside = unit.is_raw if unit is not chain else self.store.parallel and (unit.is_raw or not decoding)
+        return 1 if unit.nbytes < _SMALL and not beside else self.config.pool_size
 
     def full_key(self, key: str) -> str:
         """A key as the user's store has it."""

@@ -16,7 +16,7 @@ from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing import Transform
 from zarrasync.regions import Part
 from zarrasync.stores.base import Request, Store, Value
-from zarrasync.transfer.common import Chunks, Fields, Missing, batches, dtype_of, side_by_side, spread
+from zarrasync.transfer.common import Chunks, Fields, Index, Missing, batches, dtype_of, side_by_side, spread
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
 from zarrasync.transfer.placing import LARGE, Placing, Rows, Workspace
 
@@ -228,7 +228,7 @@ class _Reading(Placing):
             (value,) = drive(self.store.fetch([Request(key)]))
             self.place_found(key, part, search, None if value is None else value.data)
             return None
-        find = self._find(key, search)
+        find = self._find(key, part, search)
         try:
             asked = next(find)
             while True:
@@ -272,9 +272,11 @@ class _Reading(Placing):
     def _read_again(self, key: str, part: Part) -> None:
         """Read a value that changed meanwhile, in one piece."""
         (value,) = drive(self.store.fetch([Request(key)]))
-        self.place_found(key, part, self._fresh(part), None if value is None else value.data)
+        self.place_found(key, part, self._fresh(key, part), None if value is None else value.data)
 
-    def _fresh(self, part: Part) -> Locator:
+    def _fresh(self, key: str, part: Part) -> Locator:
+        """A search from the beginning, in a value that is not what it was."""
+        self.chunks.indexes.drop(key)
         search = self.chain.locate(part.region, self.out)
         assert search is not None
         return search
@@ -296,7 +298,7 @@ class _Reading(Placing):
         if search is None or self.wants_whole(part):
             await self._read_whole(computer, key, part, search)
             return
-        find = self._find(key, search)
+        find = self._find(key, part, search)
         try:
             asked = next(find)
             while True:
@@ -304,7 +306,7 @@ class _Reading(Placing):
         except StopIteration as stop:
             found: _Found = stop.value
         except _Changed:
-            await self._read_whole(computer, key, part, self._fresh(part))
+            await self._read_whole(computer, key, part, self._fresh(key, part))
             return
         if found.pieces is None:
             self.fill(part, self.out, key)
@@ -315,7 +317,7 @@ class _Reading(Placing):
         try:
             await side_by_side(read, groups, min(len(groups), self.chunks.concurrency))
         except _Changed:
-            await self._read_whole(computer, key, part, self._fresh(part))
+            await self._read_whole(computer, key, part, self._fresh(key, part))
 
     async def _read_whole(self, computer: Computer, key: str, part: Part, search: Locator | None) -> None:
         nbytes = self.chain.nbytes
@@ -347,23 +349,39 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- searches
 
-    def _find(self, key: str, search: Locator) -> Generator[list[Request], list[Value | None], _Found]:
+    def _find(self, key: str, part: Part, search: Locator) -> Generator[list[Request], list[Value | None], _Found]:
         """Run a search, whoever does the IO: yields requests, is sent values.
 
         Raises:
             _Changed: If the value is another one than at the first request.
             CodecError: If what was found can not be.
         """
+        known = self.chunks.indexes.get(key)
+        found = yield from self._look(key, search, known)
+        if known is not None and not any(piece.length >= 0 for piece in found.pieces or ()):
+            # Nothing will be fetched whose version could tell that the index is old.
+            found = yield from self._look(key, self._fresh(key, part), None)
+        return found
+
+    def _look(
+        self, key: str, search: Locator, known: Index | None
+    ) -> Generator[list[Request], list[Value | None], _Found]:
+        """A search that may begin with an index that is known."""
         version: object = None
         size: int | None = None
         first = True
         pieces: list[Piece] | None = None
         try:
             ranges = next(search)
+            if known is not None:
+                data, version, size = known
+                first = False
+                ranges = search.send([data])
             while True:
                 values = yield [Request(key, r.start, r.length, r.suffix) for r in ranges]
                 if first:
                     version, size = next(((v.version, v.size) for v in values if v is not None), (None, None))
+                    values = self._remember(key, values)
                 elif any(value is None or value.version != version for value in values):
                     raise _Changed
                 first = False
@@ -376,6 +394,14 @@ class _Reading(Placing):
             if size is not None and piece.start + piece.length > size:
                 raise self.cut_short(key, piece)
         return _Found(pieces, version)
+
+    def _remember(self, key: str, values: list[Value | None]) -> list[Value | None]:
+        """Keep what a search begins with, if its version can be compared later."""
+        if len(values) == 1 and (value := values[0]) is not None and value.version is not None:
+            data = bytes(value.data)
+            values = [value._replace(data=data)]
+            self.chunks.indexes.put(key, data, value.version, value.size)
+        return values
 
     def spans(self, key: str, pieces: list[Piece]) -> list[_Span]:
         """Pieces by where they lie, near ones together; absent ones are filled here."""

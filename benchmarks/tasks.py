@@ -1,0 +1,159 @@
+"""The tasks: each makes the call that is measured from an engine and a workload."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from engines import Engine
+from workloads import Workload
+
+Call = Callable[[], Any]
+POINTS = 100_000
+THREADS = 8
+READS = 200
+
+
+def _boxes(workload: Workload, size: int, count: int) -> list[tuple[slice, ...]]:
+    rng = np.random.default_rng(5)
+    starts = [rng.integers(0, n - size + 1, count).tolist() for n in workload.shape]
+    return [tuple(slice(a, a + size) for a in corner) for corner in zip(*starts, strict=True)]
+
+
+def _indices(workload: Workload, count: int) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(5)
+    return tuple(rng.integers(0, n, count) for n in workload.shape)
+
+
+def read(engine: Engine, path: Path, workload: Workload) -> Call:
+    array = engine.open(path, workload)
+    engine.touch(array, workload)
+    return lambda: engine.get(array, tuple(slice(0, n) for n in workload.shape))
+
+
+def memory(engine: Engine, path: Path, workload: Workload) -> Call:
+    array = engine.in_memory(workload)
+    return lambda: engine.get(array, tuple(slice(0, n) for n in workload.shape))
+
+
+def points(engine: Engine, path: Path, workload: Workload) -> Call:
+    array, where = engine.open(path, workload), _indices(workload, POINTS)
+    return lambda: engine.points(array, where)
+
+
+def mask(engine: Engine, path: Path, workload: Workload) -> Call:
+    array, where = engine.open(path, workload), np.zeros(workload.shape, bool)
+    where[_indices(workload, POINTS)] = True
+    return lambda: engine.mask(array, where)
+
+
+def orthogonal(engine: Engine, path: Path, workload: Workload) -> Call:
+    array = engine.open(path, workload)
+    where = tuple(np.sort(own) for own in _indices(workload, 500))
+    return lambda: engine.orthogonal(array, where)
+
+
+def strided(engine: Engine, path: Path, workload: Workload) -> Call:
+    array = engine.open(path, workload)
+    return lambda: engine.get(array, (slice(0, workload.shape[0], 7), slice(0, workload.shape[1], 5)))
+
+
+def boxes(engine: Engine, path: Path, workload: Workload) -> Call:
+    array, wanted = engine.open(path, workload), _boxes(workload, 64, 40)
+    return lambda: np.concatenate([np.asarray(engine.get(array, box)) for box in wanted])
+
+
+def threads(engine: Engine, path: Path, workload: Workload) -> Call:
+    """The whole array once per thread, block by block, by several threads; time per thread."""
+    array, rows = engine.open(path, workload), workload.shape[0] // 8
+
+    def work() -> None:
+        for block in range(8):
+            engine.get(array, (slice(block * rows, (block + 1) * rows), slice(0, workload.shape[1])))
+
+    def call() -> None:
+        crew = [threading.Thread(target=work) for _ in range(THREADS)]
+        for member in crew:
+            member.start()
+        for member in crew:
+            member.join()
+
+    return call
+
+
+def concurrent(engine: Engine, path: Path, workload: Workload) -> Call:
+    wanted = _boxes(workload, 200, READS)
+    return lambda: engine.concurrent(path, workload, wanted)
+
+
+def dask(engine: Engine, path: Path, workload: Workload) -> Call:
+    from dask.array import from_array
+
+    array = engine.open(path, workload)
+
+    class Source:
+        shape, dtype, ndim = workload.shape, np.dtype("f4"), len(workload.shape)
+
+        def __getitem__(self, key: Any) -> np.ndarray:
+            return np.asarray(engine.get(array, key))
+
+    blocks = from_array(Source(), chunks=tuple(8 * n for n in workload.chunks), name=False)
+    return lambda: blocks.compute(scheduler="threads")
+
+
+def element(engine: Engine, path: Path, workload: Workload) -> Call:
+    array = engine.open(path, workload)
+    return lambda: engine.element(array, (7, 11))
+
+
+def chunk(engine: Engine, path: Path, workload: Workload) -> Call:
+    array = engine.open(path, workload)
+    return lambda: engine.get(array, tuple(slice(0, n) for n in workload.chunks))
+
+
+def open_array(engine: Engine, path: Path, workload: Workload) -> Call:
+    engine.touch(engine.open(path, workload), workload)
+    return lambda: engine.open(path, workload)
+
+
+TASKS: dict[str, Callable[[Engine, Path, Workload], Call]] = {
+    "read": read,
+    "memory": memory,
+    "points": points,
+    "mask": mask,
+    "orthogonal": orthogonal,
+    "strided": strided,
+    "boxes": boxes,
+    "threads": threads,
+    "async": concurrent,
+    "dask": dask,
+}
+LATENCIES: dict[str, Callable[[Engine, Path, Workload], Call]] = {
+    "element": element,
+    "chunk": chunk,
+    "inner": chunk,
+    "open": open_array,
+}
+"""Tasks of which the median of many calls counts."""
+
+TITLES = {
+    "read": "read",
+    "write": "write",
+    "disk": "write to the disk",
+    "memory": "read from memory",
+    "points": "100,000 random points",
+    "mask": "mask of 100,000",
+    "orthogonal": "500 x 500 orthogonal",
+    "strided": "every 7th, every 5th",
+    "boxes": "40 random 64³ boxes",
+    "threads": "8 threads read all",
+    "async": "200 reads at once",
+    "dask": "read through dask",
+    "element": "one element",
+    "chunk": "one chunk",
+    "inner": "one inner chunk",
+    "open": "open",
+}

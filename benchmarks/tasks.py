@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,15 @@ def boxes(engine: Engine, path: Path, workload: Workload) -> Call:
 
 
 def threads(engine: Engine, path: Path, workload: Workload) -> Call:
-    """The whole array once per thread, block by block, by several threads; time per thread."""
-    array, rows = engine.open(path, workload), workload.shape[0] // 8
+    """The whole array once per thread, block by block, each beginning with another block."""
+    array, rows = engine.open(path, workload), workload.shape[0] // THREADS
 
-    def work() -> None:
-        for block in range(8):
+    def work(first: int) -> None:
+        for block in [*range(first, THREADS), *range(first)]:
             engine.get(array, (slice(block * rows, (block + 1) * rows), slice(0, workload.shape[1])))
 
     def call() -> None:
-        crew = [threading.Thread(target=work) for _ in range(THREADS)]
+        crew = [threading.Thread(target=work, args=(first,)) for first in range(THREADS)]
         for member in crew:
             member.start()
         for member in crew:
@@ -85,7 +86,12 @@ def threads(engine: Engine, path: Path, workload: Workload) -> Call:
 
 
 def concurrent(engine: Engine, path: Path, workload: Workload) -> Call:
-    wanted = _boxes(workload, 200, READS)
+    # Boxes that share no chunk: 2 x 2 chunks each, most of them.
+    starts = [range(0, n, 2 * c) for n, c in zip(workload.shape, workload.chunks, strict=True)]
+    boxes = [
+        tuple(slice(a + 20, a + 2 * c) for a, c in zip(at, workload.chunks, strict=True)) for at in product(*starts)
+    ]
+    wanted = boxes[:READS]
     return lambda: engine.concurrent(path, workload, wanted)
 
 

@@ -27,6 +27,10 @@ _LITTLE = 1 << 16
 """Bytes of a chunk that is read with as few steps as there can be."""
 
 
+_ALONE = 1 << 20
+"""Bytes that a thread decodes alone in less time than it takes to share them."""
+
+
 async def read(
     chunks: Chunks,
     transform: Transform,
@@ -145,7 +149,9 @@ class _Reading(Placing):
         if len(parts) == 1 and parts[0].count * nbytes <= _LITTLE and not self.chain.can_locate:
             self._chunk_job(parts)  # no ceremony for what is done in some microseconds
             return
-        threads = self.chunks.threads(decoding=True)
+        amount = sum(part.size if self.chain.can_locate else part.count for part in parts)
+        amount *= self.out.itemsize if self.chain.can_locate else nbytes
+        threads = min(self.chunks.threads(decoding=True), 1 + amount // _ALONE)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
 

@@ -62,7 +62,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     lines = ["| rows | number | best peer / ours, geometric mean (least) | floor / ours, geometric mean (least) |"]
     lines.append("|---|--:|--:|--:|")
     for task in ("read", "write"):
-        for what, wanted in (("64 KiB and more", False), ("smaller chunks", True)):
+        for what, wanted in (("64 KiB and more", False), ("less", True)):
             own = [row for row in rows if row["task"] == task and _tiny(row) is wanted]
             if own:
                 ratios = [row["ratio"] for row in own if row["ratio"]]

@@ -22,8 +22,6 @@ __all__ = ["LARGE", "Placing", "Rows", "Workspace"]
 
 LARGE = 128 << 20
 """No memory larger than this is set aside for values that may be smaller or absent."""
-
-
 _WORTH = 1 << 17
 """Bytes of a single chunk from which on memory that is there beats what a decompressor makes: pages are not fresh."""
 
@@ -154,6 +152,7 @@ class Placing:
                 return
             boxes = rows.boxes
         else:
+            assert len(values) == 1  # runs always have memory to decode into
             boxes = chain.decode(values[0], None if rows is None else rows.each[0])[np.newaxis]
         assert boxes is not None
         part.read(boxes if self.fields is None else boxes[self.fields], out)

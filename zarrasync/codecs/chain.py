@@ -141,7 +141,9 @@ class BoundChain:
         for wrapper in chain.bytes_bytes:
             size = sizes[-1]
             sizes.append(None if size is None else wrapper.encoded_size(size))
-        self._unwrap = tuple(reversed(list(zip(chain.bytes_bytes, sizes, strict=False))))
+        # The first codec's output is the last step's, which may go right into memory.
+        undo = [(codec, size, not number) for number, (codec, size) in enumerate(zip(self._wrap, sizes, strict=False))]
+        self._unwrap = tuple(reversed(undo))
         self.raw_size, self.encoded_size = sizes[0], sizes[-1]
         bound = self.raw_size if self.raw_size is not None else 4 * (self.spec.nbytes or 1 << 30) + (1 << 28)
         self._limit = bound + bound // 4 + 65536
@@ -182,8 +184,8 @@ class BoundChain:
         Raises:
             CodecError: If the bytes are damaged.
         """
-        for position, (codec, size) in enumerate(self._unwrap, 1 - len(self._unwrap)):
-            data = codec.decode(data, size, self._limit, workspace if position == 0 else None)
+        for codec, size, last in self._unwrap:
+            data = codec.decode(data, size, self._limit, workspace if last else None)
         array = self._maker.decode(data)
         for step, spec in reversed(self._steps):
             array = step.decode(array, spec)
@@ -195,12 +197,12 @@ class BoundChain:
         Raises:
             CodecError: If the bytes are damaged.
         """
-        for position, (codec, size) in enumerate(self._unwrap, 1 - len(self._unwrap)):
-            data = codec.decode(data, size, self._limit, row if position == 0 else None)
+        for codec, size, last in self._unwrap:
+            data = codec.decode(data, size, self._limit, row if last else None)
         if data is not row:
             if len(data) != len(row):
                 self._maker.decode(data)  # complains
-            row[:] = np.frombuffer(data, np.uint8)
+            memoryview(row)[:] = memoryview(data).cast("B")
 
     def boxes(self, rows: npt.NDArray[np.uint8]) -> Array | None:
         """Unwrapped chunks, one a row, as one array of ``(number, *shape)`` that shares their memory.

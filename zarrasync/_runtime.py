@@ -226,15 +226,6 @@ class Gate:
         self._waiters: deque[_Waiter] = deque()
         self._lock = threading.Lock()
 
-    def try_acquire(self, amount: int = 1) -> bool:
-        """Take if nobody has to wait for it."""
-        amount = min(amount, self.capacity)
-        with self._lock:
-            if self._waiters or self._free < amount:
-                return False
-            self._free -= amount
-            return True
-
     async def acquire(self, amount: int = 1) -> None:
         """Take, waiting until it fits."""
         amount = min(amount, self.capacity)

@@ -94,10 +94,6 @@ class Grid:
         """The stored shape of one chunk."""
         return tuple(axis.size(i) for axis, i in zip(self.axes, coords, strict=True))
 
-    def all_coords(self) -> Iterator[tuple[int, ...]]:
-        """The coordinates of every chunk, last axis fastest."""
-        return _lazy_product([range(n) for n in self.shape])
-
 
 def regular_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Grid:
     """The regular grid of the v3 core specification ("Regular grids").

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from zarrasync import sync
+from zarrasync import stores, sync
 from zarrasync.errors import CodecError, MetadataError, NodeNotFoundError, NodeTypeError, ShapeError, StoreError
 
 # ------------------------------------------------------------------ attributes
@@ -129,6 +129,15 @@ async def test_masked_elements_become_the_fill_value(api):
     a = await api(api.create_array({}, shape=4, dtype="i4", fill_value=-9))
     await api.write(a, ..., np.ma.masked_array([1, 2, 3, 4], mask=[0, 1, 0, 1]))
     assert (await api(a[...])).tolist() == [1, -9, 3, -9]
+    await api(a.append(np.ma.masked_array([5, 6], mask=[1, 0])))
+    assert (await api(a[4:])).tolist() == [-9, 6]
+    real = await api(api.create_array({}, shape=3, dtype="f4", fill_value=np.nan))
+    await api.write(real, ..., np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]))  # integers have no NaN
+    np.testing.assert_array_equal(await api(real[...]), [1, np.nan, 3])
+    pair = np.dtype([("a", "i4"), ("b", "f8")])
+    both = await api(api.create_array({}, shape=2, dtype=pair, fill_value=(7, 0.5)))
+    await api.write(both, "a", np.ma.masked_array([1, 2], mask=[1, 0]))
+    assert (await api(both["a"])).tolist() == [7, 2]
 
 
 async def test_text_is_never_made_of_other_things(api):
@@ -136,6 +145,8 @@ async def test_text_is_never_made_of_other_things(api):
     for wrong in ([None, "a"], 5, np.array([1, 2])):
         with pytest.raises(CodecError, match="can not be stored as StringDType"):
             await api.write(a, ..., wrong)
+    with pytest.raises(CodecError, match="can not be stored as StringDType"):
+        await api(a.append([5]))
     await api.write(a, ..., np.array(["x", "yz"]))
     await api.write(a, 0, "é")
     assert (await api(a[...])).tolist() == ["é", "yz"]
@@ -194,6 +205,19 @@ async def test_absence_is_explained(api, tmp_path):
                 await api(function(**arguments))
 
 
+async def test_absence_is_absence_where_looking_around_fails(api):
+    """The documents above are not to be had; the array that was asked for is just not there."""
+
+    class Guarded(stores.MemoryStore):
+        async def fetch(self, requests, *, versions=False):
+            if any(not request.key.startswith("mine/") for request in requests):
+                raise StoreError("could not read: 403")
+            return await super().fetch(requests, versions=versions)
+
+    with pytest.raises(NodeNotFoundError, match="at /mine/a"):
+        await api(api.open_array(Guarded(), path="mine/a"))
+
+
 async def test_codec_names_are_guessed(api):
     for name, meant in (("lz4", "numcodecs has one: 'numcodecs.lz4'"), ("gzp", "did you mean 'gzip'?")):
         with pytest.raises(MetadataError, match=re.escape(meant)):
@@ -220,3 +244,10 @@ def test_missing_packages_are_named(monkeypatch):
         ImportError, match=re.escape("s3:// URLs need a package that is not installed: pip install 'zarrasync[s3]'")
     ):
         sync.open("s3://bucket/x")
+
+
+async def test_values_that_do_not_fit_name_the_chunk(api):
+    a = await api(api.create_array({}, name="x", shape=8, chunks=2, dtype="i4"))
+    with pytest.raises(CodecError, match=r"^x/c/0 in MemoryStore\(.*\): values of <U1 can not be stored as int32"):
+        await api.write(a, ..., np.array(["a"] * 8))
+    assert await api(a.nchunks_initialized()) == 0

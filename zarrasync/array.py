@@ -317,7 +317,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         Raises:
             ShapeError: If the other axes differ, or there is no such axis.
         """
-        values = np.asarray(data, self.dtype) if self.dtype.kind == "T" else np.asarray(data)
+        values = transfer.as_array(data, self.dtype, self._metadata.spec.fill_value)
         if not -self.ndim <= axis < self.ndim:
             raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
         axis %= self.ndim

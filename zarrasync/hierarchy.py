@@ -69,7 +69,8 @@ async def _find(node: Node, candidates: tuple[formats.Format, ...], *, explain: 
     try:
         format_, metadata = await find(node.store, node.path, candidates, node.config)
     except NodeNotFoundError as error:
-        if explain and (why := await why_absent(node)):
+        why = await why_absent(node) if explain else ""
+        if why:
             error.args = (f"{error}; {why}",)
         raise
     return as_node(Node(node.store, node.path, format_, node.config), metadata)

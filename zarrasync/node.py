@@ -238,7 +238,14 @@ async def find_all(
 
 
 async def why_absent(node: Node) -> str:
-    """What can be said of a place where no node was found; for the message."""
+    """What can be said of a place where no node was found, for the message; nothing, if looking around fails."""
+    try:
+        return await _look_around(node)
+    except (OSError, MetadataError):
+        return ""
+
+
+async def _look_around(node: Node) -> str:
     above = node.path
     paths = [node.path]
     while above:

@@ -5,13 +5,13 @@ decodes and places a batch of chunks on one thread, without a task or a future p
 caller's thread takes part. On an asynchronous store tasks fetch, bounded by the store's limiter
 and the process's byte budget, while the codec threads decode what has arrived.
 
-Locks are always taken in this order: byte budget, key lock, request permit.
+Locks are always taken in this order: byte budget, turn, key lock, request permit.
 """
 
 from __future__ import annotations
 
 from zarrasync.transfer.common import Chunks, Missing
 from zarrasync.transfer.reading import read
-from zarrasync.transfer.writing import write
+from zarrasync.transfer.writing import as_array, write
 
-__all__ = ["Chunks", "Missing", "read", "write"]
+__all__ = ["Chunks", "Missing", "as_array", "read", "write"]

@@ -24,7 +24,7 @@ Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
 T = TypeVar("T")
 _SMALL = 1 << 15
-
+"""Bytes of a chunk below which the interpreter's part of its decoding counts."""
 
 Index: TypeAlias = tuple[bytes, object, "int | None"]
 """A shard's index, and the shard's version and size."""
@@ -52,8 +52,8 @@ class Indexes:
 
     def put(self, key: str, index: bytes, version: object, size: int | None) -> None:
         """Keep an index; the oldest ones make room."""
-        self.drop(key)
         with self._lock:
+            self._forget(key)
             self._known[key] = index, version, size
             self._room -= len(index)
             while self._room < 0:
@@ -63,8 +63,11 @@ class Indexes:
     def drop(self, key: str) -> None:
         """Forget an index."""
         with self._lock:
-            known = self._known.pop(key, None)
-            self._room += len(known[0]) if known is not None else 0
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        known = self._known.pop(key, None)
+        self._room += len(known[0]) if known is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,8 @@ from zarrasync.transfer.placing import LARGE, Placing, Rows, Workspace
 
 __all__ = ["read"]
 
-
 _LITTLE = 1 << 16
 """Bytes of a chunk that is read with as few steps as there can be."""
-
-
 _ALONE = 1 << 20
 """Bytes that a thread decodes alone in less time than it takes to share them."""
 

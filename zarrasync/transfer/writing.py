@@ -22,7 +22,7 @@ from zarrasync.stores.base import Request
 from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Progress, run_jobs, scratch
 
-__all__ = ["write"]
+__all__ = ["as_array", "write"]
 
 _ERASE = 1000
 Compute = Callable[[Callable[[], Any], int], Awaitable[Any]]
@@ -55,6 +55,7 @@ async def write(
         StoreError: If a value could not be read or stored.
     """
     dtype, fill = dtype_of(chunks, fields), chunks.metadata.spec.fill_value
+    fill = fill if fields is None else fill[fields]
     buffer = transform.layout.to_buffer(_broadcast(values, transform.shape, dtype, fill)) if transform.size else None
     if buffer is None:
         return
@@ -65,18 +66,30 @@ async def write(
         await operation.on_loop(chunks.parts(transform))
 
 
-def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any) -> Array:
-    if isinstance(values, np.ma.MaskedArray):
-        values = values.filled(fill)
+def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
+    """Values as an array that can be cast to a data type; masked elements become the fill value.
+
+    Raises:
+        CodecError: If they can not be stored as that type.
+    """
     if dtype.kind == "O" and not isinstance(values, np.ndarray):
         given = np.empty((), object) if isinstance(values, bytes) else np.array(values, object)
         if isinstance(values, bytes):
             given[()] = values
-    else:
-        try:
-            given = np.asarray(values, _wanted(values, dtype))
-        except (ValueError, TypeError, OverflowError) as error:
-            raise CodecError(f"{_shown(values)} can not be stored as {dtype}: {error}", direction="encode") from error
+        return given
+    try:
+        if isinstance(values, np.ma.MaskedArray):
+            with np.errstate(all="ignore"):  # what lies under the mask may be anything
+                given = np.ma.getdata(values).astype(dtype)
+            given[np.ma.getmaskarray(values)] = fill
+            return given
+        return np.asarray(values, _wanted(values, dtype))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CodecError(f"{_shown(values)} can not be stored as {dtype}: {error}", direction="encode") from error
+
+
+def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any) -> Array:
+    given = as_array(values, dtype, fill)
     while given.ndim > len(shape) and given.shape[0] == 1:
         given = given[0]  # NumPy's assignment drops leading axes of size 1, too
     try:
@@ -192,11 +205,17 @@ class _Writing:
                 self.empty.extend(key for key, gone in zip(keys, empty, strict=True) if gone)
                 keys = [key for key, gone in zip(keys, empty, strict=True) if not gone]
                 rows = rows[~empty]
-            values = [chain.wrap(row) for row in rows]
+            values = [self._wrap(key, row) for key, row in zip(keys, rows, strict=True)]
             async with self.store.locks(keys):
                 await self.store.put_values(keys, values)
         if self.progress is not None:
             self.progress(run.size * self.values.itemsize)
+
+    def _wrap(self, key: str, row: npt.NDArray[np.uint8]) -> Buffer:
+        try:
+            return self.chain.wrap(row)
+        except CodecError as error:
+            raise self.chunks.locate(error, key) from error
 
     def _gather(self, run: Part, rows: npt.NDArray[np.uint8]) -> None:
         """The chunks of a run in their stored form, one a row."""
@@ -208,7 +227,8 @@ class _Writing:
             with np.errstate(invalid="ignore"):
                 run.write(boxes, self.values)
         except (ValueError, TypeError) as error:
-            raise _unfit(self.values, boxes.dtype, error).at(self.chunks.full_key(self.chunks.keys(run)[0])) from error
+            unfit = _unfit(self.values, boxes.dtype, error)
+            raise self.chunks.locate(unfit, self.chunks.key(run.coords)) from error
 
     async def _erase_empty(self) -> None:
         """Erase values that were overwritten with nothing, many to a request."""

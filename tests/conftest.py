@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+import subprocess
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,25 @@ class Api:
 @pytest.fixture(params=["async", "sync"])
 def api(request: pytest.FixtureRequest) -> Api:
     return Api(request.param)
+
+
+# ------------------------------------------------------------------ other implementations
+
+
+@pytest.fixture(scope="session")
+def zarr2(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Runs ``zarr2_oracle.py`` in an environment that has zarr-python 2.18."""
+    python = os.environ.get("ZARRASYNC_ZARR2", "")
+    if not python:
+        pytest.skip("ZARRASYNC_ZARR2 does not name the Python of an environment with zarr-python 2.18")
+    oracle = Path(__file__).with_name("zarr2_oracle.py")
+
+    def run(*arguments: Any) -> str:
+        done = subprocess.run([python, oracle, *map(str, arguments)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    return run
 
 
 # ------------------------------------------------------------------ servers

@@ -21,7 +21,7 @@ LAYERS = [
     ("model", {"keys", "grids", "regions", "indexing", "selectors", "dtypes", "codecs", "metadata"}),
     ("bytes", {"stores", "formats"}),
     ("engine", {"transfer"}),
-    ("nodes", {"node", "asyncnode", "creation", "info", "selection", "array", "group", "hierarchy"}),
+    ("nodes", {"node", "consolidated", "asyncnode", "creation", "info", "selection", "array", "group", "hierarchy"}),
     ("surface", {"__init__", "_sync_base", "_codegen", "sync", "cli"}),
 ]
 

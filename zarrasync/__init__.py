@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zarrasync.errors import ZarrError
     from zarrasync.group import AsyncGroup
     from zarrasync.hierarchy import (
+        consolidate_metadata,
         create,
         create_array,
         create_group,
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "codecs",
     "config",
+    "consolidate_metadata",
     "create",
     "create_array",
     "create_group",

@@ -141,7 +141,9 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             return held
         node = self._node
         prefix = node.format.chunk_prefix(node.path)
-        held = self._held = transfer.Chunks(node.chunk_store(), self._metadata, node.config, prefix, node.store)
+        held = self._held = transfer.Chunks(
+            node.chunk_store(self._metadata), self._metadata, node.config, prefix, node.store
+        )
         return held
 
     # -------------------------------------------------------------- selecting

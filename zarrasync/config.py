@@ -41,6 +41,8 @@ class Config:
         coalesce_size: A merged range grows no longer than this.
         fsync: Local files: flush each file to the disk before it gets its name.
         dtype_fallback: What to do where a document offers a fallback for an unknown data type.
+        allow_pickle: Open arrays whose chunks are pickles. Reading these runs code that the data names: only for data
+            of one's own.
         max_document_bytes: A metadata document longer than this is refused.
         max_chunk_bytes: A chunk whose decoded size is larger than this is refused (0: no limit).
         max_read_bytes: A read whose result is larger than this is refused (0: no limit).
@@ -56,6 +58,7 @@ class Config:
     coalesce_size: int = 8 * MiB
     fsync: bool = False
     dtype_fallback: Literal["warn", "error", "allow"] = "warn"
+    allow_pickle: bool = False
     max_document_bytes: int = 256 * MiB
     max_chunk_bytes: int = 0
     max_read_bytes: int = 0

@@ -75,8 +75,8 @@ class DataType:
         """The fill value of a new array that names none: zero, false, empty or not-a-time."""
         if self.numpy.kind == "T":
             return ""
-        if self.name == "bytes":
-            return b""
+        if self.numpy.kind == "O":
+            return b"" if self.name == "bytes" else None
         if self.numpy.kind in "mM":
             return np.array("NaT", self.numpy)[()]
         return np.zeros((), self.numpy)[()]
@@ -143,9 +143,7 @@ def _from_native(dtype: np.dtype[Any]) -> DataType:
     if kind == "T":
         return STRING
     if kind == "O":
-        raise MetadataError(
-            "data type object says nothing about what is stored; use str for text or bytes for byte strings"
-        )
+        return OBJECT
     raise MetadataError(f"Zarr has no data type for the NumPy dtype {dtype!r}")
 
 
@@ -166,6 +164,8 @@ def _raw(bits: int) -> DataType:
     return DataType(f"r{bits}", np.dtype(f"V{bits // 8}"))
 
 
+OBJECT = DataType("object", np.dtype(object))
+"""Any Python objects. Format 2 has codecs that store them; format 3 has no name for them."""
 STRING = DataType("string", np.dtypes.StringDType())
 BYTES = DataType("bytes", np.dtype(object))
 _VARIABLE = {"string": STRING, "bytes": BYTES, "variable_length_bytes": BYTES}
@@ -179,6 +179,8 @@ def to_json(data_type: DataType) -> str | dict[str, Any]:
     Raises:
         MetadataError: If v3 has no way to say it (a structured type with sub-arrays).
     """
+    if data_type.name == "object":
+        raise MetadataError("v3 has no data type for objects; use str for text or bytes for byte strings")
     if not data_type.configuration:
         return data_type.name
     if data_type.name == "struct" and None in data_type.configuration["fields"]:
@@ -400,6 +402,8 @@ def as_fill(data_type: DataType, value: Any) -> Any:
             _need(isinstance(value, str), "expected text")
             return str(value)
         if dtype.kind == "O":
+            if data_type.name == "object":
+                return value
             _need(isinstance(value, bytes | bytearray | memoryview), "expected bytes")
             return bytes(value)
         _need(dtype.fields is not None or np.ndim(value) == 0, "expected one value")

@@ -16,7 +16,7 @@ from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, 
 from zarrasync.info import Info, Tree, group_info, render_tree
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.node import Metadata, Node, find_all, gather, on_store
+from zarrasync.node import Metadata, Node, find, find_all, gather, on_store
 from zarrasync.stores import Request
 from zarrasync.transfer.common import side_by_side
 
@@ -77,7 +77,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             NodeNotFoundError: If there is none.
         """
         node = self._node.child(name)
-        return as_node(node, await on_store(node.load, self.store))
+        found = await on_store(partial(find, node, (node.format,)), self.store)
+        return as_node(node, found.metadata)
 
     async def get(self, name: str, default: T | None = None) -> AsyncArray | AsyncGroup | T | None:
         """The member of a name, or the default if there is none."""
@@ -112,15 +113,28 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         level, depth = [""], 0
         while level:
             nodes = [self._node.at(join(self.path, path)) for path in level]
-            names = await gather([node.children() for node in nodes], self.store)
-            paths = [join(path, name) for path, own in zip(level, names, strict=True) for name in own]
+            listed = await gather([node.children(max_depth) for node in nodes], self.store)
+            paths = {
+                join(above, name): implied
+                for above, own in zip(level, listed, strict=True)
+                for name, implied in own.items()
+            }
             full = [join(self.path, path) for path in paths]
-            loaded = await find_all(self.store, full, (self._node.format,), self.config)
-            known = [(path, node[1]) for path, node in zip(paths, loaded, strict=True) if node is not None]
-            found.extend(known)
-            level = [path for path, metadata in known if isinstance(metadata, GroupMetadata)]
-            if max_depth is not None and depth >= max_depth:
+            loaded = await find_all(self._node, full, (self._node.format,))
+            for (path, implied), node in zip(paths.items(), loaded, strict=True):
+                if node is not None or implied:
+                    found.append((path, GroupMetadata() if node is None else node.metadata))
+            if self._node.format.apart or (max_depth is not None and depth >= max_depth):
                 break
+            level = (
+                [
+                    path
+                    for path, metadata in found[-len(paths) :]
+                    if isinstance(metadata, GroupMetadata) and path in paths
+                ]
+                if paths
+                else []
+            )
             depth += 1
         return sorted(found, key=lambda item: item[0])
 
@@ -267,16 +281,21 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
     async def _move(self, source: Node, dest: Node) -> None:
         dest.format.check_path(dest.path)
-        prefixes = zip(source.format.erase_prefixes(source.path), dest.format.erase_prefixes(dest.path), strict=True)
-        for old, new in prefixes:
+        old, new = source.format, dest.format
+        moves = dict(zip(old.erase_keys(source.path), new.erase_keys(dest.path), strict=True))
+        for begin, target in zip(old.erase_prefixes(source.path), new.erase_prefixes(dest.path), strict=True):
+            for key in await self.store.list_prefix(begin):
+                moves[key] = target + key[len(begin) :]
 
-            async def copy(key: str, old: str = old, new: str = new) -> None:
-                (value,) = await self.store.fetch([Request(key)])
-                if value is not None:
-                    await self.store.put(new + key[len(old) :], value.data)
+        async def copy(key: str) -> None:
+            (value,) = await self.store.fetch([Request(key)])
+            if value is not None:
+                await self.store.put(moves[key], value.data)
 
-            keys = await self.store.list_prefix(old)
-            await side_by_side(copy, keys, 1 if self.store.blocking else _COPY)
+        await side_by_side(copy, list(moves), 1 if self.store.blocking else _COPY)
+        if source.known is not None:
+            documents = {moves[key]: data for key, data in source.known.documents.items() if key in moves}
+            await source.known.note(self.store, documents)
         await source.erase()
 
 
@@ -307,8 +326,9 @@ def as_node(node: Node, metadata: Metadata) -> AsyncArray | AsyncGroup:
 async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
     """Create an array at a place, and write its ``data`` if there is some."""
     check_options(options)
+    node = await on_store(node.bind, node.store) if node.format.entry_key else node
     metadata = plan_array(node.format, **options)
-    await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
+    node = await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     array = AsyncArray(node, metadata)
     data = options.get("data")
     if data is not None:
@@ -320,6 +340,7 @@ async def create_group_at(
     node: Node, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> AsyncGroup:
     """Create a group at a place."""
+    node = await on_store(node.bind, node.store) if node.format.entry_key else node
     metadata = GroupMetadata(attributes=attributes_of(attributes))
-    await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
+    node = await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     return AsyncGroup(node, metadata)

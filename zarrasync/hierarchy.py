@@ -22,10 +22,11 @@ from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.node import Node, find, gather, on_store, why_absent
+from zarrasync.node import Node, consolidate, find, gather, on_store, why_absent
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 
 __all__ = [
+    "consolidate_metadata",
     "create",
     "create_array",
     "create_group",
@@ -65,15 +66,27 @@ def _place(
     return Node(target, normalize_path(path), chosen, values), candidates
 
 
-async def _find(node: Node, candidates: tuple[formats.Format, ...], *, explain: bool = True) -> AsyncArray | AsyncGroup:
+async def _find(
+    node: Node,
+    candidates: tuple[formats.Format, ...],
+    *,
+    explain: bool = True,
+    consolidated: bool | None = False,
+) -> AsyncArray | AsyncGroup:
     try:
-        format_, metadata = await find(node.store, node.path, candidates, node.config)
+        found = await find(node, candidates, consolidated=consolidated)
     except NodeNotFoundError as error:
         why = await why_absent(node) if explain else ""
         if why:
             error.args = (f"{error}; {why}",)
         raise
-    return as_node(Node(node.store, node.path, format_, node.config), metadata)
+    if consolidated and found.known is None:
+        raise NodeNotFoundError(
+            f"{node.name} in {node.store!r} has no consolidated metadata; consolidate_metadata() makes some",
+            path=node.path,
+            store=repr(node.store),
+        )
+    return as_node(Node(node.store, node.path, found.format, node.config, found.known), found.metadata)
 
 
 async def open(
@@ -82,6 +95,7 @@ async def open(
     path: str = "",
     mode: Mode = "r",
     zarr_format: int | str | None = None,
+    use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncArray | AsyncGroup:
@@ -92,6 +106,7 @@ async def open(
         path: The node's path in the store.
         mode: ``"r"`` to read, ``"r+"`` to change.
         zarr_format: The format, if known; found out otherwise.
+        use_consolidated: Whether members of a group are found in its consolidated metadata, see ``open_group``.
         storage_options: Options for the filesystem of a URL.
         config: Settings for this node.
 
@@ -103,7 +118,7 @@ async def open(
     if mode not in ("r", "r+"):
         raise ValueError(f"open() takes mode 'r' or 'r+', found {mode!r}; use open_array, open_group or create_*")
     node, candidates = _place(store, path, zarr_format, storage_options, config, mode)
-    return await on_store(partial(_find, node, candidates), node.store)
+    return await on_store(partial(_find, node, candidates, consolidated=use_consolidated), node.store)
 
 
 async def open_array(
@@ -161,6 +176,7 @@ async def open_group(
     path: str = "",
     mode: Mode = "r",
     zarr_format: int | str | None = None,
+    use_consolidated: bool | None = None,
     attributes: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -172,12 +188,15 @@ async def open_group(
         path: The group's path in the store.
         mode: ``"r"`` reads, ``"r+"`` changes, ``"a"`` creates if absent, ``"w"`` replaces, ``"w-"`` creates only.
         zarr_format: The format, if known; found out otherwise.
+        use_consolidated: Whether members are found in the group's consolidated metadata; ``None`` where it has
+            some, and what is not in there is looked for in the store.
         attributes: Attributes of a group that is created.
         storage_options: Options for the filesystem of a URL.
         config: Settings for this group and what is opened through it.
 
     Raises:
         NodeNotFoundError: If there is no node and the mode does not create.
+        NodeNotFoundError: If consolidated metadata is insisted on and absent.
         NodeTypeError: If there is an array.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
@@ -185,7 +204,8 @@ async def open_group(
     if mode in ("w", "w-"):
         return await create_group_at(node, attributes=attributes, overwrite=mode == "w")
     try:
-        found = await on_store(partial(_find, node, candidates, explain=mode != "a"), node.store)
+        search = partial(_find, node, candidates, explain=mode != "a", consolidated=use_consolidated)
+        found = await on_store(search, node.store)
     except NodeNotFoundError:
         if mode != "a":
             raise
@@ -241,7 +261,7 @@ async def create_array(
         fill_value: What absent elements read as. Default: zero, false or empty. ``None`` leaves it undefined
             where the format can say that (v2).
         order: The order of elements inside a chunk.
-        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         attributes: The attributes.
         chunk_key_encoding: How chunks are named, as in a v3 document.
         dimension_names: A name or ``None`` per axis.
@@ -296,7 +316,7 @@ async def create_group(
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The group's path in the store.
-        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         attributes: The attributes.
         overwrite: Replace what is there.
         storage_options: Options for the filesystem of a URL.
@@ -324,7 +344,7 @@ async def create_hierarchy(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         nodes: By path: parameters of ``create_array`` for an array; ``None`` or ``{"attributes": …}`` alone for
             a group. Missing groups above are made.
-        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         overwrite: Replace nodes that are there.
         storage_options: Options for the filesystem of a URL.
         config: Settings for these nodes.
@@ -370,6 +390,44 @@ async def _create_one(node: Node, options: dict[str, Any], overwrite: bool, name
         return found
 
 
+async def consolidate_metadata(
+    store: StoreLike,
+    *,
+    path: str = "",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> AsyncGroup:
+    """Keep copies of all metadata below a group in one document of it, so that one request opens everything.
+
+    In format 3 the group's own document holds them, in format 2 a ``.zmetadata`` document beside it.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The group.
+        zarr_format: The format, if known; found out otherwise.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings for the group.
+
+    Returns:
+        The group, opened with its consolidated metadata.
+
+    Raises:
+        NodeNotFoundError: If there is no node.
+        NodeTypeError: If there is an array.
+        UnsupportedByFormat: If the format has no such thing.
+        UnsupportedOperation: If the store can not list.
+    """
+    node, candidates = _place(store, path, zarr_format, storage_options, config)
+    found = await on_store(partial(_find, node, candidates), node.store)
+    if not isinstance(found, AsyncGroup):
+        raise NodeTypeError(f"{found.name} is an array", path=found.path, found="array", wanted="group")
+    await on_store(partial(consolidate, found._node), node.store)
+    opened = await on_store(partial(_find, found._node, (found._node.format,), consolidated=True), node.store)
+    assert isinstance(opened, AsyncGroup)
+    return opened
+
+
 async def save(
     store: StoreLike,
     *args: npt.ArrayLike,
@@ -385,7 +443,7 @@ async def save(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         *args: One array is stored at the path itself; several become ``arr_0``, ``arr_1``, … in a group.
         path: Where to.
-        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         storage_options: Options for the filesystem of a URL.
         config: Settings for this call.
         **arrays: Arrays by name, stored in a group.

@@ -66,7 +66,8 @@ class ChunkKeyEncoding:
     """How a chunk's grid coordinates become its key, relative to the array.
 
     Attributes:
-        name: ``"default"`` (``c/0/1``, v3), ``"v2"`` (``0.1``) or ``"glued"`` (``c0/1``, the v3 draft).
+        name: ``"default"`` (``c/0/1``, v3), ``"v2"`` (``0.1``) or ``"glued"`` (``c0/1``, the v3 draft;
+            ``"glued0"`` is the same but for arrays without axes, whose one chunk is ``c0`` instead of ``c``).
         separator: ``"/"`` or ``"."``.
     """
 
@@ -74,7 +75,7 @@ class ChunkKeyEncoding:
     separator: str = "/"
 
     def __post_init__(self) -> None:
-        if self.name not in ("default", "v2", "glued"):
+        if self.name not in ("default", "v2", "glued", "glued0"):
             raise MetadataError(f"unknown chunk key encoding {self.name!r}; known are 'default' and 'v2'")
         if self.separator not in ("/", "."):
             raise MetadataError(f"a chunk key separator is '/' or '.', found {self.separator!r}")
@@ -84,7 +85,7 @@ class ChunkKeyEncoding:
             return f"c{self.separator}" if ndim else "c"
         if self.name == "v2":
             return "" if ndim else "0"
-        return "c"
+        return "c" if ndim or self.name == "glued" else "c0"
 
     def encode(self, coords: tuple[int, ...]) -> str:
         """The key of one chunk."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from zarrasync.errors import MetadataError, ShapeError
 from zarrasync.grids import Grid, regular_grid
 from zarrasync.keys import ChunkKeyEncoding
 
-__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]
+__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source", "StorageTransformer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,22 @@ class Source:
 
     zarr_format: int | str
     documents: Mapping[str, Mapping[str, Any]]
+
+
+class StorageTransformer(Protocol):
+    """A storage transformer of an array: makes a store of a store.
+
+    Attributes:
+        name: Its name (or URI) in documents.
+    """
+
+    name: str
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Its parameters, as documents have them."""
+
+    def wrap(self, store: Any) -> Any:
+        """A store whose values this transformer keeps in ``store``."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,8 @@ class ArrayMetadata(NodeMetadata):
         codecs: The codecs of a stored value.
         fill_value: What absent elements read as; ``None`` leaves it undefined (v2's ``null``).
         dimension_names: A name or ``None`` per axis, if any were given.
+        transformers: What stands between the array and its store, the nearest to the array first.
+        notes: What a user should hear of when the array is opened.
     """
 
     shape: tuple[int, ...]
@@ -79,6 +97,8 @@ class ArrayMetadata(NodeMetadata):
     codecs: CodecChain
     fill_value: Any
     dimension_names: tuple[str | None, ...] | None = None
+    transformers: tuple[StorageTransformer, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

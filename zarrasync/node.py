@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 from zarrasync import config, formats
 from zarrasync._runtime import KeyLock, in_worker
+from zarrasync.consolidated import Consolidated, refresh
 from zarrasync.errors import InvalidKeyError, MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.formats import CANDIDATES, Format
+from zarrasync.formats import CANDIDATES, EntryPointFound, Format
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
-from zarrasync.stores import PrefixStore, Store
-from zarrasync.stores.base import Request
+from zarrasync.stores import AliasStore, PrefixStore, Request, Store, Value
 
-__all__ = ["Metadata", "Node", "find", "find_all", "gather", "on_store", "why_absent"]
+__all__ = ["Found", "Metadata", "Node", "consolidate", "find", "find_all", "gather", "on_store", "why_absent"]
 
 Metadata = ArrayMetadata | GroupMetadata
 T = TypeVar("T")
@@ -40,12 +41,14 @@ class Node:
         path: The path inside it, without slashes at its ends.
         format: The format spoken there.
         config: The settings that held when it was opened.
+        known: Consolidated metadata of a group above (or this one) that it was opened with.
     """
 
     store: Store
     path: str
     format: Format
     config: config.Config
+    known: Consolidated | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -72,10 +75,15 @@ class Node:
             raise InvalidKeyError(f"{name!r} names no member of {self.name}", key=name)
         return self.at(join(self.path, below))
 
-    def chunk_store(self) -> Store:
-        """The store of this array's chunks, with keys relative to the array."""
+    def chunk_store(self, metadata: ArrayMetadata) -> Store:
+        """The store of an array's chunks, with keys relative to the array."""
+        aliases = self.format.chunk_aliases(self.path, metadata)
+        store = AliasStore(self.store, aliases) if aliases else self.store
         prefix = self.format.chunk_prefix(self.path)
-        return PrefixStore(self.store, prefix) if prefix else self.store
+        store = PrefixStore(store, prefix) if prefix else store
+        for transformer in reversed(metadata.transformers):
+            store = transformer.wrap(store)
+        return store
 
     # -------------------------------------------------------------- IO
 
@@ -86,8 +94,26 @@ class Node:
             NodeNotFoundError: If there is none.
             MetadataError: If it is wrong.
         """
-        _, metadata = await find(self.store, self.path, (self.format,), self.config)
-        return metadata
+        return (await find(replace(self, known=None), (self.format,))).metadata
+
+    async def bind(self) -> Node:
+        """This place with the format as the store's entry point document has it, where there is such a document.
+
+        Raises:
+            MetadataError: If the store speaks another format.
+        """
+        if self.format.entry_key is None:
+            return self
+        (value,) = await self.store.fetch([Request(self.format.entry_key)])
+        if value is None:
+            return self
+        found = formats.from_entry(bytes(value.data))
+        if found is None or not found.is_same(self.format):
+            other = "a node of Zarr format 3" if found is None else f"the entry point of {found.zarr_format!r}"
+            raise MetadataError(
+                f"{self.format.entry_key} is {other}, not the entry point of {self.format.zarr_format!r}"
+            )
+        return replace(self, format=found)
 
     def lock(self) -> KeyLock:
         """The process-wide lock on this node's metadata."""
@@ -112,11 +138,13 @@ class Node:
                 raise self.other_kind(present)
             target = await change(present)
             documents = self.format.render(self.path, target)
-            known: Mapping[str, Any] = present.source.documents if present.source is not None else {}
+            before: Mapping[str, Any] = present.source.documents if present.source is not None else {}
             parsed = {key: json.loads(data) for key, data in documents.items()}
-            changed = [key for key in documents if known.get(key) != parsed[key]]
-            await gather([_put(self.store, key, documents[key]) for key in changed], self.store)
-            return replace(target, source=Source(self.format.zarr_format, parsed))
+            changed = {key: data for key, data in documents.items() if before.get(key) != parsed[key]}
+            await gather([_put(self.store, key, data) for key, data in changed.items()], self.store)
+        if self.known is not None and changed:
+            await self.known.note(self.store, changed)
+        return replace(target, source=Source(self.format.zarr_format, parsed))
 
     def other_kind(self, found: Metadata) -> NodeTypeError:
         """The error for a node that is not what it was."""
@@ -128,8 +156,11 @@ class Node:
             wanted=names[1],
         )
 
-    async def create(self, metadata: Metadata, *, overwrite: bool = False, parents: bool = True) -> None:
+    async def create(self, metadata: Metadata, *, overwrite: bool = False, parents: bool = True) -> Node:
         """Store a new node here, and the groups above it that are missing.
+
+        Returns:
+            This place, with the format of a store that has a node.
 
         Raises:
             NodeExistsError: If a node exists here and is not to be overwritten.
@@ -137,22 +168,31 @@ class Node:
             UnsupportedByFormat: If the format can not say it; nothing is written then.
         """
         self.format.check_path(self.path)
-        documents = self.format.render(self.path, metadata)
+        documents = {**self.format.entry_documents(), **self.format.render(self.path, metadata)}
         above = [self.path.rpartition("/")[0]] if parents and self.path else []
         while above and above[-1]:
             above.append(above[-1].rpartition("/")[0])
-        found = await find_all(self.store, [self.path, *above], CANDIDATES, self.config, strict=False)
+        others = [format_ for format_ in CANDIDATES if format_.entry_key is None and not format_.is_same(self.format)]
+        candidates = [self.format, *others]
+        try:
+            found = await find_all(self, [self.path, *above], candidates, strict=False)
+        except EntryPointFound:
+            if not self.path and not overwrite:
+                raise
+            if self.path and self.format.entry_key is None and not self.format.apart:
+                raise
+            found = await find_all(self, [self.path, *above], (self.format,), strict=False)
         if found[0] is not None and not overwrite:
-            kind = "an array" if isinstance(found[0][1], ArrayMetadata) else "a group"
+            kind = "an array" if isinstance(found[0].metadata, ArrayMetadata) else "a group"
             raise NodeExistsError(
                 f"{kind} exists at {self.name} in {self.store!r}; pass overwrite=True to replace it",
                 path=self.path,
                 store=repr(self.store),
             )
         for path, node in zip(above, found[1:], strict=True):
-            if node is None:
+            if node is None and not self.format.implicit_groups:
                 documents.update(self.format.render(path, GroupMetadata()))
-            elif isinstance(node[1], ArrayMetadata):
+            elif node is not None and isinstance(node.metadata, ArrayMetadata):
                 raise NodeTypeError(
                     f"{self.name} can not be created: there is an array at /{path}",
                     path=path,
@@ -162,15 +202,39 @@ class Node:
         if overwrite:
             await self.erase()
         await gather([_put(self.store, key, data) for key, data in documents.items()], self.store)
+        if self.known is not None:
+            await self.known.note(self.store, documents)
+        return replace(self, format=self.format.bound())
 
     async def erase(self) -> None:
         """Erase this node and everything below it."""
-        for prefix in self.format.erase_prefixes(self.path):
+        keys, prefixes = self.format.erase_keys(self.path), self.format.erase_prefixes(self.path)
+        if keys:
+            await self.store.erase_values(keys)
+        for prefix in prefixes:
             await self.store.erase_prefix(prefix)
+        if self.known is not None:
+            await self.known.note(self.store, dict.fromkeys(keys), prefixes)
 
-    async def children(self) -> tuple[str, ...]:
-        """The names of what may be child nodes, from one listing."""
-        listing = await self.store.list_dir(self.format.listing_prefix(self.path))
+    async def children(self, max_depth: int | None = 0) -> dict[str, bool]:
+        """What may be nodes below this one, from one listing.
+
+        Args:
+            max_depth: How many levels of groups to look into, where the format can tell of them at once.
+
+        Returns:
+            Paths relative to this one, each with whether it is a group even if it has no document.
+        """
+        prefix = self.format.listing_prefix(self.path)
+        source = self.store if self.known is None else self.known
+        if self.format.apart and max_depth != 0:
+            listed = source.list_prefix(prefix)
+            keys = await listed if isinstance(listed, Awaitable) else listed
+            found = self.format.children(self.path, keys, ())
+            return {
+                name: implied for name, implied in found.items() if max_depth is None or name.count("/") <= max_depth
+            }
+        listing = self.known.list_dir(prefix) if self.known is not None else await self.store.list_dir(prefix)
         return self.format.children(self.path, listing.keys, listing.prefixes)
 
 
@@ -198,43 +262,172 @@ async def gather(work: Sequence[Coroutine[Any, Any, T]], store: Store) -> list[T
     return [task.result() for task in tasks]
 
 
+class Found(NamedTuple):
+    """A node that was found.
+
+    Attributes:
+        format: Its format.
+        metadata: Its metadata.
+        known: The consolidated metadata of a group that has such, if that was asked for.
+    """
+
+    format: Format
+    metadata: Metadata
+    known: Consolidated | None = None
+
+
 async def find_all(
-    store: Store, paths: Iterable[str], candidates: Sequence[Format], settings: config.Config, *, strict: bool = True
-) -> list[tuple[Format, Metadata] | None]:
-    """The nodes at several paths, with one batch of requests.
+    node: Node,
+    paths: Iterable[str],
+    candidates: Sequence[Format],
+    *,
+    strict: bool = True,
+    consolidated: bool | None = False,
+) -> list[Found | None]:
+    """The nodes at several paths of a store, with one batch of requests.
 
     Args:
-        store: The store.
+        node: A place in the store; what it knows of is not asked for.
         paths: The paths.
         candidates: The formats whose documents to ask for.
-        settings: For the cap on the size of documents.
         strict: Whether documents that do not parse are an error; otherwise they count as a group.
+        consolidated: Whether to ask for consolidated metadata, too; ``None`` where there is some.
     """
     paths = list(paths)
     keys = [[key for candidate in candidates for key in candidate.document_keys(path)] for path in paths]
-    values = iter(await store.fetch([Request(key) for own in keys for key in own]))
-    found: list[tuple[Format, Metadata] | None] = []
-    for path, own in zip(paths, keys, strict=True):
-        documents = {}
-        for key in own:
-            value = next(values)
-            if value is not None and len(value.data) > settings.max_document_bytes:
-                raise MetadataError(
-                    f"{key}: the document has {len(value.data):,} bytes, "
-                    f"config.max_document_bytes is {settings.max_document_bytes:,}"
-                )
-            documents[key] = None if value is None else bytes(value.data)
+    if consolidated is not False:
+        for path, own in zip(paths, keys, strict=True):
+            copies = [candidate.consolidated_key(path) for candidate in candidates]
+            own.extend(key for key in copies if key is not None and key not in own)
+    documents: list[dict[str, bytes | None] | None] = [None if node.known is None else node.known.find(k) for k in keys]
+    asked = [key for own, found in zip(keys, documents, strict=True) if found is None for key in own]
+    values = iter(await node.store.fetch([Request(key) for key in asked]) if asked else ())
+    nodes: list[Found | None] = []
+    for path, own, given in zip(paths, keys, documents, strict=True):
+        held = given if given is not None else {key: _document(node, key, next(values)) for key in own}
         try:
-            if len(candidates) == 1:
-                node = candidates[0].parse(path, documents)
-                found.append(None if node is None else (candidates[0], node))
-            else:
-                found.append(formats.detect(path, documents))
+            found = formats.detect(path, held, candidates)
+            nodes.append(None if found is None else _found(node, path, found, held, consolidated))
+        except EntryPointFound:
+            raise
         except MetadataError:
             if strict:
                 raise
-            found.append((candidates[0], GroupMetadata()))
+            nodes.append(Found(candidates[0], GroupMetadata()))
+    return nodes
+
+
+def _document(node: Node, key: str, value: Value | None) -> bytes | None:
+    if value is not None and len(value.data) > node.config.max_document_bytes:
+        raise MetadataError(
+            f"{key}: the document has {len(value.data):,} bytes, "
+            f"config.max_document_bytes is {node.config.max_document_bytes:,}"
+        )
+    return None if value is None else bytes(value.data)
+
+
+def _found(
+    node: Node, path: str, found: tuple[Format, Metadata], documents: formats.Documents, consolidated: bool | None
+) -> Found:
+    """What was found, if the settings admit it, with the consolidated metadata that it has."""
+    format_, metadata = found
+    if isinstance(metadata, ArrayMetadata):
+        for note in metadata.notes if node.config.dtype_fallback != "allow" else ():
+            if node.config.dtype_fallback == "error":
+                raise MetadataError(
+                    f"/{path}: {note.replace(' is used', ' is not used')}: config.dtype_fallback is 'error'"
+                )
+            warnings.warn(f"/{path}: {note}", stacklevel=2)
+        if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not node.config.allow_pickle:
+            raise MetadataError(
+                f"/{path}: its chunks are pickles, and reading one runs whatever code it names; "
+                "config.allow_pickle=True opens it, for data of your own"
+            )
+        return Found(format_, metadata)
+    copies = format_.unpack(path, documents) if consolidated is not False else None
+    if copies is None:
+        return Found(format_, metadata)
+    return Found(format_, metadata, Consolidated(format_, path, copies, complete=consolidated is True))
+
+
+async def find(node: Node, candidates: Sequence[Format], *, consolidated: bool | None = False) -> Found:
+    """The node at a place.
+
+    Args:
+        node: The place.
+        candidates: The formats to look for. Those whose entry point document is not known yet come last.
+        consolidated: Whether to look for consolidated metadata, too; ``None`` where there is some.
+
+    Raises:
+        NodeNotFoundError: If there is none; says which keys were looked up.
+        MetadataError: If its documents are wrong.
+    """
+    plain = [candidate for candidate in candidates if candidate.entry_key is None]
+    drafts = [candidate for candidate in candidates if candidate.entry_key is not None]
+    found, tried = None, []
+    if plain:
+        try:
+            (found,) = await find_all(node, [node.path], plain, consolidated=consolidated)
+        except EntryPointFound:
+            if not drafts:
+                raise
+        tried.extend(plain)
+    if found is None and drafts:
+        key = str(drafts[0].entry_key)
+        (entry,) = await node.store.fetch([Request(key)])
+        data = _document(node, key, entry)
+        format_ = None if data is None else formats.from_entry(data)
+        if format_ is not None and any(map(format_.is_same, drafts)):
+            (found,) = await find_all(node, [node.path], [format_], consolidated=consolidated)
+            plain = [format_]
+        tried.extend([format_] if format_ is not None else drafts)
+    if found is None:
+        found = await _implicit(node, plain)
+    if found is None:
+        keys = [key for candidate in tried for key in candidate.document_keys(node.path)]
+        keys.extend({str(candidate.entry_key): 0 for candidate in tried if candidate.entry_key is not None})
+        what = " or ".join(str(candidate.zarr_format) for candidate in candidates)
+        raise NodeNotFoundError(
+            f"no array or group of Zarr format {what} at {node.name} in {node.store!r}; looked for {', '.join(keys)}",
+            path=node.path,
+            store=repr(node.store),
+            tried=keys,
+        )
     return found
+
+
+async def _implicit(node: Node, candidates: Sequence[Format]) -> Found | None:
+    """The group that exists because something lies below it; the last step of looking for a node."""
+    for format_ in candidates:
+        if format_.implicit_groups and (not node.path or node.store.listable):
+            below = replace(node, format=format_)
+            if not node.path or await below.children():
+                return Found(format_, GroupMetadata())
+    return None
+
+
+async def consolidate(node: Node) -> None:
+    """Store copies of all documents below a group in one of it."""
+    format_ = node.format
+    keys: dict[str, int] = {}
+    level = [node]
+    while level:
+        listed = await gather([place.children(None) for place in level], node.store)
+        found = [place.child(name) for place, own in zip(level, listed, strict=True) for name in own]
+        nodes = await find_all(node, [place.path for place in found], (format_,))
+        keys.update({key: 0 for place in found for key in format_.document_keys(place.path)})
+        level = [
+            place
+            for place, one in zip(found, nodes, strict=True)
+            if one is not None and isinstance(one.metadata, GroupMetadata) and not format_.apart
+        ]
+    own = format_.document_keys(node.path)
+    async with node.lock():
+        asked = [*own, *keys]
+        values = await node.store.fetch([Request(key) for key in asked])
+        documents = {key: bytes(v.data) for key, v in zip(asked, values, strict=True) if v is not None}
+        present = {key: documents.pop(key) for key in own if key in documents}
+        await refresh(node.store, format_, node.path, present, documents)
 
 
 async def why_absent(node: Node) -> str:
@@ -251,33 +444,12 @@ async def _look_around(node: Node) -> str:
     while above:
         above = above.rpartition("/")[0]
         paths.append(above)
-    found = await find_all(node.store, paths, CANDIDATES, node.config, strict=False)
+    plain = [candidate for candidate in CANDIDATES if candidate.entry_key is None]
+    found = await find_all(node, paths, plain, strict=False)
     if found[0] is not None:
-        return f"there is a node of Zarr format {found[0][0].zarr_format}"
+        return f"there is a node of Zarr format {found[0].format.zarr_format}"
     for path, one in zip(paths[1:], found[1:], strict=True):
         if one is not None:
-            kind = "an array, which has no members" if isinstance(one[1], ArrayMetadata) else "a group"
+            kind = "an array, which has no members" if isinstance(one.metadata, ArrayMetadata) else "a group"
             return f"/{path} is {kind}"
     return node.store.describe(node.path)
-
-
-async def find(
-    store: Store, path: str, candidates: Sequence[Format], settings: config.Config
-) -> tuple[Format, Metadata]:
-    """The node at a path.
-
-    Raises:
-        NodeNotFoundError: If there is none; says which keys were looked up.
-        MetadataError: If its documents are wrong.
-    """
-    (found,) = await find_all(store, [path], candidates, settings)
-    if found is None:
-        tried = [key for candidate in candidates for key in candidate.document_keys(path)]
-        what = " or ".join(str(candidate.zarr_format) for candidate in candidates)
-        raise NodeNotFoundError(
-            f"no array or group of Zarr format {what} at {'/' + path} in {store!r}; looked for {', '.join(tried)}",
-            path=path,
-            store=repr(store),
-            tried=tried,
-        )
-    return found

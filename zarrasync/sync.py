@@ -38,6 +38,7 @@ __all__ = [
     "Group",
     "Selection",
     "config",
+    "consolidate_metadata",
     "create",
     "create_array",
     "create_group",
@@ -627,6 +628,7 @@ def open(
     path: str = "",
     mode: Mode = "r",
     zarr_format: int | str | None = None,
+    use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Array | Group:
@@ -637,6 +639,7 @@ def open(
         path: The node's path in the store.
         mode: ``"r"`` to read, ``"r+"`` to change.
         zarr_format: The format, if known; found out otherwise.
+        use_consolidated: Whether members of a group are found in its consolidated metadata, see ``open_group``.
         storage_options: Options for the filesystem of a URL.
         config: Settings for this node.
 
@@ -648,7 +651,9 @@ def open(
     target = resolve(store, storage_options)
     result: Array | Group = to_sync(
         run(
-            hierarchy.open(target, path=path, mode=mode, zarr_format=zarr_format, config=config),
+            hierarchy.open(
+                target, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
+            ),
             blocking=target.blocking,
         )
     )
@@ -699,6 +704,7 @@ def open_group(
     path: str = "",
     mode: Mode = "r",
     zarr_format: int | str | None = None,
+    use_consolidated: bool | None = None,
     attributes: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -710,12 +716,15 @@ def open_group(
         path: The group's path in the store.
         mode: ``"r"`` reads, ``"r+"`` changes, ``"a"`` creates if absent, ``"w"`` replaces, ``"w-"`` creates only.
         zarr_format: The format, if known; found out otherwise.
+        use_consolidated: Whether members are found in the group's consolidated metadata; ``None`` where it has
+            some, and what is not in there is looked for in the store.
         attributes: Attributes of a group that is created.
         storage_options: Options for the filesystem of a URL.
         config: Settings for this group and what is opened through it.
 
     Raises:
         NodeNotFoundError: If there is no node and the mode does not create.
+        NodeNotFoundError: If consolidated metadata is insisted on and absent.
         NodeTypeError: If there is an array.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
@@ -723,7 +732,13 @@ def open_group(
     result: Group = to_sync(
         run(
             hierarchy.open_group(
-                target, path=path, mode=mode, zarr_format=zarr_format, attributes=attributes, config=config
+                target,
+                path=path,
+                mode=mode,
+                zarr_format=zarr_format,
+                use_consolidated=use_consolidated,
+                attributes=attributes,
+                config=config,
             ),
             blocking=target.blocking,
         )
@@ -772,7 +787,7 @@ def create_array(
         fill_value: What absent elements read as. Default: zero, false or empty. ``None`` leaves it undefined
             where the format can say that (v2).
         order: The order of elements inside a chunk.
-        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         attributes: The attributes.
         chunk_key_encoding: How chunks are named, as in a v3 document.
         dimension_names: A name or ``None`` per axis.
@@ -831,7 +846,7 @@ def create_group(
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The group's path in the store.
-        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         attributes: The attributes.
         overwrite: Replace what is there.
         storage_options: Options for the filesystem of a URL.
@@ -867,7 +882,7 @@ def create_hierarchy(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         nodes: By path: parameters of ``create_array`` for an array; ``None`` or ``{"attributes": …}`` alone for
             a group. Missing groups above are made.
-        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         overwrite: Replace nodes that are there.
         storage_options: Options for the filesystem of a URL.
         config: Settings for these nodes.
@@ -882,6 +897,44 @@ def create_hierarchy(
     result: dict[str, Array | Group] = to_sync(
         run(
             hierarchy.create_hierarchy(target, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config),
+            blocking=target.blocking,
+        )
+    )
+    return result
+
+
+def consolidate_metadata(
+    store: StoreLike,
+    *,
+    path: str = "",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> Group:
+    """Keep copies of all metadata below a group in one document of it, so that one request opens everything.
+
+    In format 3 the group's own document holds them, in format 2 a ``.zmetadata`` document beside it.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The group.
+        zarr_format: The format, if known; found out otherwise.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings for the group.
+
+    Returns:
+        The group, opened with its consolidated metadata.
+
+    Raises:
+        NodeNotFoundError: If there is no node.
+        NodeTypeError: If there is an array.
+        UnsupportedByFormat: If the format has no such thing.
+        UnsupportedOperation: If the store can not list.
+    """
+    target = resolve(store, storage_options)
+    result: Group = to_sync(
+        run(
+            hierarchy.consolidate_metadata(target, path=path, zarr_format=zarr_format, config=config),
             blocking=target.blocking,
         )
     )
@@ -903,7 +956,7 @@ def save(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         *args: One array is stored at the path itself; several become ``arr_0``, ``arr_1``, … in a group.
         path: Where to.
-        zarr_format: 2 or 3. Default: ``config.zarr_format``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         storage_options: Options for the filesystem of a URL.
         config: Settings for this call.
         **arrays: Arrays by name, stored in a group.

@@ -25,11 +25,13 @@ from zarrasync.codecs.bytes import BytesCodec, TransposeCodec
 from zarrasync.codecs.chain import BoundChain, CodecChain
 from zarrasync.codecs.compressors import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes, adapt
+from zarrasync.codecs.objects import OBJECT_CODECS, ObjectCodec
 from zarrasync.codecs.sharding import ShardingCodec
 from zarrasync.codecs.vlen import VlenBytesCodec, VlenUtf8Codec
 from zarrasync.errors import MetadataError, Problem, UnknownCodecError
 
 __all__ = [
+    "OBJECT_CODECS",
     "ArrayArrayCodec",
     "ArrayBytesCodec",
     "ArraySpec",
@@ -44,6 +46,7 @@ __all__ = [
     "GzipCodec",
     "NumcodecsArray",
     "NumcodecsBytes",
+    "ObjectCodec",
     "Piece",
     "Range",
     "ShardingCodec",
@@ -192,6 +195,11 @@ def from_numcodecs(config: Mapping[str, Any], **options: Any) -> Codec:
 
 def default_array_bytes(spec: ArraySpec) -> ArrayBytesCodec:
     """The array -> bytes codec that suits a data type."""
+    if spec.dtype.name == "object":
+        raise MetadataError(
+            "data type object says nothing about what is stored: use str for text or bytes for byte strings, or in "
+            "Zarr format 2 a filter that stores objects, such as numcodecs.JSON()"
+        )
     if spec.dtype.name == "string":
         return VlenUtf8Codec()
     return VlenBytesCodec() if spec.dtype.name == "bytes" else BytesCodec()

@@ -314,7 +314,9 @@ def is_fill(array: Array, fill_value: Any, bits: Any = None) -> bool:
         corner = words[(0,) * words.ndim]
         return bool(corner == bits and words[(-1,) * words.ndim] == bits and (words == bits).all())
     if array.dtype.kind in "TO":
-        return all(value == fill_value for value in array.reshape(-1).tolist())
+        # Objects may compare as they like; only what is of the same kind can be the fill value.
+        kind = type(fill_value)
+        return all(type(value) is kind and value == fill_value for value in array.reshape(-1).tolist())
     same = np.ascontiguousarray(array)
     fill = np.asarray(fill_value, array.dtype)
     if not fill.dtype.itemsize:

@@ -32,7 +32,7 @@ from zarrasync.codecs.compressors import bounded_decode, deflate
 from zarrasync.dtypes import from_numpy
 from zarrasync.errors import MetadataError, UnknownCodecError
 
-__all__ = ["NumcodecsArray", "NumcodecsBytes", "adapt"]
+__all__ = ["NumcodecsArray", "NumcodecsBytes", "adapt", "numcodecs_codec"]
 
 ARRAY_ARRAY = frozenset({"delta", "fixedscaleoffset", "quantize", "bitround", "astype"})
 _CHECKSUMS = frozenset({"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"})
@@ -60,6 +60,16 @@ def _make(config: str) -> Any:
         raise MetadataError(f"codec {name!r}: numcodecs refuses the configuration {settings}: {error}") from error
 
 
+def numcodecs_codec(config: Mapping[str, Any]) -> Any:
+    """The numcodecs codec of a configuration.
+
+    Raises:
+        UnknownCodecError: If numcodecs has no such codec.
+        MetadataError: If it refuses the configuration.
+    """
+    return _make(dumps(dict(config), sort_keys=True))
+
+
 _lock = threading.Lock()
 _DEFLATE = {"zlib": 15, "gzip": 31}
 """The window that makes zlib's compressor write what these read."""
@@ -84,7 +94,7 @@ class _Adaptor:
     def codec(self) -> Any:
         """The numcodecs codec."""
         with _lock:
-            return _make(dumps(dict(self.config), sort_keys=True))
+            return numcodecs_codec(self.config)
 
     def configuration(self) -> dict[str, Any]:
         return {name: value for name, value in self.config.items() if name != "id"}

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 from zarrasync.errors import MetadataError
 from zarrasync.formats.base import Documents, Format, Wanted
+from zarrasync.formats.draft import SEED, Y2022, Draft, from_entry
 from zarrasync.formats.v2 import V2
-from zarrasync.formats.v3 import V3
+from zarrasync.formats.v3 import V3, EntryPointFound
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
-__all__ = ["CANDIDATES", "Documents", "Format", "Wanted", "by_name", "detect"]
+__all__ = [
+    "CANDIDATES",
+    "Documents",
+    "EntryPointFound",
+    "Format",
+    "Wanted",
+    "by_name",
+    "detect",
+    "from_entry",
+]
 
-CANDIDATES: tuple[Format, ...] = (V3(), V2())
-"""The formats whose documents are asked for when nothing is known, the preferred one first."""
+CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
+"""The formats that are looked for when nothing is known, the preferred one first.
+
+Those with an ``entry_key`` are looked for last, with another round of requests.
+"""
 
 _BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
 
@@ -31,14 +45,16 @@ def by_name(zarr_format: int | str) -> Format:
         raise ValueError(f"zarr_format {zarr_format!r} is not known; known are {known}") from None
 
 
-def detect(path: str, documents: Documents) -> tuple[Format, ArrayMetadata | GroupMetadata] | None:
-    """The format and the node that documents tell of; the newer format wins, with a warning.
+def detect(
+    path: str, documents: Documents, candidates: Sequence[Format]
+) -> tuple[Format, ArrayMetadata | GroupMetadata] | None:
+    """The format and the node that documents tell of; the first of several candidates wins, with a warning.
 
     Raises:
         MetadataError: If a document is there but wrong.
     """
     found: list[tuple[Format, ArrayMetadata | GroupMetadata]] = []
-    for candidate in CANDIDATES:
+    for candidate in candidates:
         try:
             node = candidate.parse(path, documents)
         except MetadataError:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from zarrasync import _json
 from zarrasync.codecs import ArraySpec, Buffer, Codec, CodecChain
-from zarrasync.errors import MetadataError, Problem
+from zarrasync.errors import MetadataError, Problem, UnsupportedByFormat
 from zarrasync.keys import ChunkKeyEncoding, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
@@ -18,20 +18,35 @@ Documents = Mapping[str, Buffer | None]
 """Documents by store key; ``None`` where there is none."""
 
 
+_ATTRIBUTES = ("attributes", "consolidated_metadata", "metadata")
+"""Members that hold attributes, or copies of documents that do: some writers put NaN tokens there."""
+
+
 class Format(ABC):
     """A Zarr format: how nodes are named, and how metadata becomes documents and back.
 
     Attributes:
         zarr_format: What users call it.
+        entry_key: The key of a document at the root that settles how the store speaks the format, where there
+            is such a document and it was not looked at yet.
+        implicit_groups: Whether groups exist without a document when something lies below them.
+        apart: Whether all metadata lies apart from the chunks, so that one listing tells of a whole hierarchy.
     """
 
-    zarr_format: ClassVar[int | str]
+    zarr_format: int | str
+    entry_key: str | None = None
+    implicit_groups: ClassVar[bool] = False
+    apart: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and vars(other) == vars(self)
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+    def is_same(self, other: Format) -> bool:
+        """Whether another value means this format, wherever its documents lie."""
+        return other.zarr_format == self.zarr_format
 
     @abstractmethod
     def document_keys(self, path: str) -> tuple[str, ...]:
@@ -77,18 +92,67 @@ class Format(ABC):
         """The prefix under which an array's chunks have their keys."""
         return f"{path}/" if path else ""
 
+    def chunk_aliases(self, path: str, metadata: ArrayMetadata) -> Mapping[str, tuple[str, ...]]:
+        """Keys of chunks, each with other keys under which writers have stored the same."""
+        return {}
+
+    # -------------------------------------------------------------- consolidated metadata
+
+    def consolidated_key(self, path: str) -> str | None:
+        """The key of the document that holds copies of all documents below a group, where the format has such."""
+        return None
+
+    def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
+        """The documents below a group that its documents hold copies of, by store key; ``None`` without copies."""
+        return None
+
+    def pack(self, path: str, own: Documents, below: Mapping[str, Any]) -> dict[str, bytes]:
+        """What to store so that a group holds copies of all documents below it.
+
+        Args:
+            path: The group.
+            own: Its own documents.
+            below: The parsed documents of what lies below, by store key.
+
+        Raises:
+            UnsupportedByFormat: If the format has no such thing.
+        """
+        raise UnsupportedByFormat(
+            f"Zarr format {self.zarr_format!r} has no consolidated metadata",
+            zarr_format=self.zarr_format,
+            feature="consolidated_metadata",
+        )
+
+    # -------------------------------------------------------------- listing and erasing
+
     def listing_prefix(self, path: str) -> str:
         """The prefix to list for the names of a group's children."""
         return f"{path}/" if path else ""
 
-    def children(self, path: str, keys: Iterable[str], prefixes: Iterable[str]) -> tuple[str, ...]:
-        """The names that may be children, from what lies directly under the listing prefix."""
+    def children(self, path: str, keys: Iterable[str], prefixes: Iterable[str]) -> dict[str, bool]:
+        """What may be nodes below a group, from keys and prefixes under its listing prefix.
+
+        Returns:
+            Paths relative to the group, each with whether it is a group even if it has no document.
+        """
         start = len(self.listing_prefix(path))
-        return tuple(sorted(prefix[start:].rstrip("/") for prefix in prefixes))
+        return dict.fromkeys(sorted(prefix[start:].rstrip("/") for prefix in prefixes), False)
+
+    def erase_keys(self, path: str) -> tuple[str, ...]:
+        """The keys of a node that do not lie under the prefixes of ``erase_prefixes``."""
+        return ()
 
     def erase_prefixes(self, path: str) -> tuple[str, ...]:
         """The prefixes under which a node and all below it lie."""
         return (f"{path}/" if path else "",)
+
+    def entry_documents(self) -> dict[str, bytes]:
+        """The documents at the root that a new store needs before its first node."""
+        return {}
+
+    def bound(self) -> Format:
+        """The format of a store whose root has these documents now."""
+        return self
 
     def check_path(self, path: str) -> None:
         """Complain about a path with a name that the format does not allow."""
@@ -130,7 +194,7 @@ class Inspector:
         if b"NaN" not in data and b"Infinity" not in data:
             return
         for name, value in self.document.items():
-            if name != "attributes":
+            if name not in _ATTRIBUTES:
                 _json.refuse_tokens(value, key, f"$.{name}")
 
     def problem(self, member: str, message: str) -> None:

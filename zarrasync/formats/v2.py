@@ -8,49 +8,43 @@ separator a chunk key encoding.
 
 from __future__ import annotations
 
-import base64
 import binascii
+import json
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from zarrasync import _json, dtypes
+from zarrasync import _json
 from zarrasync.codecs import (
-    ArrayArrayCodec,
-    ArrayBytesCodec,
     ArraySpec,
-    BloscCodec,
-    BytesBytesCodec,
     BytesCodec,
     Codec,
     CodecChain,
-    Crc32cCodec,
-    GzipCodec,
+    ObjectCodec,
     TransposeCodec,
     VlenBytesCodec,
     VlenUtf8Codec,
-    ZstdCodec,
-    as_codec,
-    default_array_bytes,
     from_numcodecs,
 )
-from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes
-from zarrasync.dtypes import BYTES, STRING, DataType
+from zarrasync.codecs.numcodecs import NumcodecsArray
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Wanted, codec_names, document_key, extension
-from zarrasync.keys import ChunkKeyEncoding
+from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension
+from zarrasync.formats.legacy import (
+    chain_in_order,
+    pack_copies,
+    parse_dtype,
+    parse_fill,
+    render_dtype,
+    render_fill,
+    to_numcodecs,
+    unpack_copies,
+)
+from zarrasync.keys import ChunkKeyEncoding, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 
 __all__ = ["V2"]
 
 _MEMBERS = ("shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters")
-_OBJECT_CODECS: dict[str, tuple[DataType, ArrayBytesCodec]] = {
-    "vlen-utf8": (STRING, VlenUtf8Codec()),
-    "vlen-bytes": (BYTES, VlenBytesCodec()),
-}
 _COMPRESSORS = ("blosc", "zstd", "gzip", "zlib", "bz2", "lzma", "lz4", "pcodec", "zfpy")
-_SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 class V2(Format):
@@ -105,7 +99,7 @@ class V2(Format):
             look.problem("compressor", f"expected a codec configuration or null, found {compressor!r}")
         look.finish()
         try:
-            data_type, maker, filters = _parse_dtype(document["dtype"], filters)
+            data_type, maker, filters = parse_dtype(document["dtype"], filters)
         except MetadataError as error:
             look.absorb("dtype", error)
             look.finish()
@@ -127,7 +121,7 @@ class V2(Format):
                         ) from error
         fill = None
         try:
-            fill = _parse_fill(data_type, document["fill_value"], stored)
+            fill = parse_fill(data_type, document["fill_value"], stored)
         except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
             look.problem("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
         look.finish()
@@ -174,13 +168,16 @@ class V2(Format):
             else:
                 raise _unsupported(f"the codec {codec.label!r}", "codecs")
         if isinstance(maker, BytesCodec):
-            dtype: Any = _render_dtype(maker.stored_form(metadata.dtype.numpy))
+            dtype: Any = render_dtype(maker.stored_form(metadata.dtype.numpy))
+        elif isinstance(maker, ObjectCodec):
+            dtype = "|O"
+            filters.insert(0, dict(maker.config))
         elif isinstance(maker, VlenUtf8Codec | VlenBytesCodec):
             dtype = "|O"
             filters.insert(0, {"id": maker.name})
         else:
             raise _unsupported(f"the codec {maker.label!r}", "shards" if metadata.shards else "codecs")
-        rest = [_to_numcodecs(codec) for codec in metadata.codecs.bytes_bytes]
+        rest = [to_numcodecs(codec) for codec in metadata.codecs.bytes_bytes]
         compressor = rest.pop() if rest and rest[-1]["id"] in _COMPRESSORS else None
         document = {
             "zarr_format": 2,
@@ -188,13 +185,26 @@ class V2(Format):
             "chunks": list(metadata.write_chunks),
             "dtype": dtype,
             "compressor": compressor,
-            "fill_value": _render_fill(metadata.dtype, metadata.fill_value, maker),
+            "fill_value": render_fill(metadata.dtype, metadata.fill_value, maker),
             "order": order,
             "filters": filters + rest or None,
         }
         if metadata.keys.separator != ".":
             document["dimension_separator"] = metadata.keys.separator
         return document
+
+    def consolidated_key(self, path: str) -> str:
+        return document_key(path, ".zmetadata")
+
+    def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
+        key = self.consolidated_key(path)
+        data = documents.get(key)
+        return None if data is None else unpack_copies(data, key, join(path, ""))
+
+    def pack(self, path: str, own: Documents, below: Mapping[str, Any]) -> dict[str, bytes]:
+        start = len(path) + 1 if path else 0
+        mine = {key: json.loads(bytes(own[key] or b"{}")) for key in self.document_keys(path) if own.get(key)}
+        return {self.consolidated_key(path): pack_copies({key[start:]: v for key, v in {**mine, **below}.items()})}
 
     def check_name(self, name: str) -> None:
         if not name.strip(".") or name in (".zarray", ".zgroup", ".zattrs", ".zmetadata"):
@@ -203,26 +213,7 @@ class V2(Format):
     def chain(self, wanted: Wanted, spec: ArraySpec) -> CodecChain:
         if wanted.inner is not None:
             raise _unsupported("shards", "shards")
-        codecs: list[Codec] = [default_array_bytes(spec)]
-        if wanted.serializer not in (None, "auto"):
-            codecs = [as_codec(wanted.serializer)]
-        if isinstance(codecs[0], BytesCodec):
-            stored = codecs[0].stored_form(spec.dtype.numpy)
-            codecs = [BytesCodec(None, stored)]
-        else:
-            stored = None
-        if wanted.order == "F" and len(spec.shape) > 1:
-            codecs.insert(0, TransposeCodec(tuple(reversed(range(len(spec.shape))))))
-        for item in (*wanted.filters, *wanted.compressors):
-            config = item.get_config() if hasattr(item, "get_config") else item
-            known = isinstance(config, Mapping) and "id" in config
-            codec = from_numcodecs(config, dtype=stored) if known else as_codec(item)
-            if isinstance(codec, ArrayArrayCodec):
-                if not isinstance(codec, NumcodecsArray):
-                    raise _unsupported(f"the codec {codec.label!r}", "codecs")
-                codec = from_numcodecs(codec.config, dtype=stored)
-            codecs.append(codec)
-        return CodecChain.of(codecs).settle(spec)
+        return chain_in_order(wanted, spec, _unsupported)
 
     def key_encoding(self, wanted: Any, ndim: int) -> ChunkKeyEncoding:
         if wanted is None:
@@ -241,142 +232,3 @@ class V2(Format):
 
 def _unsupported(what: str, feature: str) -> UnsupportedByFormat:
     return UnsupportedByFormat(f"Zarr format 2 can not say {what}; use zarr_format=3", zarr_format=2, feature=feature)
-
-
-# ------------------------------------------------------------------ dtypes
-
-
-def _parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCodec, list[Any]]:
-    """The data type, the codec that makes bytes of it, and the filters that remain."""
-    stored = _numpy_dtype(value)
-    if stored.kind == "O":
-        kind = str(filters[0].get("id")) if filters else "no filter"
-        if kind not in _OBJECT_CODECS:
-            wanted = ", ".join(_OBJECT_CODECS)
-            raise MetadataError(f"objects need one of these as their first filter: {wanted}; found {kind!r}")
-        data_type, maker = _OBJECT_CODECS[kind]
-        return data_type, maker, filters[1:]
-    return dtypes.from_numpy(stored), BytesCodec(None, stored), filters
-
-
-def _numpy_dtype(value: Any) -> np.dtype[Any]:
-    try:
-        if isinstance(value, str):
-            if not value or value[0] not in "<>|":
-                raise ValueError("it must begin with the byte order: '<', '>' or '|'")
-            return np.dtype(value)
-        if isinstance(value, list) and value:
-            return np.dtype([_field(item) for item in value])
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise MetadataError(f"{value!r} is not a NumPy data type: {error}") from error
-    raise MetadataError(f"expected a type string or a list of fields, found {value!r}")
-
-
-def _field(item: Any) -> tuple[Any, ...]:
-    if not isinstance(item, list) or len(item) not in (2, 3) or not isinstance(item[0], str):
-        raise ValueError(f"a field is [name, type] or [name, type, shape], found {item!r}")
-    shape = () if len(item) == 2 else (tuple(item[2]),)
-    return (item[0], _numpy_dtype(item[1]), *shape)
-
-
-def _render_dtype(dtype: np.dtype[Any]) -> Any:
-    if dtype.fields is None:
-        return dtype.str
-    fields = []
-    for name in dtype.names or ():
-        part = dtype.fields[name][0]
-        base, shape = part.subdtype or (part, None)
-        fields.append([name, _render_dtype(base), *([list(shape)] if shape else [])])
-    return fields
-
-
-# ------------------------------------------------------------------ fill values
-
-
-def _parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) -> Any:
-    dtype = data_type.numpy
-    kind = dtype.kind
-    if value is None:
-        return None
-    if kind == "T":
-        return value if isinstance(value, str) else ""  # numcodecs writers put 0 here
-    if kind == "O":
-        return base64.b64decode(value, validate=True) if isinstance(value, str) else b""
-    if kind == "f":
-        return dtype.type(_float(value))
-    if kind == "c":
-        if not isinstance(value, list) or len(value) != 2:
-            raise ValueError("expected a pair [real, imaginary]")
-        return dtype.type(complex(_float(value[0]), _float(value[1])))
-    if kind in "SV":
-        if isinstance(value, str):
-            data = base64.b64decode(value, validate=True)
-            if len(data) > dtype.itemsize or (kind == "V" and len(data) != dtype.itemsize):
-                raise ValueError(f"{len(data)} bytes for elements of {dtype.itemsize}")
-            if not dtype.itemsize:
-                return np.zeros((), dtype)[()]
-            # The bytes are those of a stored element, so in its byte order.
-            return np.frombuffer(data.ljust(dtype.itemsize, b"\0"), stored).astype(dtype)[0]
-        if value == 0:  # what zarr-python 2 writes for a fill value of zero
-            return np.zeros((), dtype)[()]
-        raise ValueError("expected base64 text")
-    if kind in "mM" and (value == "NaT" or isinstance(value, int)):
-        return np.array(value, dtype if value == "NaT" else np.int64).view(dtype)[()]
-    if kind == "U" and not isinstance(value, str):
-        if value == 0:
-            return np.zeros((), dtype)[()]
-        raise ValueError("expected text")
-    if kind == "b" and not isinstance(value, bool):
-        if value in (0, 1):
-            return np.bool_(value)
-        raise ValueError("expected true or false")
-    if kind in "iu" and isinstance(value, str):
-        value = int(value)  # n5 writers quote it
-    return dtypes.as_fill(data_type, value)
-
-
-def _float(value: Any) -> float:
-    if isinstance(value, str):
-        if value not in _SPECIAL:
-            raise ValueError("expected a number, NaN, Infinity or -Infinity")
-        return _SPECIAL[value]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("expected a number")
-    return float(value)
-
-
-def _render_fill(data_type: DataType, value: Any, maker: ArrayBytesCodec) -> Any:
-    if value is None:
-        return None
-    dtype = data_type.numpy
-    if dtype.kind in "SV":
-        stored = maker.stored_form(dtype) if isinstance(maker, BytesCodec) else dtype
-        return base64.b64encode(np.array(value, dtype).astype(stored).tobytes()).decode()
-    if dtype.kind == "f":
-        return float(value)
-    if dtype.kind == "c":
-        return [float(value.real), float(value.imag)]
-    if dtype.kind in "mM":
-        return int(np.array(value, dtype).view(np.int64))
-    return dtypes.fill_to_json(data_type, value)
-
-
-def _to_numcodecs(codec: BytesBytesCodec) -> dict[str, Any]:
-    """A codec as the numcodecs configuration that v2 documents hold."""
-    if isinstance(codec, NumcodecsBytes):
-        return dict(codec.config)
-    if isinstance(codec, BloscCodec):
-        shuffle = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2, None: -1}[codec.shuffle]
-        return {
-            "id": "blosc",
-            "cname": codec.cname,
-            "clevel": codec.clevel,
-            "shuffle": shuffle,
-            "blocksize": codec.blocksize,
-        }
-    if isinstance(codec, GzipCodec | ZstdCodec):
-        options = {name: value for name, value in codec.configuration().items() if name != "checksum" or value}
-        return {"id": codec.name, **options}
-    if isinstance(codec, Crc32cCodec):
-        return {"id": "crc32c"}
-    raise _unsupported(f"the codec {codec_names([codec])!r}", "codecs")

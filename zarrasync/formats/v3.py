@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,14 +24,18 @@ from zarrasync.codecs import (
 )
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
 from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension
-from zarrasync.keys import ChunkKeyEncoding
+from zarrasync.keys import ChunkKeyEncoding, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 
-__all__ = ["V3"]
+__all__ = ["V3", "EntryPointFound"]
 
 _ARRAY = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
 _KINDS: dict[type[Codec], str] = {ArrayArrayCodec: "array -> array", BytesBytesCodec: "bytes -> bytes"}
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
+
+
+class EntryPointFound(MetadataError):
+    """At the root stands the entry point document of a draft, not a node."""
 
 
 class V3(Format):
@@ -48,6 +53,11 @@ class V3(Format):
             return None
         look = Inspector(data, key)
         document = look.document
+        if isinstance(document.get("zarr_format"), str) and "node_type" not in document and not path:
+            raise EntryPointFound(
+                f"{key} is the entry point document of a draft of Zarr format 3: open the store with "
+                f"zarr_format='3-draft' or '3-draft-2022', or without zarr_format"
+            )
         if document.get("zarr_format") != 3 or isinstance(document.get("zarr_format"), bool):
             look.problem("zarr_format", f"expected 3, found {document.get('zarr_format')!r}")
             look.finish()
@@ -136,6 +146,33 @@ class V3(Format):
         if isinstance(metadata, ArrayMetadata):
             document["shape"] = list(metadata.shape)
         return {key: _json.dump(document)}
+
+    def consolidated_key(self, path: str) -> str:
+        return document_key(path, "zarr.json")
+
+    def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
+        key = self.consolidated_key(path)
+        look = Inspector(documents[key] or b"", key)
+        copies = look.document.get("consolidated_metadata")
+        if copies is None:
+            return None
+        nodes = copies.get("metadata") if isinstance(copies, Mapping) and copies.get("kind") == "inline" else None
+        if not isinstance(nodes, Mapping) or not all(isinstance(item, Mapping) for item in nodes.values()):
+            look.problem("consolidated_metadata", "expected the kind 'inline' with an object of documents")
+            look.finish()
+            raise AssertionError
+        return {join(path, name, "zarr.json"): json.dumps(item).encode() for name, item in nodes.items()}
+
+    def pack(self, path: str, own: Documents, below: Mapping[str, Any]) -> dict[str, bytes]:
+        key = self.consolidated_key(path)
+        start = len(path) + 1 if path else 0
+        nodes = {
+            name[start:].rpartition("/")[0]: {k: v for k, v in item.items() if k != "consolidated_metadata"}
+            for name, item in sorted(below.items())
+        }
+        document = Inspector(own[key] or b"", key).document
+        copies = {"kind": "inline", "must_understand": False, "metadata": nodes}
+        return {key: _json.dump({**document, "consolidated_metadata": copies})}
 
     def check_name(self, name: str) -> None:
         if not name.strip(".") or name.startswith("__") or name == "zarr.json":

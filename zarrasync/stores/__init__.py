@@ -12,10 +12,11 @@ from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
-from zarrasync.stores.wrappers import CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
+from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
 
 __all__ = [
     "ABSENT",
+    "AliasStore",
     "CountingStore",
     "Counts",
     "FsspecStore",

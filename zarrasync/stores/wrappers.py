@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from zarrasync.errors import ReadOnlyError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.base import Listing, Request, Store, Value
 
-__all__ = ["CountingStore", "Counts", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
+__all__ = ["AliasStore", "CountingStore", "Counts", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
 
 
 class WrapperStore(Store):
@@ -127,6 +127,34 @@ class PrefixStore(WrapperStore):
 
     def describe(self, path: str) -> str:
         return self.inner.describe(self.prefix + path)
+
+
+class AliasStore(WrapperStore):
+    """A store some of whose values may have been stored under other keys.
+
+    Args:
+        inner: The store.
+        aliases: Per key the other keys to look under when it is absent. A write goes to the key itself.
+    """
+
+    def __init__(self, inner: Store, aliases: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(inner)
+        self.aliases = dict(aliases)
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        values = await self.inner.fetch(requests, versions=versions)
+        for number, request in enumerate(requests):
+            others = [request._replace(key=key) for key in self.aliases.get(request.key, ())]
+            if values[number] is None and others:
+                found = await self.inner.fetch(others, versions=versions)
+                values[number] = next((value for value in found if value is not None), None)
+        return values
+
+    async def erase(self, key: str) -> None:
+        await self.inner.erase_values([key, *self.aliases.get(key, ())])
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        await self.inner.erase_values([name for key in keys for name in (key, *self.aliases.get(key, ()))])
 
 
 class ReadOnlyStore(WrapperStore):

@@ -1,0 +1,505 @@
+"""The draft of Zarr format 3 (text of January 2023): documents under ``meta/``, chunks under ``data/``.
+
+A store has one entry point document, ``zarr.json``, that says how the others are encoded. Two dialects
+were in use. The text's own is read strictly. The older one keeps everything below ``meta/root`` and
+``data/root`` and is what zarr-python 2.13 to 2.18, zarrita and GDAL wrote, each in its own way; it is
+read with patience and written as zarr-python does.
+
+What the draft says with words of its own becomes ordinary parts of the model: the memory layout ``"F"`` a
+transpose codec, the byte order a parameter of the bytes codec, and the sharding transformer the sharding
+codec, whose stored values are the same but for the index, which has no checksum here.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zarrasync import _json
+from zarrasync.codecs import (
+    ArrayBytesCodec,
+    ArraySpec,
+    BytesCodec,
+    Codec,
+    CodecChain,
+    ObjectCodec,
+    ShardingCodec,
+    TransposeCodec,
+    from_numcodecs,
+)
+from zarrasync.dtypes import DataType
+from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
+from zarrasync.formats.base import Documents, Format, Inspector, Wanted, extension
+from zarrasync.formats.draftwords import (
+    codec_uri,
+    codec_word,
+    parse_fill_word,
+    parse_type,
+    render_fill_word,
+    render_type,
+)
+from zarrasync.formats.legacy import (
+    chain_in_order,
+    pack_copies,
+    parse_fill,
+    render_fill,
+    to_numcodecs,
+    unpack_copies,
+)
+from zarrasync.keys import ChunkKeyEncoding, join
+from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
+
+__all__ = ["SEED", "Y2022", "Draft", "from_entry"]
+
+SEED, Y2022 = "3-draft", "3-draft-2022"
+ENTRY = "zarr.json"
+_SPEC = "https://purl.org/zarr/spec/"
+_URI = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/(\d+)\.(\d+)/?")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_MUST = {
+    SEED: ("shape", "data_type", "chunk_grid", "chunk_memory_layout", "fill_value", "extensions", "attributes"),
+    Y2022: ("shape", "data_type", "chunk_grid"),
+}
+_OPTIONAL = ("codecs", "storage_transformers")
+_SHARDING = re.compile(r".*/storage[-_]transformers/sharding/1\.\d+/?")
+_INDEX = CodecChain.of((BytesCodec("little"),))
+_COMPRESSORS = ("gzip", "zlib", "blosc", "bz2", "lz4", "lzma", "zstd")
+
+
+class Draft(Format):
+    """The draft of version 3, in one of its two dialects.
+
+    Args:
+        zarr_format: ``"3-draft"`` (the text) or ``"3-draft-2022"`` (below ``meta/root``).
+        suffix: What ends the keys of documents.
+        entry_key: The key of the entry point document if it was not looked at yet.
+    """
+
+    implicit_groups = True
+    apart = True
+
+    def __init__(self, zarr_format: str, suffix: str = ".json", entry_key: str | None = ENTRY) -> None:
+        self.zarr_format, self.suffix, self.entry_key = zarr_format, suffix, entry_key
+        self._root = "root" if zarr_format == Y2022 else ""
+
+    # -------------------------------------------------------------- names
+
+    def _base(self, path: str, area: str = "meta/") -> str:
+        inside = join(self._root, path)
+        return f"{area}{inside}/" if inside else area
+
+    def document_keys(self, path: str) -> tuple[str, ...]:
+        inside = join(self._root, path)
+        stem = f"meta/{inside}." if inside else "meta/"
+        return (f"{stem}array{self.suffix}", f"{stem}group{self.suffix}")
+
+    def chunk_prefix(self, path: str) -> str:
+        return self._base(path, "data/")
+
+    def chunk_aliases(self, path: str, metadata: ArrayMetadata) -> dict[str, tuple[str, ...]]:
+        if metadata.ndim or self.zarr_format != Y2022:
+            return {}
+        # Each writer had its own name for the chunk of an array without axes.
+        base = self.chunk_prefix(path)
+        names = {f"{base}c0", f"{base}c", base.rstrip("/")}
+        wanted = base + metadata.keys.encode(())
+        return {wanted: tuple(sorted(names - {wanted}))}
+
+    def listing_prefix(self, path: str) -> str:
+        return self._base(path)
+
+    def children(self, path: str, keys: Iterable[str], prefixes: Iterable[str]) -> dict[str, bool]:
+        start = len(self.listing_prefix(path))
+        found: dict[str, bool] = {}
+        for key in keys:
+            for ending in (f".array{self.suffix}", f".group{self.suffix}"):
+                if key.endswith(ending) and len(key) > start + len(ending):
+                    found[key[start : -len(ending)]] = False
+            above = key[start:].rpartition("/")[0]
+            while above:
+                found.setdefault(above, True)
+                above = above.rpartition("/")[0]
+        for prefix in prefixes:
+            found.setdefault(prefix[start:].rstrip("/"), True)
+        return dict(sorted(found.items()))
+
+    def erase_keys(self, path: str) -> tuple[str, ...]:
+        return self.document_keys(path) if path else ()
+
+    def erase_prefixes(self, path: str) -> tuple[str, ...]:
+        return (self._base(path), self._base(path, "data/")) if path else ("",)
+
+    def check_name(self, name: str) -> None:
+        if not _NAME.fullmatch(name) or not name.strip("."):
+            raise InvalidKeyError(
+                f"{name!r} is not a valid node name in the draft of Zarr format 3: it has letters a-z and A-Z, "
+                "digits, '-', '_' and '.', and not only periods",
+                key=name,
+            )
+
+    # -------------------------------------------------------------- consolidated metadata
+
+    def consolidated_key(self, path: str) -> str | None:
+        return None if path or self.zarr_format == SEED else "meta/root/consolidated/.zmetadata"
+
+    def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
+        key = self.consolidated_key(path)
+        data = None if key is None else documents.get(key)
+        return None if key is None or data is None else unpack_copies(data, key, "")
+
+    def pack(self, path: str, own: Documents, below: Mapping[str, Any]) -> dict[str, bytes]:
+        key = self.consolidated_key(path)
+        if key is None:
+            return super().pack(path, own, below)
+        mine = {name: json.loads(bytes(own[name] or b"{}")) for name in self.document_keys(path) if own.get(name)}
+        return {key: pack_copies({**mine, **below})}
+
+    # -------------------------------------------------------------- the entry point
+
+    def entry_documents(self) -> dict[str, bytes]:
+        if self.entry_key is None:
+            return {}
+        if self.zarr_format == SEED:
+            encoding: dict[str, Any] = {"metadata_encoding": {"type": "json", "metadata_key_suffix": self.suffix}}
+            uri = f"{_SPEC}core/3.0"
+        else:
+            uri = f"{_SPEC}protocol/core/3.0"
+            encoding = {"metadata_encoding": uri, "metadata_key_suffix": self.suffix}
+        return {ENTRY: _json.dump({"zarr_format": uri, **encoding, "extensions": []})}
+
+    def bound(self) -> Draft:
+        return Draft(str(self.zarr_format), self.suffix, None)
+
+    # -------------------------------------------------------------- reading
+
+    def parse(self, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
+        array_key, group_key = self.document_keys(path)
+        key = array_key if documents.get(array_key) is not None else group_key
+        data = documents.get(key)
+        if data is None:
+            return None
+        strict = self.zarr_format == SEED
+        if strict:
+            self.check_path(path)
+        look = Inspector(data, key)
+        source = Source(self.zarr_format, {key: look.document})
+        if key == array_key:
+            return self._parse_array(look, source, strict)
+        if strict:
+            look.need("attributes")
+            _refuse_others(look, ("attributes",))
+        _check_extensions(look)
+        attributes = _attributes(look, strict)
+        look.finish()
+        return GroupMetadata(attributes=attributes, source=source)
+
+    def _parse_array(self, look: Inspector, source: Source, strict: bool) -> ArrayMetadata:
+        document = look.document
+        look.need(*_MUST[str(self.zarr_format)])
+        if strict:
+            _refuse_others(look, _MUST[SEED] + _OPTIONAL)
+        look.finish()
+        _check_extensions(look)
+        shape = look.sizes("shape", document["shape"], 0)
+        attributes = _attributes(look, strict)
+        filters = () if strict else _take_filters(attributes)
+        chunks, separator = _parse_grid(look)
+        layout = document.get("chunk_memory_layout", "C")
+        if layout not in ("C", "F"):
+            look.problem("chunk_memory_layout", f"expected 'C' or 'F', found {layout!r}")
+        shards = _parse_transformers(look, chunks)
+        look.finish()
+        try:
+            found = parse_type(document["data_type"], filters)
+        except MetadataError as error:
+            look.absorb("data_type", error)
+            look.finish()
+            raise
+        maker, codecs = self._parse_codecs(look, found.maker, found.filters)
+        fill = self._parse_fill(look, found.data_type, maker, extended=found.extended)
+        look.finish()
+        if layout == "F" and len(shape) > 1:
+            codecs.insert(0, TransposeCodec(tuple(reversed(range(len(shape))))))
+        spec = ArraySpec(chunks, found.data_type, fill)
+        try:
+            chain = CodecChain.of(codecs).settle(spec)
+            if shards is not None:
+                chain = CodecChain.of([ShardingCodec(chunks, chain, _INDEX)])
+            # A separator for an array without axes is not written; zarr-python calls its chunk as if it had one.
+            keys = ChunkKeyEncoding("glued" if strict else "glued0", separator)
+            return ArrayMetadata(
+                shape,
+                found.data_type,
+                shards or chunks,
+                keys,
+                chain,
+                fill,
+                attributes=attributes,
+                source=source,
+                notes=found.notes,
+            )
+        except ZarrError as error:
+            look.absorb("", error)
+            look.finish()
+            raise
+
+    def _parse_codecs(
+        self, look: Inspector, maker: ArrayBytesCodec, filters: Iterable[Mapping[str, Any]]
+    ) -> tuple[ArrayBytesCodec, list[Codec]]:
+        """The codec that makes bytes, and the whole list in order."""
+        document = look.document
+        entries: list[tuple[str, Any]] = []
+        if document.get("compressor") is not None:
+            entries.append(("compressor", document["compressor"]))
+        listed = document.get("codecs") or []
+        if not isinstance(listed, list):
+            look.problem("codecs", f"expected a list, found {listed!r}")
+            listed = []
+        entries.extend((f"codecs[{number}]", value) for number, value in enumerate(listed))
+        stored = maker.stored if isinstance(maker, BytesCodec) else None
+        rest: list[Codec] = []
+        for where, value in [*((f"attributes.filters[{n}]", f) for n, f in enumerate(filters)), *entries]:
+            try:
+                name, configuration = (value["id"], value) if "filters" in where else codec_word(value)
+                if name == "endian":
+                    if rest or not isinstance(maker, BytesCodec):
+                        raise MetadataError("'endian' must come before codecs that act on bytes")
+                    maker = BytesCodec.from_configuration(configuration)  # type: ignore[assignment]
+                    continue
+                rest.append(from_numcodecs({**configuration, "id": name}, dtype=stored))
+            except UnknownCodecError as error:
+                look.absorb(where, error)
+                raise UnknownCodecError(str(look.problems[-1]), codec=error.codec, problems=look.problems) from error
+            except (MetadataError, TypeError, ValueError) as error:
+                look.absorb(where, error)
+        return maker, [maker, *rest]
+
+    def _parse_fill(self, look: Inspector, data_type: DataType, maker: ArrayBytesCodec, *, extended: bool) -> Any:
+        value = look.document.get("fill_value")
+        stored = maker.stored if isinstance(maker, BytesCodec) else None
+        if value is None and (extended or self.zarr_format == Y2022):
+            return None
+        try:
+            if self.zarr_format == Y2022 and data_type.numpy.kind not in "biufc":
+                return parse_fill(data_type, value, stored)
+            return parse_fill_word(data_type, value)
+        except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
+            look.problem("fill_value", f"{value!r} does not fit data type {data_type.name}: {error}")
+            return None
+
+    # -------------------------------------------------------------- writing
+
+    def render(self, path: str, metadata: ArrayMetadata | GroupMetadata) -> dict[str, bytes]:
+        array_key, group_key = self.document_keys(path)
+        source = metadata.source if metadata.source and metadata.source.zarr_format == self.zarr_format else None
+        kept = next((dict(document) for document in source.documents.values()), None) if source else None
+        attributes = dict(metadata.attributes)
+        if isinstance(metadata, GroupMetadata):
+            return {group_key: _json.dump({**(kept or {}), "attributes": attributes})}
+        document = kept or (self._seed_array(metadata) if self.zarr_format == SEED else self._old_array(metadata))
+        hidden = _take_filters(dict(document.get("attributes") or {})) if self.zarr_format == Y2022 else ()
+        if hidden:
+            attributes["filters"] = list(hidden)
+        return {array_key: _json.dump({**document, "shape": list(metadata.shape), "attributes": attributes})}
+
+    def _seed_array(self, metadata: ArrayMetadata) -> dict[str, Any]:
+        chain, document = self._common(metadata)
+        maker = chain.array_bytes
+        data_type, in_code = self._render_type(metadata, maker)
+        codecs = [_entry("codecs", codec) for codec in map(to_numcodecs, chain.bytes_bytes)]
+        big = isinstance(maker, BytesCodec) and maker.stored_form(metadata.dtype.numpy).str[0] == ">"
+        if big and not in_code:
+            codecs.insert(0, {"type": codec_uri("codecs", "endian"), "configuration": {"endian": "big"}})
+        if metadata.fill_value is None and not in_code:
+            raise self._unable("an undefined fill value", "fill_value")
+        fill = render_fill_word(metadata.dtype, metadata.fill_value)
+        return {**document, "data_type": data_type, "codecs": codecs, "fill_value": fill}
+
+    def _old_array(self, metadata: ArrayMetadata) -> dict[str, Any]:
+        chain, document = self._common(metadata)
+        maker = chain.array_bytes
+        data_type, _ = self._render_type(metadata, maker)
+        filters = [to_numcodecs(codec) for codec in chain.bytes_bytes]
+        if not isinstance(maker, BytesCodec):
+            filters.insert(0, dict(maker.config) if isinstance(maker, ObjectCodec) else {"id": maker.name})
+        if filters and filters[-1]["id"] in _COMPRESSORS:
+            document["compressor"] = _entry("codec", filters.pop(), "codec")
+        if filters:
+            if "filters" in metadata.attributes:
+                raise self._unable("filters beside an attribute of that name", "filters")
+            document["attributes"] = {"filters": filters}
+        fill = render_fill(metadata.dtype, metadata.fill_value, maker)
+        return {**document, "data_type": data_type, "fill_value": fill}
+
+    def _render_type(self, metadata: ArrayMetadata, maker: ArrayBytesCodec) -> tuple[Any, bool]:
+        try:
+            return render_type(metadata.dtype, maker, codes=self.zarr_format == Y2022)
+        except (MetadataError, KeyError) as error:
+            raise self._unable(f"the data type {metadata.dtype.name!r}", "data_type") from error
+
+    def _common(self, metadata: ArrayMetadata) -> tuple[CodecChain, dict[str, Any]]:
+        """The codecs of a chunk, and the members that both dialects have."""
+        if metadata.keys.name not in ("glued", "glued0"):
+            raise self._unable(f"chunk keys of the kind {metadata.keys.name!r}", "chunk_key_encoding")
+        if any(name is not None for name in metadata.dimension_names or ()):
+            raise self._unable("dimension names (xarray keeps them in an attribute)", "dimension_names")
+        if metadata.transformers:
+            raise self._unable("storage transformers but sharding", "storage_transformers")
+        shards, chain = metadata.shards, metadata.inner_codecs
+        if shards is not None and metadata.codecs != CodecChain.of([ShardingCodec(metadata.chunks, chain, _INDEX)]):
+            raise self._unable("shards with codecs around them or another index", "shards")
+        layout = "C"
+        for codec in chain.array_array:
+            if codec.permutation != tuple(reversed(range(metadata.ndim))) or layout == "F":
+                raise self._unable(f"the codec {codec.label!r}", "codecs")
+            layout = "F"
+        grid = {"type": "regular", "chunk_shape": list(metadata.chunks), "separator": metadata.keys.separator}
+        document: dict[str, Any] = {
+            "shape": list(metadata.shape),
+            "data_type": None,
+            "chunk_grid": grid,
+            "chunk_memory_layout": layout,
+            "fill_value": None,
+            "extensions": [],
+            "attributes": {},
+        }
+        if shards is not None:
+            uri = _SPEC + ("extensions/" if self.zarr_format == SEED else "") + "storage_transformers/sharding/1.0"
+            ratio = [outer // inner for outer, inner in zip(shards, metadata.chunks, strict=True)]
+            entry = {"extension": uri, "type": "indexed", "configuration": {"chunks_per_shard": ratio}}
+            document["storage_transformers"] = [entry]
+        return chain, document
+
+    def chain(self, wanted: Wanted, spec: ArraySpec) -> CodecChain:
+        inner = spec if wanted.inner is None else spec.replace(shape=wanted.inner)
+        chain = chain_in_order(wanted, inner, self._unable)
+        return chain if wanted.inner is None else CodecChain.of([ShardingCodec(wanted.inner, chain, _INDEX)])
+
+    def key_encoding(self, wanted: Any, ndim: int) -> ChunkKeyEncoding:
+        name = "glued" if self.zarr_format == SEED else "glued0"
+        if isinstance(wanted, ChunkKeyEncoding):
+            wanted = {"name": wanted.name, "separator": wanted.separator}
+        given, options = ("default", {}) if wanted is None else extension(wanted)
+        if given not in ("default", "glued", "glued0"):
+            raise self._unable(f"chunk keys of the kind {given!r}", "chunk_key_encoding")
+        return ChunkKeyEncoding(name, options.get("separator", "/"))
+
+    def _unable(self, what: str, feature: str) -> UnsupportedByFormat:
+        return UnsupportedByFormat(
+            f"the draft of Zarr format 3 ({self.zarr_format!r}) can not say {what}; use zarr_format=3",
+            zarr_format=self.zarr_format,
+            feature=feature,
+        )
+
+
+def from_entry(data: bytes) -> Draft | None:
+    """The dialect that an entry point document announces; ``None`` for a document of another kind.
+
+    Raises:
+        MetadataError: If it announces something that is not known here.
+    """
+    look = Inspector(data, ENTRY)
+    document = look.document
+    uri, encoding = document.get("zarr_format"), document.get("metadata_encoding")
+    if not isinstance(uri, str) or "node_type" in document:
+        return None
+    version = _URI.fullmatch(uri)
+    if version is None or version[1] != "3":
+        look.problem("zarr_format", f"expected the URI of version 3 ({_SPEC}core/3.0), found {uri!r}")
+        look.finish()
+        raise AssertionError
+    if isinstance(encoding, str):
+        suffix: Any = document.get("metadata_key_suffix", "")
+        dialect = Y2022
+    else:
+        dialect = SEED
+        suffix = encoding.get("metadata_key_suffix") if isinstance(encoding, Mapping) else None
+        if not isinstance(encoding, Mapping) or encoding.get("type") != "json" or "extension" in encoding:
+            look.problem("metadata_encoding", f"expected JSON, found {encoding!r}")
+        if version[2] == "0":
+            look.need("extensions")
+            _refuse_others(look, ("zarr_format", "metadata_encoding", "extensions"))
+    if not isinstance(suffix, str) or "/" in suffix:
+        look.problem("metadata_encoding.metadata_key_suffix", f"expected text such as '.json', found {suffix!r}")
+    _check_extensions(look)
+    look.finish()
+    return Draft(dialect, suffix, None)
+
+
+# ------------------------------------------------------------------ parts of documents
+
+
+def _entry(area: str, config: Mapping[str, Any], member: str = "type") -> dict[str, Any]:
+    """A numcodecs configuration as an entry of a document."""
+    own = {name: value for name, value in config.items() if name != "id"}
+    return {member: codec_uri(area, config["id"]), **({"configuration": own} if own or member == "codec" else {})}
+
+
+def _refuse_others(look: Inspector, known: Iterable[str]) -> None:
+    for name in look.document:
+        if name not in known:
+            look.problem(name, "unknown member; this version has no such")
+
+
+def _check_extensions(look: Inspector) -> None:
+    """Complain about extensions that must be understood: none is."""
+    value = look.document.get("extensions") or []
+    if not isinstance(value, list):
+        look.problem("extensions", f"expected a list, found {value!r}")
+        return
+    for number, item in enumerate(value):
+        if not isinstance(item, Mapping) or not isinstance(item.get("extension"), str):
+            look.problem(f"extensions[{number}]", f"expected an object with an 'extension', found {item!r}")
+        elif item.get("must_understand") is not False:
+            look.problem(f"extensions[{number}]", f"unknown extension {item['extension']!r} that must be understood")
+
+
+def _attributes(look: Inspector, strict: bool) -> dict[str, Any]:
+    value = look.document.get("attributes")
+    return {} if value is None and not strict else dict(look.attributes(value))
+
+
+def _take_filters(attributes: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Remove the filters that zarr-python keeps among the attributes."""
+    found = attributes.get("filters")
+    if not isinstance(found, list) or not found or not all(isinstance(f, Mapping) and "id" in f for f in found):
+        return ()
+    del attributes["filters"]
+    return tuple(found)
+
+
+def _parse_grid(look: Inspector) -> tuple[tuple[int, ...], str]:
+    value = look.document["chunk_grid"]
+    if not isinstance(value, Mapping) or value.get("type") != "regular" or "extension" in value:
+        look.problem("chunk_grid", f"expected a 'regular' chunk grid, found {value!r}")
+        return (), "/"
+    separator = value.get("separator", "/")
+    if separator not in ("/", "."):
+        look.problem("chunk_grid.separator", f"expected '/' or '.', found {separator!r}")
+        separator = "/"
+    return look.sizes("chunk_grid.chunk_shape", value.get("chunk_shape"), 1), separator
+
+
+def _parse_transformers(look: Inspector, chunks: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of the stored values that the one known storage transformer makes; ``None`` without it."""
+    value = look.document.get("storage_transformers") or []
+    if not isinstance(value, list) or len(value) > 1:
+        look.problem("storage_transformers", f"expected a list of at most one, found {value!r}")
+        return None
+    for item in value:
+        where = "storage_transformers[0]"
+        uri = item.get("extension") if isinstance(item, Mapping) else None
+        if not isinstance(uri, str) or not _SHARDING.fullmatch(uri) or item.get("type") != "indexed":
+            look.problem(where, f"unknown storage transformer {item!r}; known is sharding of the type 'indexed'")
+            return None
+        options, member = item.get("configuration"), f"{where}.configuration.chunks_per_shard"
+        ratio = options.get("chunks_per_shard") if isinstance(options, Mapping) else None
+        sizes = look.sizes(member, ratio, 1)
+        if len(sizes) > max(len(chunks), 1):
+            look.problem(member, f"expected {len(chunks)} sizes, found {ratio!r}")
+        # zarr-python lets sizes of 1 be left out at the end.
+        return tuple(a * b for a, b in zip(chunks, (*sizes, *(1,) * len(chunks)), strict=False))
+    return None

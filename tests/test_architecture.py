@@ -131,7 +131,7 @@ PUBLIC = {
     ),
     "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",
 }
-FUNCTIONS = "create create_array create_group create_hierarchy list_nodes load open open_array open_group save"
+FUNCTIONS = "consolidate_metadata create create_array create_group create_hierarchy list_nodes load open open_array open_group save"
 
 
 def names(thing: type) -> str:

@@ -76,17 +76,18 @@ async def test_the_text_as_it_is_written(api: Api):
 
 async def test_the_older_dialect_as_it_is_written(api: Api):
     store: dict[str, bytes] = {}
+    other: dict[str, bytes] = {}
     await api(api.create_array(store, data=VALUES.astype(">i4"), chunks=(2, 3), zarr_format=OLD, compressors="zstd"))
-    await api(api.create_array(store, path="x", shape=(), dtype="f8", fill_value=np.nan, zarr_format=OLD, data=1.5))
-    assert set(store) == {"zarr.json", "meta/root.array.json", "data/root/c0/0", "data/root/c1/0", "meta/root/x.array.json",
-                          "data/root/x/c0"}  # fmt: skip
+    await api(api.create_array(other, path="x", fill_value=np.nan, zarr_format=OLD, data=1.5))
+    assert set(store) == {"zarr.json", "meta/root.array.json", "data/root/c0/0", "data/root/c1/0"}
+    assert set(other) == {"zarr.json", "meta/root/x.array.json", "data/root/x/c0"}
     entry = json.loads(store["zarr.json"])
     assert set(entry) == {"zarr_format", "metadata_encoding", "metadata_key_suffix", "extensions"}
     assert "/protocol/" in entry["zarr_format"]
     document = json.loads(store["meta/root.array.json"])
     assert document["data_type"] == ">i4"
     assert document["compressor"]["codec"] == "https://purl.org/zarr/spec/codec/zstd/1.0"
-    assert json.loads(store["meta/root/x.array.json"])["fill_value"] == "NaN"
+    assert json.loads(other["meta/root/x.array.json"])["fill_value"] == "NaN"
 
 
 # ------------------------------------------------------------------ everything that can be said
@@ -107,7 +108,7 @@ async def test_types_round_trip(api: Api, kind: str, zarr_format: str):
     values = sample(dtype)
     for order, shards, separator in (("C", None, "/"), ("F", None, "."), ("C", (4, 4), "/"), ("F", (4, 4), ".")):
         store: dict[str, bytes] = {}
-        fill = values[3, 3] if dtype.kind != "V" else bytes(values[3, 3])
+        fill = values[3, 3] if dtype.kind != "V" else values[3, 3].tobytes()
         array = await api(api.create_array(
             store, shape=(7, 5), dtype=dtype, chunks=(2, 2), shards=shards, order=order, fill_value=fill,
             zarr_format=zarr_format, chunk_key_encoding={"name": "default", "separator": separator},
@@ -121,13 +122,13 @@ async def test_types_round_trip(api: Api, kind: str, zarr_format: str):
         found = await api(again.get_basic_selection())
         assert found.tobytes() == expected.astype(found.dtype).tobytes()
         assert again.metadata.codecs == array.metadata.codecs
-        assert bytes(np.asarray(again.fill_value)) == bytes(np.asarray(array.fill_value))
+        assert np.asarray(again.fill_value).tobytes() == np.asarray(array.fill_value).tobytes()
 
 
 async def test_the_older_dialect_has_text_objects_and_structures(api: Api):
     texts = np.array(["", "né", "x" * 40])
     pairs = np.array([(1, b"a"), (2, b"bc"), (3, b"")], [("n", "<i4"), ("s", "S2")])
-    for values, dtype in ((texts, str), (texts, "<U40"), (texts.astype("S") if False else np.array([b"a", b"bc"]), "S2"),
+    for values, dtype in ((texts, str), (texts, "<U40"), (np.array([b"a", b"bc"]), "S2"),
                           (pairs, pairs.dtype)):  # fmt: skip
         store: dict[str, bytes] = {}
         await api(api.create_array(store, data=values, dtype=dtype, chunks=2, zarr_format=OLD))
@@ -172,12 +173,13 @@ async def test_what_it_can_not_say_is_refused_before_anything_is_written(api: Ap
 async def test_variants_that_mean_the_same(api: Api, change, fill):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        array = await api(api.open_array(store_of(**change), path="a", mode="r+"))
+        store = store_of(**change)
+        array = await api(api.open_array(store, path="a", mode="r+"))
     expected = VALUES.copy()
     expected[2:] = fill
     np.testing.assert_array_equal(await api(array.get_basic_selection()), expected)
     await api(array.update_attributes({"new": 1}))  # what the document said besides is still there
-    assert {**json.loads(array.store.as_dict()["meta/a.array.json"]), "attributes": None} == {
+    assert {**json.loads(store["meta/a.array.json"]), "attributes": None} == {
         **{k: v for k, v in {**ARRAY, **change}.items()}, "attributes": None}  # fmt: skip
 
 
@@ -208,7 +210,7 @@ async def test_what_the_text_forbids(api: Api, change, where: str):
     with pytest.raises(MetadataError) as caught:
         await api(api.open_array(store_of(**change), path="a"))
     assert {problem.location for problem in caught.value.problems} == {where}
-    assert {problem.document for problem in caught.value.problems} == {"meta/a.array.json"}
+    assert {problem.key for problem in caught.value.problems} == {"meta/a.array.json"}
 
 
 async def test_an_unknown_codec_is_named(api: Api):
@@ -245,12 +247,8 @@ async def test_entry_points_that_are_read(api: Api):
         group = await api(api.open_group(store, mode="r+"))
         assert await api(group.array_keys()) == ("a",)
         await api(group.create_group("b"))
-        assert json.loads(group.store.as_dict()["zarr.json"]) == entry
-    assert "meta/b.group.txt" in group.store.as_dict()
-    with pytest.raises(NodeNotFoundError):
-        await api(
-            api.open(store_of() | {"zarr.json": b'{"zarr_format": 3}'} if False else {"x": b""}, zarr_format=TEXT)
-        )
+        assert json.loads(store["zarr.json"]) == entry
+    assert "meta/b.group.txt" in store
 
 
 @pytest.mark.parametrize("name", ["c", "c0", ""])
@@ -286,10 +284,11 @@ async def test_a_fallback_is_used_as_the_settings_say(api: Api, policy: str):
 
 @pytest.mark.parametrize("zarr_format", DIALECTS)
 async def test_groups_exist_because_of_what_lies_below(api: Api, zarr_format: str):
-    counting = stores.CountingStore(stores.MemoryStore())
+    values: dict[str, bytes] = {}
+    counting = stores.CountingStore(stores.MemoryStore(values))
     await api(api.create_array(counting, path="a/b/x", data=VALUES, zarr_format=zarr_format))
     await api(api.create_group(counting, path="a/c", zarr_format=zarr_format))
-    assert not [key for key in counting.inner.as_dict() if "a.group" in key or "b.group" in key]
+    assert not [key for key in values if "a.group" in key or "b.group" in key]
     root = await api(api.open_group(counting))
     counting.reset()
     found = await api(root.members(max_depth=None))
@@ -388,7 +387,8 @@ async def test_what_zarr_python_2_wrote_is_read(theirs: Path):
                 assert found.astype(object).tolist() == wanted.astype(object).tolist(), (where, path)
             else:
                 assert found.dtype == wanted.dtype.newbyteorder("="), (where, path)
-                np.testing.assert_array_equal(found, wanted, err_msg=f"{where}/{path}")
+                assert found.shape == wanted.shape, (where, path)
+                assert found.tobytes() == wanted.astype(found.dtype).tobytes(), (where, path)
             count += 1
         for path, attrs in spec["attrs"].items():
             assert json.loads(json.dumps(dict((await za.open(where, path=path)).attrs))) == attrs

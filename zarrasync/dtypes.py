@@ -152,7 +152,8 @@ def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
     parts = []
     for name in dtype.names or ():
         part = dtype.fields[name][0]
-        _from_native(part.base)  # complains about what no format can store
+        if _from_native(part.base).is_variable:  # complains about what no format can store
+            raise MetadataError(f"field {name!r}: structured elements have fields of a fixed size, not {part.base}")
         # A sub-array field has no name in v3; it is kept so that v2 can say it.
         parts.append(None if part.subdtype else {"name": name, "data_type": to_json(_from_native(part))})
     return {"fields": parts}

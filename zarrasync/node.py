@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, TypeVar
 from zarrasync import config, formats
 from zarrasync._runtime import KeyLock, in_worker
 from zarrasync.consolidated import Consolidated, refresh
-from zarrasync.errors import InvalidKeyError, MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync.errors import (
+    InvalidKeyError,
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    StoreError,
+)
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
@@ -94,7 +101,8 @@ class Node:
             NodeNotFoundError: If there is none.
             MetadataError: If it is wrong.
         """
-        return (await find(replace(self, known=None), (self.format,))).metadata
+        settings = replace(self.config, dtype_fallback="allow")  # the user heard of it when the node was opened
+        return (await find(replace(self, known=None, config=settings), (self.format,))).metadata
 
     async def bind(self) -> Node:
         """This place with the format as the store's entry point document has it, where there is such a document.
@@ -173,15 +181,13 @@ class Node:
         while above and above[-1]:
             above.append(above[-1].rpartition("/")[0])
         others = [format_ for format_ in CANDIDATES if format_.entry_key is None and not format_.is_same(self.format)]
-        candidates = [self.format, *others]
+        candidates = [self.format, *(other for other in others if self.format.entry not in other.document_keys(""))]
         try:
             found = await find_all(self, [self.path, *above], candidates, strict=False)
         except EntryPointFound:
-            if not self.path and not overwrite:
+            if self.path or not overwrite:
                 raise
-            if self.path and self.format.entry_key is None and not self.format.apart:
-                raise
-            found = await find_all(self, [self.path, *above], (self.format,), strict=False)
+            found = [None]
         if found[0] is not None and not overwrite:
             kind = "an array" if isinstance(found[0].metadata, ArrayMetadata) else "a group"
             raise NodeExistsError(
@@ -364,7 +370,7 @@ async def find(node: Node, candidates: Sequence[Format], *, consolidated: bool |
     """
     plain = [candidate for candidate in candidates if candidate.entry_key is None]
     drafts = [candidate for candidate in candidates if candidate.entry_key is not None]
-    found, tried = None, []
+    found, tried, unreadable = None, [], None
     if plain:
         try:
             (found,) = await find_all(node, [node.path], plain, consolidated=consolidated)
@@ -374,7 +380,12 @@ async def find(node: Node, candidates: Sequence[Format], *, consolidated: bool |
         tried.extend(plain)
     if found is None and drafts:
         key = str(drafts[0].entry_key)
-        (entry,) = await node.store.fetch([Request(key)])
+        try:
+            (entry,) = await node.store.fetch([Request(key)])
+        except StoreError as error:
+            if not plain:
+                raise
+            entry, unreadable = None, error  # one who may see but a part of a store has no draft there
         data = _document(node, key, entry)
         format_ = None if data is None else formats.from_entry(data)
         if format_ is not None and any(map(format_.is_same, drafts)):
@@ -392,7 +403,7 @@ async def find(node: Node, candidates: Sequence[Format], *, consolidated: bool |
             path=node.path,
             store=repr(node.store),
             tried=keys,
-        )
+        ) from unreadable
     return found
 
 

@@ -58,9 +58,14 @@ class BytesCodec(ArrayBytesCodec):
         return cls(configuration.get("endian"))
 
     def settle(self, spec: ArraySpec) -> Codec:
-        if self.stored is None and not _has_order(spec.dtype.numpy):
+        if self.stored is not None:
+            if self.stored.fields is not None:
+                return self
+            big = self.stored.newbyteorder(">") == self.stored
+            return BytesCodec(("big" if big else "little") if _has_order(self.stored) else None)
+        if not _has_order(spec.dtype.numpy):
             return replace(self, endian=None)
-        return replace(self, endian=self.endian or sys.byteorder) if self.stored is None else self
+        return replace(self, endian=self.endian or sys.byteorder)
 
     def stored_form(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """The dtype that elements have when stored."""

@@ -27,6 +27,7 @@ class Format(ABC):
 
     Attributes:
         zarr_format: What users call it.
+        entry: The key of a document at the root that other formats must leave alone, where there is such a document.
         entry_key: The key of a document at the root that settles how the store speaks the format, where there
             is such a document and it was not looked at yet.
         implicit_groups: Whether groups exist without a document when something lies below them.
@@ -34,6 +35,7 @@ class Format(ABC):
     """
 
     zarr_format: int | str
+    entry: ClassVar[str | None] = None
     entry_key: str | None = None
     implicit_groups: ClassVar[bool] = False
     apart: ClassVar[bool] = False

@@ -78,12 +78,26 @@ class Draft(Format):
         entry_key: The key of the entry point document if it was not looked at yet.
     """
 
+    entry = ENTRY
     implicit_groups = True
     apart = True
 
-    def __init__(self, zarr_format: str, suffix: str = ".json", entry_key: str | None = ENTRY) -> None:
+    def __init__(
+        self,
+        zarr_format: str,
+        suffix: str = ".json",
+        entry_key: str | None = ENTRY,
+        document: Mapping[str, Any] | None = None,
+    ) -> None:
         self.zarr_format, self.suffix, self.entry_key = zarr_format, suffix, entry_key
         self._root = "root" if zarr_format == Y2022 else ""
+        if document is None:
+            uri = f"{_SPEC}core/3.0" if zarr_format == SEED else f"{_SPEC}protocol/core/3.0"
+            named = {"metadata_key_suffix": suffix}
+            encoding = {"type": "json", **named} if zarr_format == SEED else uri
+            more = {} if zarr_format == SEED else named
+            document = {"zarr_format": uri, "metadata_encoding": encoding, **more, "extensions": []}
+        self._document = document
 
     # -------------------------------------------------------------- names
 
@@ -155,23 +169,15 @@ class Draft(Format):
         if key is None:
             return super().pack(path, own, below)
         mine = {name: json.loads(bytes(own[name] or b"{}")) for name in self.document_keys(path) if own.get(name)}
-        return {key: pack_copies({**mine, **below})}
+        return {key: pack_copies({ENTRY: self._document, **mine, **below})}  # zarr-python looks for all of them
 
     # -------------------------------------------------------------- the entry point
 
     def entry_documents(self) -> dict[str, bytes]:
-        if self.entry_key is None:
-            return {}
-        if self.zarr_format == SEED:
-            encoding: dict[str, Any] = {"metadata_encoding": {"type": "json", "metadata_key_suffix": self.suffix}}
-            uri = f"{_SPEC}core/3.0"
-        else:
-            uri = f"{_SPEC}protocol/core/3.0"
-            encoding = {"metadata_encoding": uri, "metadata_key_suffix": self.suffix}
-        return {ENTRY: _json.dump({"zarr_format": uri, **encoding, "extensions": []})}
+        return {} if self.entry_key is None else {ENTRY: _json.dump(self._document)}
 
     def bound(self) -> Draft:
-        return Draft(str(self.zarr_format), self.suffix, None)
+        return Draft(str(self.zarr_format), self.suffix, None, self._document)
 
     # -------------------------------------------------------------- reading
 
@@ -282,8 +288,9 @@ class Draft(Format):
         stored = maker.stored if isinstance(maker, BytesCodec) else None
         if value is None and (extended or self.zarr_format == Y2022):
             return None
+        raw = data_type.numpy.kind == "V" and data_type.numpy.fields is None
         try:
-            if self.zarr_format == Y2022 and data_type.numpy.kind not in "biufc":
+            if self.zarr_format == Y2022 and data_type.numpy.kind not in "biufc" and not raw:
                 return parse_fill(data_type, value, stored)
             return parse_fill_word(data_type, value)
         except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
@@ -331,7 +338,12 @@ class Draft(Format):
             if "filters" in metadata.attributes:
                 raise self._unable("filters beside an attribute of that name", "filters")
             document["attributes"] = {"filters": filters}
-        fill = render_fill(metadata.dtype, metadata.fill_value, maker)
+        raw = metadata.dtype.numpy.kind == "V" and metadata.dtype.numpy.fields is None
+        fill = (
+            render_fill_word(metadata.dtype, metadata.fill_value)
+            if raw
+            else render_fill(metadata.dtype, metadata.fill_value, maker)
+        )
         return {**document, "data_type": data_type, "fill_value": fill}
 
     def _render_type(self, metadata: ArrayMetadata, maker: ArrayBytesCodec) -> tuple[Any, bool]:
@@ -426,7 +438,7 @@ def from_entry(data: bytes) -> Draft | None:
         look.problem("metadata_encoding.metadata_key_suffix", f"expected text such as '.json', found {suffix!r}")
     _check_extensions(look)
     look.finish()
-    return Draft(dialect, suffix, None)
+    return Draft(dialect, suffix, None, document)
 
 
 # ------------------------------------------------------------------ parts of documents

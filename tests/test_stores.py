@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import multiprocessing
 import pickle
+import warnings
+import zipfile
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pytest
 
-from zarrasync import stores
+from zarrasync import stores, sync
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import ABSENT, Listing, Request
 
@@ -389,3 +394,73 @@ async def test_listing_below_a_prefix_that_is_also_a_key():
 def test_local_files_through_fsspec_are_the_local_store(tmp_path):
     for given in (f"local://{tmp_path}", fsspec.get_mapper(str(tmp_path)), fsspec.filesystem("file")):
         assert isinstance(stores.resolve(given), stores.LocalStore)
+
+
+# ------------------------------------------------------------------ zip archives
+
+
+def archive(path: Path, method: int) -> dict[str, bytes]:
+    values = {"a/b": b"hello", "a/c/d": bytes(range(256)) * 40, "empty": b"", "ü": b"1"}
+    with zipfile.ZipFile(path, "w", method) as file:
+        file.writestr("a/", b"")
+        file.writestr("a/b", b"old")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the second member of a name
+            for key, value in values.items():
+                file.writestr(key, value)
+    return values
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+async def test_zip_archives_are_read_in_place(tmp_path, method):
+    values = archive(tmp_path / "x.zip", method)
+    for given in (tmp_path / "x.zip", io.BytesIO((tmp_path / "x.zip").read_bytes())):
+        store = stores.ZipStore(given)
+        assert sorted(await store.list()) == sorted(values)
+        assert await store.list_dir("a/") == Listing(("a/b",), ("a/c/",))
+        for key, value in values.items():
+            assert await store.get(key) == value
+            asked = [(0, 3), (3, None), (1, 0), (5, 100), (-2, None), (-9999999, None), (99999, None)]
+            found = await store.get_partial_values([(key, part) for part in asked])
+            assert found == [value[s:] if n is None else value[s : s + n] for s, n in asked]
+        assert await store.get("nothing") is None
+        with pytest.raises(UnsupportedOperation):
+            await store.set("new", b"1")
+        await store.close()
+        assert await store.get("a/b") == b"hello"  # opened again
+    assert await pickle.loads(pickle.dumps(stores.ZipStore(tmp_path / "x.zip"))).get("a/b") == b"hello"
+    with pytest.raises(TypeError, match="give a path"):
+        pickle.dumps(store)
+
+
+def test_a_zip_archive_is_a_store(tmp_path):
+    import zarr
+
+    with zarr.storage.ZipStore(tmp_path / "x.zip", mode="w") as theirs:
+        zarr.create_array(theirs, name="g/a", data=np.arange(100).reshape(10, 10), chunks=(5, 5), shards=(10, 10))
+    with sync.open_array(tmp_path / "x.zip", path="g/a") as array:
+        np.testing.assert_array_equal(array[3:, ::2], np.arange(100).reshape(10, 10)[3:, ::2])
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(2) as pool:
+            rows = pool.map(array.__getitem__, range(10))
+        np.testing.assert_array_equal(rows, np.arange(100).reshape(10, 10))
+    (tmp_path / "dir.zip").mkdir()
+    sync.create_array(tmp_path / "dir.zip", data=np.arange(3))
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "dir.zip")[...], np.arange(3))
+
+
+async def test_damaged_zip_archives(tmp_path):
+    archive(tmp_path / "x.zip", zipfile.ZIP_STORED)
+    good = (tmp_path / "x.zip").read_bytes()
+    spot = good.index(bytes(range(256)))
+    (tmp_path / "flipped.zip").write_bytes(good[:spot] + b"!" + good[spot + 1 :])
+    with pytest.raises(StoreError, match=r"could not read 'a/c/d' in ZipStore.*checksum"):
+        await stores.ZipStore(tmp_path / "flipped.zip").get("a/c/d")
+    for name, data in (("cut.zip", good[: len(good) // 2]), ("empty.zip", b""), ("other.zip", b"PK" * 40)):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(StoreError, match="not a readable zip archive"):
+            await stores.ZipStore(tmp_path / name).get("a/b")
+    with pytest.raises(StoreError, match="no file"):
+        await stores.ZipStore(tmp_path / "none.zip").get("a/b")
+    with pytest.raises(ValueError, match="not changed"):
+        stores.ZipStore(tmp_path / "x.zip", mode="w")

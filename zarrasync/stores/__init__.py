@@ -13,6 +13,7 @@ from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
+from zarrasync.stores.zip import ZipStore
 
 __all__ = [
     "ABSENT",
@@ -30,6 +31,7 @@ __all__ = [
     "StoreLike",
     "Value",
     "WrapperStore",
+    "ZipStore",
     "resolve",
 ]
 
@@ -38,7 +40,7 @@ StoreLike: TypeAlias = Any
 
 
 def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) -> Store:
-    """A store of whatever stands for one. Does no IO.
+    """A store of whatever stands for one. Does no IO, but to see whether ``x.zip`` is a file.
 
     Args:
         store: A ``Store``; a path; a URL (any that fsspec knows, also chained ones); a mutable mapping;
@@ -61,7 +63,8 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
     if isinstance(store, Store):
         return store
     if isinstance(store, str | Path):
-        return LocalStore(store)
+        # A directory may be called so, too.
+        return ZipStore(store) if str(store).endswith(".zip") and os.path.isfile(store) else LocalStore(store)
     fs = getattr(store, "fs", None)
     if fs is not None and hasattr(fs, "async_impl"):
         return _fsspec(FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", ""))))

@@ -18,7 +18,7 @@ PACKAGE = Path(za.__file__).parent
 # Modules import from their own layer and the ones above it in this list, never from below.
 LAYERS = [
     ("ground", {"errors", "config", "_frozen", "_json", "_runtime", "_bridge"}),
-    ("model", {"keys", "grids", "regions", "indexing", "selectors", "dtypes", "codecs", "metadata"}),
+    ("model", {"keys", "grids", "regions", "indexing", "selectors", "dtypes", "fills", "codecs", "metadata"}),
     ("bytes", {"stores", "formats"}),
     ("engine", {"transfer"}),
     ("nodes", {"node", "consolidated", "asyncnode", "creation", "info", "selection", "array", "group", "hierarchy"}),

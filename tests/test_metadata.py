@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from zarrasync import dtypes, errors, sync
+from zarrasync import dtypes, errors, fills, sync
 from zarrasync.errors import MetadataError, NodeTypeError, UnknownCodecError
 from zarrasync.keys import ChunkKeyEncoding, join, normalize_path
 
@@ -231,9 +231,9 @@ def test_limits():
 )
 def test_fill_values_are_exact(dtype, value, text):
     data_type = dtypes.from_numpy(dtype)
-    scalar = dtypes.as_fill(data_type, value)
-    assert dtypes.fill_to_json(data_type, scalar) == text
-    back = dtypes.fill_from_json(data_type, json.loads(json.dumps(text)))
+    scalar = fills.as_fill(data_type, value)
+    assert fills.fill_to_json(data_type, scalar) == text
+    back = fills.fill_from_json(data_type, json.loads(json.dumps(text)))
     assert np.asarray(back, data_type.numpy).tobytes() == np.asarray(scalar, data_type.numpy).tobytes()
 
 

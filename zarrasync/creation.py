@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import _json, dtypes
+from zarrasync import _json, dtypes, fills
 from zarrasync.codecs import ArraySpec, BytesCodec, Codec, ZstdCodec
 from zarrasync.dtypes import DataType
 from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
@@ -65,7 +65,7 @@ def plan_array(
         serializer = _in_order_of(dtype)
     itemsize = data_type.itemsize or 16
     inner, outer = _chunk_shapes(sizes, itemsize, chunks, shards)
-    fill = data_type.default_fill() if fill_value is _UNSET else dtypes.as_fill(data_type, fill_value)
+    fill = data_type.default_fill() if fill_value is _UNSET else fills.as_fill(data_type, fill_value)
     spec = ArraySpec(outer, data_type, data_type.default_fill() if fill is None else fill)
     wanted = Wanted(
         () if _is_auto(filters) else _listed(filters),

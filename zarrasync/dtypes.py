@@ -1,18 +1,16 @@
-"""Data types: one table from Zarr's names to NumPy's, and the JSON form of their values.
+"""Data types: one table from Zarr's names to NumPy's.
 
 The core types and ``r*`` are those of the Zarr v3 core specification ("Data types"); the others are
 extension types as registered in zarr-extensions, or as zarr-python names them where no
 registration exists. In memory every array has native byte order: the stored order belongs to the
-codec that makes bytes of an array.
+codec that makes bytes of an array. NumPy has no integers of less than a byte, so those of 2 and 4 bits are
+bytes in memory; small floating-point types are those of the package ml_dtypes, and complex numbers of them
+structures of a real and an imaginary part.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import math
 import re
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,7 +21,20 @@ import numpy.typing as npt
 
 from zarrasync.errors import MetadataError
 
-__all__ = ["DataType", "fill_from_json", "fill_to_json", "from_json", "from_numpy", "packed", "to_json"]
+__all__ = [
+    "BYTES",
+    "NAMED",
+    "OBJECT",
+    "STRING",
+    "DataType",
+    "from_json",
+    "from_numpy",
+    "has_order",
+    "is_raw",
+    "packed",
+    "register",
+    "to_json",
+]
 
 CORE = {
     "bool": "?",
@@ -42,6 +53,23 @@ CORE = {
     "complex128": "c16",
 }  # fmt: skip
 
+SMALL_FLOATS = (
+    "bfloat16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+)
+_SMALL_INTEGERS = {"int2": ("i1", 2), "int4": ("i1", 4), "uint2": ("u1", 2), "uint4": ("u1", 4)}
+_BITS = {"bool": 1, **{name: bits for name, (_, bits) in _SMALL_INTEGERS.items()}, "float4_e2m1fn": 4}
+_BITS |= {"float6_e2m3fn": 6, "float6_e3m2fn": 6}
 _LARGEST = 1 << 26
 _RAW = re.compile(r"r([1-9][0-9]*)")
 _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
@@ -65,6 +93,30 @@ class DataType:
     def itemsize(self) -> int | None:
         """Bytes of one stored element, or ``None`` where they vary."""
         return None if self.is_variable else self.numpy.itemsize
+
+    @property
+    def bits(self) -> int:
+        """The bits of a component (of which complex numbers have two) that hold its value."""
+        part = self.name.removeprefix("complex_")
+        return _BITS.get(part, 8 * self.numpy.itemsize // self.components)
+
+    @property
+    def components(self) -> int:
+        """The numbers in an element: two in a complex one."""
+        return 2 if self.is_complex else 1
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether elements have a real and an imaginary part."""
+        return self.numpy.kind == "c" or self.name.startswith("complex_")
+
+    @property
+    def limits(self) -> tuple[int, int] | None:
+        """The least and the greatest value of an integer type of less than a byte."""
+        if self.name not in _SMALL_INTEGERS:
+            return None
+        span = 1 << self.bits
+        return (-span // 2, span // 2 - 1) if self.numpy.kind == "i" else (0, span - 1)
 
     @property
     def is_variable(self) -> bool:
@@ -101,8 +153,8 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
         return STRING
     if dtype is bytes or dtype is np.bytes_ or (isinstance(dtype, str) and dtype in ("bytes", "S")):
         return BYTES
-    if isinstance(dtype, str) and (raw := _RAW.fullmatch(dtype)):
-        return _raw(int(raw[1]))
+    if isinstance(dtype, str) and (_RAW.fullmatch(dtype) or dtype in NAMED or dtype in _registered):
+        return from_json(dtype)
     try:
         found = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError) as error:
@@ -130,6 +182,8 @@ def _from_native(dtype: np.dtype[Any]) -> DataType:
     kind = dtype.kind
     if kind in "biufc" and dtype.name in CORE:
         return DataType(dtype.name, dtype)
+    if dtype.type.__module__ == "ml_dtypes":
+        return from_json(dtype.name)
     if kind in "mM":
         unit, scale = np.datetime_data(dtype)
         name = "numpy.datetime64" if kind == "M" else "numpy.timedelta64"
@@ -138,7 +192,7 @@ def _from_native(dtype: np.dtype[Any]) -> DataType:
         return DataType("fixed_length_utf32", dtype, {"length_bytes": dtype.itemsize})
     if kind == "S":
         return DataType("null_terminated_bytes", dtype, {"length_bytes": dtype.itemsize})
-    if kind == "V" and dtype.itemsize:
+    if is_raw(dtype) and dtype.itemsize:
         return DataType(f"r{8 * dtype.itemsize}", dtype)
     if kind == "T":
         return STRING
@@ -152,10 +206,11 @@ def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
     parts = []
     for name in dtype.names or ():
         part = dtype.fields[name][0]
-        if _from_native(part.base).is_variable:  # complains about what no format can store
+        if part.base.kind in "TO":
             raise MetadataError(f"field {name!r}: structured elements have fields of a fixed size, not {part.base}")
+        inner = _from_native(part.base)  # complains about what no format can store
         # A sub-array field has no name in v3; it is kept so that v2 can say it.
-        parts.append(None if part.subdtype else {"name": name, "data_type": to_json(_from_native(part))})
+        parts.append(None if part.subdtype else {"name": name, "data_type": to_json(inner)})
     return {"fields": parts}
 
 
@@ -200,16 +255,23 @@ def from_json(value: Any) -> DataType:
             return DataType(value, np.dtype(CORE[value]))
         if value in _VARIABLE:
             return _VARIABLE[value]
+        if value in NAMED:
+            return NAMED[value](value)
         if raw := _RAW.fullmatch(value):
             return _raw(int(raw[1]))
+        if value in _registered:
+            return _registered[value]({})
         raise MetadataError(f"unknown data type {value!r}")
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise MetadataError(f"a data type is a name or an object with a name, found {value!r}")
     name, configuration = value["name"], value.get("configuration") or {}
-    if name not in _EXTENSIONS:
+    parse = _EXTENSIONS.get(name) or _registered.get(name)
+    if parse is None:
+        if configuration:
+            raise MetadataError(f"data type {name!r} has no configuration, found {configuration!r}")
         return from_json(name)
     try:
-        return _EXTENSIONS[name](configuration)
+        return parse(configuration)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, MetadataError):
             raise
@@ -241,10 +303,72 @@ def _struct(configuration: Mapping[str, Any]) -> DataType:
     fields: list[tuple[str, np.dtype[Any]]] = []
     for part in configuration["fields"]:
         name, inner = (part["name"], part["data_type"]) if isinstance(part, Mapping) else part
-        fields.append((name, from_json(inner).numpy))
+        data_type = from_json(inner)
+        if data_type.limits is not None or (data_type.is_complex and data_type.numpy.fields):
+            raise MetadataError(f"field {name!r}: data type {data_type.name!r} is not supported inside a struct")
+        fields.append((name, data_type.numpy))
     if not fields:
         raise ValueError
     return _from_native(np.dtype(fields))
+
+
+def _small_float(name: str) -> DataType:
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise MetadataError(
+            f"data type {name!r} needs the package ml_dtypes: pip install 'zarrasync[codecs]'"
+        ) from error
+    return DataType(name, np.dtype(getattr(ml_dtypes, name)))
+
+
+def _small_integer(name: str) -> DataType:
+    return DataType(name, np.dtype(_SMALL_INTEGERS[name][0]))
+
+
+def _complex(name: str) -> DataType:
+    part = from_json(name.removeprefix("complex_")).numpy
+    if part.name in ("float32", "float64"):
+        return DataType(name, np.dtype(f"c{2 * part.itemsize}"))
+    return DataType(name, np.dtype([("real", part), ("imag", part)]))
+
+
+NAMED: dict[str, Callable[[str], DataType]] = {
+    **dict.fromkeys(SMALL_FLOATS, _small_float),
+    **dict.fromkeys(_SMALL_INTEGERS, _small_integer),
+    **{f"complex_{part}": _complex for part in (*SMALL_FLOATS, "float16", "float32", "float64")},
+}
+_registered: dict[str, Callable[[Mapping[str, Any]], DataType]] = {}
+
+
+def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
+    """Make a data type known under a name.
+
+    Args:
+        name: The name in documents.
+        parse: Makes the data type of its configuration (empty for a bare name). May raise ``ValueError``,
+            ``TypeError`` and ``KeyError`` for a configuration that does not fit.
+
+    Raises:
+        ValueError: If the name is taken.
+    """
+    if name in CORE or name in _VARIABLE or name in NAMED or name in _EXTENSIONS or _RAW.fullmatch(name):
+        raise ValueError(f"there is a data type {name!r} already")
+    _registered[name] = parse
+
+
+def has_order(dtype: np.dtype[Any]) -> bool:
+    """Whether stored elements of a dtype have a byte order."""
+    if dtype.fields is not None:
+        return any(has_order(dtype.fields[name][0].base) for name in dtype.names or ())
+    if dtype.kind in "TO" or is_raw(dtype) or dtype.kind == "S":
+        return False
+    return dtype.itemsize > 1
+
+
+def is_raw(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are bytes without a meaning."""
+    return dtype.type is np.void and dtype.fields is None
 
 
 _EXTENSIONS: dict[str, Callable[[Mapping[str, Any]], DataType]] = {
@@ -256,169 +380,3 @@ _EXTENSIONS: dict[str, Callable[[Mapping[str, Any]], DataType]] = {
     "struct": _struct,
     "structured": _struct,
 }
-
-# ------------------------------------------------------------------ fill values
-
-_SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-
-
-def fill_from_json(data_type: DataType, value: Any) -> Any:
-    """Parse a v3 ``fill_value`` into a NumPy scalar (``str`` or ``bytes`` for variable types).
-
-    Raises:
-        MetadataError: If the value does not fit the type; says both.
-    """
-    try:
-        return _parse_fill(data_type.numpy, data_type, value)
-    except (ValueError, TypeError, KeyError, OverflowError, binascii.Error) as error:
-        detail = f": {error}" if str(error) else ""
-        raise MetadataError(f"fill value {value!r} does not fit data type {data_type.name}{detail}") from error
-
-
-def _parse_fill(dtype: np.dtype[Any], data_type: DataType | None, value: Any) -> Any:
-    kind = dtype.kind
-    if kind == "b":
-        _need(isinstance(value, bool) or (type(value) is int and value in (0, 1)), "expected true or false")
-        return np.bool_(value)
-    if kind in "iu":
-        whole = isinstance(value, float) and value.is_integer()
-        _need((isinstance(value, int) and not isinstance(value, bool)) or whole, "expected an integer")
-        return np.array(int(value), dtype)[()]
-    if kind == "f":
-        return _parse_float(dtype, value)
-    if kind == "c":
-        _need(isinstance(value, list | tuple) and len(value) == 2, "expected a pair [real, imaginary]")
-        part = np.dtype(f"f{dtype.itemsize // 2}")
-        pair = np.array([_parse_float(part, value[0]), _parse_float(part, value[1])], part)
-        return pair.view(dtype)[0]
-    if kind in "mM":
-        if value == "NaT":
-            return np.array("NaT", dtype)[()]
-        _need(isinstance(value, int) and not isinstance(value, bool), 'expected an integer or "NaT"')
-        return np.array(value, np.int64).view(dtype)[()]
-    if kind in "UT":
-        _need(isinstance(value, str), "expected a string")
-        _need(kind == "T" or 4 * len(value) <= dtype.itemsize, "the string is too long")
-        return value if kind == "T" else np.array(value, dtype)[()]
-    if kind == "V" and dtype.fields is not None:
-        return _parse_struct_fill(dtype, value)
-    data = _parse_bytes(value)
-    if kind == "O":
-        return data
-    _need(len(data) == dtype.itemsize if kind == "V" else len(data) <= dtype.itemsize, "wrong length")
-    return np.frombuffer(data.ljust(dtype.itemsize, b"\0"), dtype)[0] if dtype.itemsize else np.zeros((), dtype)[()]
-
-
-def _parse_float(dtype: np.dtype[Any], value: Any) -> Any:
-    if isinstance(value, str):
-        if value in _SPECIAL:
-            return dtype.type(_SPECIAL[value])
-        _need(re.fullmatch(r"0x[0-9a-fA-F]+", value) is not None, "expected NaN, Infinity, -Infinity or 0x…")
-        _need(len(value) == 2 + 2 * dtype.itemsize, f"expected {2 * dtype.itemsize} hexadecimal digits")
-        return np.frombuffer(bytes.fromhex(value[2:]), dtype.newbyteorder(">")).astype(dtype)[0]
-    _need(isinstance(value, int | float) and not isinstance(value, bool), "expected a number")
-    with np.errstate(over="ignore"):
-        return dtype.type(value)
-
-
-def _parse_struct_fill(dtype: np.dtype[Any], value: Any) -> Any:
-    if isinstance(value, str):  # the legacy "structured" type: the packed bytes in base64
-        data = base64.b64decode(value, validate=True)
-        _need(len(data) == dtype.itemsize, f"expected {dtype.itemsize} bytes")
-        return np.frombuffer(data, dtype)[0]
-    assert dtype.fields is not None
-    _need(
-        isinstance(value, Mapping) and set(value) == set(dtype.names or ()),
-        "expected an object with one value per field",
-    )
-    filled = np.zeros((), dtype)
-    for name in dtype.names or ():
-        filled[name] = _parse_fill(dtype.fields[name][0], None, value[name])
-    return filled[()]
-
-
-def _parse_bytes(value: Any) -> bytes:
-    if isinstance(value, str):
-        return base64.b64decode(value, validate=True)
-    _need(isinstance(value, list), "expected base64 text or a list of byte values")
-    return bytes(value)
-
-
-def _need(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
-def fill_to_json(data_type: DataType, value: Any) -> Any:
-    """The v3 ``fill_value`` of a NumPy scalar; exact, so that it parses back to the same bits."""
-    return _render_fill(data_type.numpy, value)
-
-
-def _render_fill(dtype: np.dtype[Any], value: Any) -> Any:
-    kind = dtype.kind
-    if kind == "b":
-        return bool(value)
-    if kind in "iu":
-        return int(value)
-    if kind == "f":
-        return _render_float(dtype, value)
-    if kind == "c":
-        pair = np.array([value], dtype).view(f"f{dtype.itemsize // 2}")
-        return [_render_float(pair.dtype, part) for part in pair]
-    if kind in "mM":
-        return "NaT" if np.isnat(value) else int(np.array(value, dtype).view(np.int64))
-    if kind in "UT":
-        return str(value)
-    if kind == "S":
-        return base64.b64encode(np.array(value, dtype).tobytes()).decode()
-    if kind == "O":
-        return base64.b64encode(bytes(value)).decode()
-    if dtype.fields is not None:
-        return {name: _render_fill(dtype.fields[name][0], value[name]) for name in dtype.names or ()}
-    return list(np.array(value, dtype).tobytes())
-
-
-def _render_float(dtype: np.dtype[Any], value: Any) -> float | str:
-    number = float(value)
-    if math.isnan(number):
-        bits = np.array(value, dtype).astype(dtype.newbyteorder(">")).tobytes()
-        usual = struct.pack({2: ">e", 4: ">f", 8: ">d"}[dtype.itemsize], float("nan"))
-        return "NaN" if bits == usual else "0x" + bits.hex()
-    if number in (float("inf"), float("-inf")):
-        return "Infinity" if number > 0 else "-Infinity"
-    return number
-
-
-def as_fill(data_type: DataType, value: Any) -> Any:
-    """A user's fill value as the scalar the model keeps.
-
-    Raises:
-        MetadataError: If it can not be cast to the data type without loss of meaning.
-    """
-    if value is None:
-        return None
-    dtype = data_type.numpy
-    try:
-        if dtype.kind == "T":
-            _need(isinstance(value, str), "expected text")
-            return str(value)
-        if dtype.kind == "O":
-            if data_type.name == "object":
-                return value
-            _need(isinstance(value, bytes | bytearray | memoryview), "expected bytes")
-            return bytes(value)
-        _need(dtype.fields is not None or np.ndim(value) == 0, "expected one value")
-        if dtype.kind == "b":
-            _need(isinstance(value, bool | np.bool_) or value in (0, 1), "expected true or false")
-        if dtype.kind in "iu":
-            _need(isinstance(value, int | np.integer | np.bool_) or float(value).is_integer(), "expected an integer")
-            value = int(value)
-        if isinstance(value, bytes | bytearray) and dtype.kind == "V":
-            _need(len(value) == dtype.itemsize, f"expected {dtype.itemsize} bytes")
-            return np.frombuffer(bytes(value), dtype)[0]
-        if dtype.kind in "US" and isinstance(value, str | bytes):
-            _need(np.array(value, dtype)[()] == np.array(value)[()], "the text is too long or of the wrong kind")
-        with np.errstate(over="ignore"):
-            return np.array(value, dtype)[()]
-    except (ValueError, TypeError, OverflowError) as error:
-        raise MetadataError(f"fill value {value!r} does not fit data type {data_type.name}: {error}") from error

@@ -26,7 +26,9 @@ from zarrasync.codecs.chain import BoundChain, CodecChain
 from zarrasync.codecs.compressors import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes, adapt
 from zarrasync.codecs.objects import OBJECT_CODECS, ObjectCodec
+from zarrasync.codecs.packing import ConditionalCodec, N5Codec, PackbitsCodec, ZfpCodec
 from zarrasync.codecs.sharding import ShardingCodec
+from zarrasync.codecs.values import BitroundCodec, CastValueCodec, ReshapeCodec, ScaleOffsetCodec
 from zarrasync.codecs.vlen import VlenBytesCodec, VlenUtf8Codec
 from zarrasync.errors import MetadataError, Problem, UnknownCodecError
 
@@ -35,24 +37,32 @@ __all__ = [
     "ArrayArrayCodec",
     "ArrayBytesCodec",
     "ArraySpec",
+    "BitroundCodec",
     "BloscCodec",
     "BoundChain",
     "Buffer",
     "BytesBytesCodec",
     "BytesCodec",
+    "CastValueCodec",
     "Codec",
     "CodecChain",
+    "ConditionalCodec",
     "Crc32cCodec",
     "GzipCodec",
+    "N5Codec",
     "NumcodecsArray",
     "NumcodecsBytes",
     "ObjectCodec",
+    "PackbitsCodec",
     "Piece",
     "Range",
+    "ReshapeCodec",
+    "ScaleOffsetCodec",
     "ShardingCodec",
     "TransposeCodec",
     "VlenBytesCodec",
     "VlenUtf8Codec",
+    "ZfpCodec",
     "ZstdCodec",
     "adapt",
     "as_codec",
@@ -73,6 +83,14 @@ _PARSERS: dict[str, Callable[[Mapping[str, Any]], Codec]] = {
     "crc32c": Crc32cCodec.from_configuration,
     "vlen-utf8": VlenUtf8Codec.from_configuration,
     "vlen-bytes": VlenBytesCodec.from_configuration,
+    "packbits": PackbitsCodec.from_configuration,
+    "bitround": BitroundCodec.from_configuration,
+    "cast_value": CastValueCodec.from_configuration,
+    "scale_offset": ScaleOffsetCodec.from_configuration,
+    "reshape": ReshapeCodec.from_configuration,
+    "zfp": ZfpCodec.from_configuration,
+    "n5_default": lambda configuration: N5Codec.parse(configuration, parse_codecs),
+    "conditional": lambda configuration: ConditionalCodec.parse(configuration, parse_codec),
     "sharding_indexed": lambda configuration: ShardingCodec.parse(configuration, parse_codecs),
 }
 

@@ -21,6 +21,7 @@ from zarrasync.codecs.base import (
     Piece,
 )
 from zarrasync.codecs.chain import CodecChain, as_bytes_view
+from zarrasync.dtypes import has_order
 from zarrasync.errors import MetadataError
 from zarrasync.regions import Part, Region
 
@@ -62,8 +63,8 @@ class BytesCodec(ArrayBytesCodec):
             if self.stored.fields is not None:
                 return self
             big = self.stored.newbyteorder(">") == self.stored
-            return BytesCodec(("big" if big else "little") if _has_order(self.stored) else None)
-        if not _has_order(spec.dtype.numpy):
+            return BytesCodec(("big" if big else "little") if has_order(self.stored) else None)
+        if not has_order(spec.dtype.numpy):
             return replace(self, endian=None)
         return replace(self, endian=self.endian or sys.byteorder)
 
@@ -79,12 +80,8 @@ class BytesCodec(ArrayBytesCodec):
         return _BoundBytes(self, spec)
 
 
-def _has_order(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind not in "TO" and dtype.newbyteorder("<") != dtype.newbyteorder(">")
-
-
 class _BoundBytes:
-    __slots__ = ("_codec", "_spec", "encoded_size", "stored_dtype")
+    __slots__ = ("_codec", "_limits", "_spec", "_stored", "encoded_size", "stored_dtype")
 
     def __init__(self, codec: BytesCodec, spec: ArraySpec) -> None:
         dtype = spec.dtype.numpy
@@ -93,22 +90,26 @@ class _BoundBytes:
                 f"codec 'bytes' can not store data type {spec.dtype.name!r}, whose elements vary in size; "
                 "use 'vlen-utf8' or 'vlen-bytes'"
             )
-        if codec.stored is None and codec.endian is None and dtype.fields is None and _has_order(dtype):
+        if codec.stored is None and codec.endian is None and dtype.fields is None and has_order(dtype):
             raise MetadataError(f"codec 'bytes' needs 'endian' for data type {spec.dtype.name!r}")
         self._codec, self._spec = codec, spec
-        self.stored_dtype: np.dtype[Any] | None = codec.stored_form(dtype)
+        self._stored = codec.stored_form(dtype)
+        self._limits = spec.dtype.limits
+        # Integers of less than a byte are not just their bytes: others may have left anything in the upper bits.
+        self.stored_dtype: np.dtype[Any] | None = self._stored if self._limits is None else None
         self.encoded_size: int | None = math.prod(spec.shape) * dtype.itemsize
 
     def decode(self, data: Buffer) -> Array:
         if len(data) != self.encoded_size:
             raise self._codec.fail(f"the value has {len(data)} bytes, the chunk {self.encoded_size}")
-        assert self.stored_dtype is not None
         if not self.encoded_size:
             return np.zeros(self._spec.shape, self._spec.dtype.numpy)
-        return np.frombuffer(data, self.stored_dtype).reshape(self._spec.shape)
+        array = np.frombuffer(data, self._stored).reshape(self._spec.shape)
+        return array if self._limits is None else extended(array, self._spec.dtype.bits)
 
     def encode(self, array: Array) -> Buffer:
-        return as_bytes_view(np.ascontiguousarray(array, self.stored_dtype))
+        check_limits(self._codec, array, self._limits)
+        return as_bytes_view(np.ascontiguousarray(array, self._stored))
 
     def locate(self, region: Region, out: Array) -> Locator | None:
         """One run of rows: axes held at one index are stepped into, the next one is cut."""
@@ -137,6 +138,24 @@ class _BoundBytes:
         chunk = np.array(self.decode(data))
         region.write(chunk, values)
         return self.encode(chunk)
+
+
+def extended(array: Array, bits: int) -> Array:
+    """Integers of the lowest bits of bytes: the upper bits become those that the value has."""
+    room = np.uint8(8 - bits)
+    shifted: Array = (array.view(np.uint8) << room).view(array.dtype)
+    value: Array = shifted >> array.dtype.type(room)
+    return value
+
+
+def check_limits(codec: Codec, array: Array, limits: tuple[int, int] | None) -> None:
+    """Complain about integers that have no room.
+
+    Raises:
+        CodecError: If there is one.
+    """
+    if limits is not None and array.size and (int(array.min()) < limits[0] or int(array.max()) > limits[1]):
+        raise codec.fail(f"values are from {limits[0]} to {limits[1]}, found {array.min()} to {array.max()}", "encode")
 
 
 def _found(piece: Piece) -> Locator:

@@ -23,18 +23,22 @@ import numpy.typing as npt
 from zarrasync.codecs.base import (
     Array,
     ArrayArrayCodec,
+    ArrayBytesCodec,
     ArraySpec,
     Buffer,
     BytesBytesCodec,
     Codec,
+    Locator,
 )
 from zarrasync.codecs.compressors import bounded_decode, deflate
 from zarrasync.dtypes import from_numpy
 from zarrasync.errors import MetadataError, UnknownCodecError
+from zarrasync.regions import Region
 
-__all__ = ["NumcodecsArray", "NumcodecsBytes", "adapt", "numcodecs_codec"]
+__all__ = ["NumcodecsArray", "NumcodecsBytes", "NumcodecsSerializer", "adapt", "numcodecs_codec"]
 
-ARRAY_ARRAY = frozenset({"delta", "fixedscaleoffset", "quantize", "bitround", "astype"})
+ARRAY_ARRAY = frozenset({"delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits"})
+ARRAY_BYTES = frozenset({"zfpy", "pcodec"})
 _CHECKSUMS = frozenset({"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"})
 _OBJECTS = frozenset({"json2", "msgpack2", "pickle", "categorize", "vlen-array", "vlen-bytes", "vlen-utf8"})
 
@@ -118,11 +122,15 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
 
     def settle(self, spec: ArraySpec) -> Codec:
         known = "decode_dtype" if self.kind == "astype" else "dtype"
-        if self.kind == "bitround" or known in self.config:
+        if self.kind in ("bitround", "packbits") or known in self.config:
             return self
         return replace(self, config={**self.config, known: spec.dtype.numpy.str})
 
     def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
+        if self.kind == "packbits":
+            if spec.dtype.name != "bool":
+                raise MetadataError(f"codec {self.label!r} packs data type 'bool', not {spec.dtype.name!r}")
+            return ArraySpec((1 + -(-math.prod(spec.shape) // 8),), from_numpy(np.uint8), np.uint8(0))
         target = self.config.get("encode_dtype" if self.kind == "astype" else "astype")
         if not target:
             return spec
@@ -132,12 +140,12 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
         return spec.replace(dtype=dtype, fill_value=fill)
 
     def encode(self, array: Array, spec: ArraySpec) -> Array:
-        flat = np.ascontiguousarray(array, spec.dtype.numpy).reshape(-1)
-        return self._shaped("encode", flat, self.encoded_spec(spec).dtype.numpy, array.shape)
+        flat, encoded = np.ascontiguousarray(array, spec.dtype.numpy).reshape(-1), self.encoded_spec(spec)
+        return self._shaped("encode", flat, encoded.dtype.numpy, encoded.shape)
 
     def decode(self, array: Array, spec: ArraySpec) -> Array:
         flat = np.ascontiguousarray(array, self.encoded_spec(spec).dtype.numpy).reshape(-1)
-        return self._shaped("decode", flat, spec.dtype.numpy, array.shape)
+        return self._shaped("decode", flat, spec.dtype.numpy, spec.shape)
 
     def _shaped(self, direction: str, flat: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         found = np.asarray(self._run(direction, flat))
@@ -189,6 +197,54 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         return found
 
 
+@dataclass(frozen=True)
+class NumcodecsSerializer(_Adaptor, ArrayBytesCodec):
+    """A numcodecs codec that compresses arrays of numbers."""
+
+    def bind(self, spec: ArraySpec) -> _BoundSerializer:
+        if spec.dtype.numpy.kind not in "iuf":
+            raise MetadataError(f"codec {self.label!r} compresses real numbers, not data type {spec.dtype.name!r}")
+        _ = self.codec  # complains if its package is missing
+        return _BoundSerializer(self, spec)
+
+
+class _BoundSerializer:
+    encoded_size: int | None = None
+    stored_dtype: np.dtype[Any] | None = None
+
+    def __init__(self, codec: NumcodecsSerializer, spec: ArraySpec) -> None:
+        self._codec, self._spec = codec, spec
+
+    def encode(self, array: Array) -> Buffer:
+        found = self._codec._run("encode", np.ascontiguousarray(array, self._spec.dtype.numpy))
+        return _flat_bytes(found)
+
+    def decode(self, data: Buffer) -> Array:
+        count = math.prod(self._spec.shape)
+        if self._codec.kind == "zfpy" and (declared := _zfp_count(bytes(data[:12]))) != count:
+            raise self._codec.fail(f"its header declares {declared} elements, the chunk has {count}")
+        found = np.asarray(self._codec._run("decode", bytes(data)))
+        if found.size != count or found.dtype.itemsize != self._spec.dtype.numpy.itemsize:
+            raise self._codec.fail(f"{found.size} elements of {found.dtype} came out, the chunk has {count}")
+        return found.view(self._spec.dtype.numpy).reshape(self._spec.shape)
+
+    def locate(self, region: Region, out: Array) -> Locator | None:
+        return None
+
+    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer:
+        chunk = np.array(self.decode(data))
+        region.write(chunk, values)
+        return self.encode(chunk)
+
+
+def _zfp_count(header: bytes) -> int:
+    """The number of elements that a zfp header declares: type and dimensions in 52 bits after the magic number."""
+    meta = int.from_bytes(header[4:], "little") & (1 << 52) - 1
+    ndim = (meta >> 2 & 3) + 1
+    width = 48 // ndim
+    return math.prod((meta >> 4 + axis * width & (1 << width) - 1) + 1 for axis in range(ndim))
+
+
 def _scaled(size: int, source: str, target: str) -> int:
     """Bytes of as many elements of another dtype."""
     return size // max(int(np.dtype(source).itemsize), 1) * int(np.dtype(target).itemsize)
@@ -217,8 +273,11 @@ def adapt(config: Mapping[str, Any], *, dtype: np.dtype[Any] | None = None, arra
         raise MetadataError(f"a numcodecs configuration needs an 'id', found {dict(config)!r}")
     if kind in _OBJECTS:
         raise UnknownCodecError(f"codec {kind!r} makes bytes of objects and can not stand here", codec=kind)
-    if arrays and kind in ARRAY_ARRAY:
-        made: NumcodecsArray | NumcodecsBytes = NumcodecsArray(dict(config))
+    made: NumcodecsArray | NumcodecsBytes | NumcodecsSerializer
+    if arrays and kind in ARRAY_BYTES:
+        made = NumcodecsSerializer({name: value for name, value in config.items() if name != "compression_kwargs"})
+    elif arrays and kind in ARRAY_ARRAY:
+        made = NumcodecsArray(dict(config))
     else:
         made = NumcodecsBytes(dict(config), dtype.str if dtype is not None and dtype.kind in "biufcmM" else "|u1")
     if isinstance(made, NumcodecsBytes) or "dtype" in config:

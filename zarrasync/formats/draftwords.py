@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarrasync import dtypes
+from zarrasync import dtypes, fills
 from zarrasync.codecs import ArrayBytesCodec, BytesCodec
 from zarrasync.dtypes import CORE, DataType
 from zarrasync.errors import MetadataError
-from zarrasync.formats.legacy import numpy_dtype, parse_dtype, render_dtype
+from zarrasync.formats.legacy import can_say, numpy_dtype, parse_dtype, render_dtype
 
 __all__ = ["TypeFound", "codec_uri", "codec_word", "parse_fill_word", "parse_type", "render_fill_word", "render_type"]
 
@@ -98,8 +98,9 @@ def render_type(data_type: DataType, maker: ArrayBytesCodec, *, codes: bool) -> 
         MetadataError: If there are no words for it.
     """
     stored = maker.stored_form(data_type.numpy) if isinstance(maker, BytesCodec) else np.dtype(object)
-    kind = stored.kind
-    raw = kind == "V" and stored.fields is None
+    kind, raw = stored.kind, dtypes.is_raw(stored)
+    if not can_say(data_type, stored):
+        raise MetadataError(f"the draft of Zarr format 3 has no data type {data_type.name!r}")
     if not codes:
         if data_type.name in CORE or raw:
             return data_type.name, False
@@ -136,7 +137,7 @@ def parse_fill_word(data_type: DataType, value: Any) -> Any:
         return np.frombuffer(data, dtype.newbyteorder(">")).astype(dtype)[0]
     if value == "+Infinity" and dtype.kind == "f":
         value = "Infinity"
-    return dtypes.fill_from_json(data_type, value)
+    return fills.fill_from_json(data_type, value)
 
 
 def render_fill_word(data_type: DataType, value: Any) -> Any:
@@ -146,7 +147,7 @@ def render_fill_word(data_type: DataType, value: Any) -> Any:
     dtype = data_type.numpy
     if dtype.kind == "V" and dtype.fields is None:
         return "0x" + np.array(value, dtype).tobytes().hex()
-    return _signed(dtypes.fill_to_json(data_type, value))
+    return _signed(fills.fill_to_json(data_type, value))
 
 
 def _signed(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync import _json, dtypes
+from zarrasync import _json, dtypes, fills
 from zarrasync.codecs import (
     OBJECT_CODECS,
     ArrayArrayCodec,
@@ -39,6 +39,7 @@ from zarrasync.formats.base import Inspector, Wanted
 from zarrasync.keys import join
 
 __all__ = [
+    "can_say",
     "chain_in_order",
     "numpy_dtype",
     "pack_copies",
@@ -118,6 +119,17 @@ def render_dtype(dtype: np.dtype[Any]) -> Any:
     return fields
 
 
+def can_say(data_type: DataType, stored: np.dtype[Any]) -> bool:
+    """Whether a type string or list of fields says all of a data type."""
+    return data_type.name not in dtypes.NAMED and _plain(stored)
+
+
+def _plain(dtype: np.dtype[Any]) -> bool:
+    if dtype.fields is not None:
+        return all(_plain(dtype.fields[name][0].base) for name in dtype.names or ())
+    return dtype.type.__module__ == "numpy"
+
+
 # ------------------------------------------------------------------ fill values
 
 
@@ -167,7 +179,7 @@ def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) ->
         raise ValueError("expected true or false")
     if kind in "iu" and isinstance(value, str):
         value = int(value)  # n5 writers quote it
-    return dtypes.as_fill(data_type, value)
+    return fills.as_fill(data_type, value)
 
 
 def _float(value: Any) -> float:
@@ -194,7 +206,7 @@ def render_fill(data_type: DataType, value: Any, maker: ArrayBytesCodec) -> Any:
         return [float(value.real), float(value.imag)]
     if dtype.kind in "mM":
         return int(np.array(value, dtype).view(np.int64))
-    return dtypes.fill_to_json(data_type, value)
+    return fills.fill_to_json(data_type, value)
 
 
 def to_numcodecs(codec: BytesBytesCodec) -> dict[str, Any]:

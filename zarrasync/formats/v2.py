@@ -29,6 +29,7 @@ from zarrasync.codecs.numcodecs import NumcodecsArray
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
 from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension
 from zarrasync.formats.legacy import (
+    can_say,
     chain_in_order,
     pack_copies,
     parse_dtype,
@@ -168,6 +169,8 @@ class V2(Format):
             else:
                 raise _unsupported(f"the codec {codec.label!r}", "codecs")
         if isinstance(maker, BytesCodec):
+            if not can_say(metadata.dtype, maker.stored_form(metadata.dtype.numpy)):
+                raise _unsupported(f"the data type {metadata.dtype.name!r}", "data_type")
             dtype: Any = render_dtype(maker.stored_form(metadata.dtype.numpy))
         elif isinstance(maker, ObjectCodec):
             dtype = "|O"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarrasync import _json, dtypes
+from zarrasync import _json, dtypes, fills
 from zarrasync.codecs import (
     ArrayArrayCodec,
     ArraySpec,
@@ -103,7 +103,7 @@ class V3(Format):
             look.absorb("codecs", error)
         if data_type is not None:
             try:
-                fill = dtypes.fill_from_json(data_type, document["fill_value"])
+                fill = fills.fill_from_json(data_type, document["fill_value"])
             except MetadataError as error:
                 look.absorb("fill_value", error)
         if unknown is not None and len(look.problems) == 1:
@@ -257,7 +257,7 @@ def _array(metadata: ArrayMetadata) -> dict[str, Any]:
         "data_type": data_type,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(metadata.write_chunks)}},
         "chunk_key_encoding": {"name": metadata.keys.name, "configuration": {"separator": metadata.keys.separator}},
-        "fill_value": dtypes.fill_to_json(metadata.dtype, metadata.fill_value),
+        "fill_value": fills.fill_to_json(metadata.dtype, metadata.fill_value),
         "codecs": [codec.to_json() for codec in _plain_orders(metadata.codecs).codecs],
         "attributes": metadata.attributes,
     }

@@ -17,11 +17,31 @@ PACKAGE = Path(za.__file__).parent
 
 # Modules import from their own layer and the ones above it in this list, never from below.
 LAYERS = [
-    ("ground", {"errors", "config", "_frozen", "_json", "_runtime", "_bridge"}),
-    ("model", {"keys", "grids", "regions", "indexing", "selectors", "dtypes", "fills", "codecs", "metadata"}),
+    ("ground", {"errors", "config", "_frozen", "_plugins", "_json", "_runtime", "_bridge"}),
+    (
+        "model",
+        {"keys", "grids", "regions", "indexing", "selectors", "dtypes", "fills", "codecs", "transformers", "metadata"},
+    ),
     ("bytes", {"stores", "formats"}),
     ("engine", {"transfer"}),
-    ("nodes", {"node", "consolidated", "asyncnode", "creation", "info", "selection", "array", "group", "hierarchy"}),
+    (
+        "nodes",
+        {
+            "node",
+            "consolidated",
+            "asyncnode",
+            "creation",
+            "info",
+            "progress",
+            "copying",
+            "validation",
+            "selection",
+            "array",
+            "group",
+            "hierarchy",
+            "extending",
+        },
+    ),
     ("surface", {"__init__", "_sync_base", "_codegen", "sync", "cli"}),
 ]
 
@@ -120,9 +140,9 @@ PUBLIC = {
         "append attrs basename blocks cdata_shape chunks close compressors config dimension_names dtype fill_value filters "
         "get_basic_selection get_block_selection get_coordinate_selection get_mask_selection "
         "get_orthogonal_selection getitem info metadata name nbytes nchunks nchunks_initialized ndim oindex "
-        "path read_only refresh resize serializer set_basic_selection set_block_selection set_coordinate_selection "
+        "path read_chunk_sizes read_only refresh resize serializer set_basic_selection set_block_selection set_coordinate_selection "
         "set_mask_selection set_orthogonal_selection setitem shape shards size store update_attributes view "
-        "vindex zarr_format"
+        "vindex write_chunk_sizes zarr_format"
     ),
     "AsyncGroup": (
         "array_keys arrays attrs basename close config contains create_array create_group delete get getitem "
@@ -131,7 +151,10 @@ PUBLIC = {
     ),
     "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",
 }
-FUNCTIONS = "consolidate_metadata create create_array create_group create_hierarchy list_nodes load open open_array open_group save"
+FUNCTIONS = (
+    "consolidate_metadata copy create create_array create_group create_hierarchy list_nodes load open open_array "
+    "open_group register_codec register_data_type register_storage_transformer save validate"
+)
 
 
 def names(thing: type) -> str:

@@ -56,7 +56,7 @@ def opened(document, key: str = "zarr.json"):
         ({"data_type": "r12"}, r"multiple of 8"),
         ({"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "x"}}}, r"bad configuration"),
         ({"data_type": 3}, r"a name or an object with a name, found 3"),
-        ({"chunk_grid": {"name": "hexagonal"}}, r"expected a 'regular' chunk grid, found"),
+        ({"chunk_grid": {"name": "hexagonal"}}, r"chunk grid, found"),
         ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 2]}}}, r"at least 1, found \[0, 2\]"),
         (
             {"chunk_key_encoding": {"name": "x"}},
@@ -71,7 +71,7 @@ def opened(document, key: str = "zarr.json"):
         ({"codecs": "bytes"}, r"expected a list of codecs"),
         ({"attributes": []}, r"\$.attributes: expected an object"),
         ({"dimension_names": ["a"]}, r"\$.dimension_names: expected 2 names or nulls"),
-        ({"storage_transformers": [{"name": "x"}]}, r"no storage transformer is known"),
+        ({"storage_transformers": [{"name": "x"}]}, r"unknown storage transformer"),
         ({"surprise": 1}, r"\$.surprise: unknown member"),
         ({"data_type": "r17179869184"}, r"at most 536870912"),
         (

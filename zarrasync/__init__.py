@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from zarrasync import codecs, config, errors, stores
     from zarrasync.array import AsyncArray
     from zarrasync.config import Config
+    from zarrasync.copying import copy
     from zarrasync.errors import ZarrError
+    from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
     from zarrasync.group import AsyncGroup
     from zarrasync.hierarchy import (
         consolidate_metadata,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         save,
     )
     from zarrasync.selection import AsyncSelection
+    from zarrasync.validation import validate
 
 __version__ = "0.1.0"
 
@@ -56,6 +59,7 @@ __all__ = [
     "codecs",
     "config",
     "consolidate_metadata",
+    "copy",
     "create",
     "create_array",
     "create_group",
@@ -66,8 +70,12 @@ __all__ = [
     "open",
     "open_array",
     "open_group",
+    "register_codec",
+    "register_data_type",
+    "register_storage_transformer",
     "save",
     "stores",
+    "validate",
 ]
 
 # Names are looked up when they are first used: a program that only might read Zarr starts without delay.
@@ -77,6 +85,11 @@ _HOMES = {
     "AsyncSelection": "selection",
     "Config": "config",
     "ZarrError": "errors",
+    "copy": "copying",
+    "register_codec": "extending",
+    "register_data_type": "extending",
+    "register_storage_transformer": "extending",
+    "validate": "validation",
 }
 _MODULES = ("codecs", "config", "errors", "stores", "sync")
 

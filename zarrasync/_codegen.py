@@ -44,23 +44,29 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import array, config, group, hierarchy, selection
+from zarrasync import array, config, copying, group, hierarchy, selection, validation
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
+from zarrasync.copying import CopyReport
 from zarrasync.creation import ShapeLike
 from zarrasync.dtypes import DataType
+from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
 from zarrasync.info import Info, Tree
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import Explanation, Region
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.jobs import Progress
+from zarrasync.validation import Report
 
 T = TypeVar("T")
 
 '''
+
+MODULES = ("hierarchy", "copying", "validation")
+"""Where the functions of the package are."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TYPES = re.compile(r"\bAsync(Array|Group|Selection|Iterator)\b")
@@ -71,10 +77,13 @@ def generate() -> str:
     parts = [HEADER]
     for file, name, facade, base in CLASSES:
         parts.append(_class(_tree(file), name, facade, base))
-    functions, names = _functions(_tree("hierarchy.py"))
-    parts.append(functions)
+    names: list[str] = []
+    for module in MODULES:
+        functions, own = _functions(_tree(f"{module}.py"), module)
+        parts.append(functions)
+        names.extend(own)
     public = sorted([*names, *(facade for *_, facade, _ in CLASSES)])
-    public = sorted([*public, "config"])
+    public = sorted([*public, "config", "register_codec", "register_data_type", "register_storage_transformer"])
     parts.insert(1, f"__all__ = {public!r}\n\n")
     for file, name, facade, _ in CLASSES:
         parts.append(f"register({file[:-3]}.{name}, {facade})\n")
@@ -186,16 +195,23 @@ def _method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     )
 
 
-def _functions(tree: ast.Module) -> tuple[str, list[str]]:
+def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
+    """Functions that take stores, each with options of its own or ``storage_options``."""
     parts, names = [], []
     for node in _public(tree.body, set()):
         returns, convert = _returns(node)
         names.append(node.name)
-        call = _call(node.args, skip=("store", "storage_options"))
-        expression = f"run(hierarchy.{node.name}(target, {call}), blocking=target.blocking)"
+        keywords = {a.arg for a in node.args.kwonlyargs}
+        annotated = [a for a in node.args.args if a.annotation is not None and ast.unparse(a.annotation) == "StoreLike"]
+        stores = {a.arg: f"{a.arg}_options" for a in annotated}
+        stores = {name: own if own in keywords else "storage_options" for name, own in stores.items()}
+        found = "".join(f"    {name}_ = resolve({name}, {own})\n" for name, own in stores.items())
+        call = ", ".join([*(f"{name}_" for name in stores), _call(node.args, skip=(*stores, *stores.values()))])
+        blocking = " and ".join(f"{name}_.blocking" for name in stores)
+        expression = f"run({module}.{node.name}({call}), blocking={blocking})"
         parts.append(
             f"def {node.name}({_sync_text(ast.unparse(node.args))}) -> {returns}:\n{_docstring(node, '    ')}"
-            f"    target = resolve(store, storage_options)\n{_body(expression, returns, convert, '    ')}\n\n"
+            f"{found}{_body(expression, returns, convert, '    ')}\n\n"
         )
     for statement in tree.body:  # other names for the same function
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name) and statement.value.id in names:

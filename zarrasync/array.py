@@ -14,7 +14,7 @@ from zarrasync import selectors, transfer
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
 from zarrasync.errors import ShapeError
-from zarrasync.grids import outside
+from zarrasync.grids import Grid, outside
 from zarrasync.indexing import Stride, Transform, identity
 from zarrasync.info import Info, array_info
 from zarrasync.metadata import ArrayMetadata
@@ -76,13 +76,26 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The shape of the smallest part that can be read alone (inner chunks where there are shards)."""
+        """The shape of the smallest part that can be read alone (inner chunks where there are shards).
+
+        Where chunks differ in size, the greatest; ``read_chunk_sizes`` has all.
+        """
         return self._metadata.chunks
 
     @property
     def shards(self) -> tuple[int, ...] | None:
         """The shape of shards, the unit of writing; ``None`` if there are none."""
         return self._metadata.shards
+
+    @property
+    def read_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Per axis the sizes of its chunks (inner chunks where there are shards), cut off at the array's end."""
+        return _sizes(self._metadata.read_grid)
+
+    @property
+    def write_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Per axis the sizes of its shards, or chunks where there are none, cut off at the array's end."""
+        return _sizes(self._metadata.grid)
 
     @property
     def fill_value(self) -> Any:
@@ -297,7 +310,10 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         old = self._metadata
         # Per axis: what stays, and how far the chunks reach that hold it.
         kept = [min(new, was) for new, was in zip(target.shape, old.shape, strict=True)]
-        edges = [min(was, -(-n // c) * c) for n, was, c in zip(kept, old.shape, old.write_chunks, strict=True)]
+        edges = [
+            min(axis.extent, axis.start(last := axis.find(n - 1)) + axis.size(last)) if n else 0
+            for n, axis in zip(kept, old.grid.axes, strict=True)
+        ]
         for axis, (start, stop) in enumerate(zip(kept, edges, strict=True)):
             if start < stop and 0 not in edges:
                 box = [slice(0, edge) for edge in edges]
@@ -365,3 +381,9 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
 def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transform:
     return selectors.block(key, metadata.grid, shape)
+
+
+def _sizes(grid: Grid) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        tuple(min(axis.size(i), axis.extent - axis.start(i)) for i in range(axis.nchunks)) for axis in grid.axes
+    )

@@ -17,10 +17,10 @@ from zarrasync.codecs import ArraySpec, BytesCodec, Codec, ZstdCodec
 from zarrasync.dtypes import DataType
 from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
 from zarrasync.formats import Format, Wanted
-from zarrasync.grids import guess_chunks
+from zarrasync.grids import Edges, guess_chunks, unrolled
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["ShapeLike", "attributes_of", "check_options", "check_same", "plan_array"]
+__all__ = ["ShapeLike", "attributes_of", "check_options", "check_same", "chunk_shapes", "plan_array"]
 
 ShapeLike = int | Iterable[int]
 CodecLike = Codec | str | Mapping[str, Any] | Any
@@ -64,7 +64,12 @@ def plan_array(
     if _is_auto(serializer):
         serializer = _in_order_of(dtype)
     itemsize = data_type.itemsize or 16
-    inner, outer = _chunk_shapes(sizes, itemsize, chunks, shards)
+    stored = chunks if shards in (None, False) else shards
+    edges = _edges(stored, sizes)
+    if edges is not None:
+        greatest = tuple(max(own) for own in edges if own)
+        chunks, shards = (greatest, shards) if stored is chunks else (chunks, greatest)
+    inner, outer = chunk_shapes(sizes, itemsize, chunks, shards)
     fill = data_type.default_fill() if fill_value is _UNSET else fills.as_fill(data_type, fill_value)
     spec = ArraySpec(outer, data_type, data_type.default_fill() if fill is None else fill)
     wanted = Wanted(
@@ -88,6 +93,7 @@ def plan_array(
         format_.chain(wanted, spec),
         fill,
         None if dimension_names is None else tuple(dimension_names),
+        edges,
         attributes=attributes_of(attributes),
     )
 
@@ -143,7 +149,7 @@ def check_same(present: ArrayMetadata, name: str, **options: Any) -> None:
         raise ShapeError(f"{name} is there with shape {present.shape}, not {sizes}", found=present.shape, wanted=sizes)
     for what, own in (("chunks", present.chunks), ("shards", present.shards)):
         given = options.get(what)
-        if given is None or isinstance(given, bool) or _is_auto(given):
+        if given is None or isinstance(given, bool) or _is_auto(given) or _edges(given, present.shape) is not None:
             continue
         wanted = _expand(what, given, present.shape)
         if wanted != own:
@@ -189,7 +195,7 @@ def _sizes(what: str, value: Any, least: int) -> tuple[int, ...]:
     return sizes
 
 
-def _chunk_shapes(
+def chunk_shapes(
     shape: tuple[int, ...], itemsize: int, chunks: Any, shards: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shapes of inner chunks and of stored values (the same without shards)."""
@@ -212,6 +218,21 @@ def _chunk_shapes(
             f"shards {outer} must be multiples of chunks {inner} along each axis", found=outer, wanted=inner
         )
     return inner, outer
+
+
+def _edges(value: Any, shape: tuple[int, ...]) -> Edges | None:
+    """The sizes of chunks along each axis, where they are listed: ``[[10, 20, 30], [5, 5]]``."""
+    if not isinstance(value, list | tuple) or not any(isinstance(item, list | tuple) for item in value):
+        return None
+    if len(value) != len(shape):
+        raise ShapeError(f"chunks {value!r} has {len(value)} axes, the shape {shape} has {len(shape)}", wanted=shape)
+    try:
+        return tuple(
+            unrolled(own) if isinstance(own, list | tuple) else (operator.index(own),) * max(-(-n // own), 1)
+            for own, n in zip(value, shape, strict=True)
+        )
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ShapeError(f"chunks {value!r}: a list of sizes per axis, or one size: {error}") from error
 
 
 def _expand(what: str, value: ShapeLike, shape: tuple[int, ...]) -> tuple[int, ...]:

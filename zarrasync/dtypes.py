@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync import _plugins
 from zarrasync.errors import MetadataError
 
 __all__ = [
@@ -259,13 +260,14 @@ def from_json(value: Any) -> DataType:
             return NAMED[value](value)
         if raw := _RAW.fullmatch(value):
             return _raw(int(raw[1]))
-        if value in _registered:
-            return _registered[value]({})
+        foreign = _foreign(value)
+        if foreign is not None:
+            return foreign({})
         raise MetadataError(f"unknown data type {value!r}")
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise MetadataError(f"a data type is a name or an object with a name, found {value!r}")
     name, configuration = value["name"], value.get("configuration") or {}
-    parse = _EXTENSIONS.get(name) or _registered.get(name)
+    parse = _EXTENSIONS.get(name) or _foreign(name)
     if parse is None:
         if configuration:
             raise MetadataError(f"data type {name!r} has no configuration, found {configuration!r}")
@@ -355,6 +357,13 @@ def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
     if name in CORE or name in _VARIABLE or name in NAMED or name in _EXTENSIONS or _RAW.fullmatch(name):
         raise ValueError(f"there is a data type {name!r} already")
     _registered[name] = parse
+
+
+def _foreign(name: str) -> Callable[[Mapping[str, Any]], DataType] | None:
+    """What makes a data type that is not of this package."""
+    found: Callable[[Mapping[str, Any]], DataType] | None
+    found = _registered.get(name) or _plugins.find(_plugins.DATA_TYPES, name)
+    return found
 
 
 def has_order(dtype: np.dtype[Any]) -> bool:

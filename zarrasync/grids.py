@@ -10,14 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import ShapeError
 
-__all__ = ["Axis", "Grid", "RegularAxis", "guess_chunks", "outside", "regular_grid"]
+__all__ = [
+    "Axis",
+    "Edges",
+    "Grid",
+    "ListedAxis",
+    "RegularAxis",
+    "grid_of",
+    "guess_chunks",
+    "outside",
+    "regular_grid",
+    "unrolled",
+]
+
+Edges: TypeAlias = tuple[tuple[int, ...] | None, ...]
+"""Per axis the sizes of its chunks; ``None`` for an axis whose chunks are all alike."""
+
+
+_MANY = 1 << 24
 
 
 class Axis(Protocol):
@@ -74,6 +92,37 @@ class RegularAxis:
         return indices // self.chunk
 
 
+@dataclass(frozen=True)
+class ListedAxis:
+    """An axis cut into chunks of the sizes that are listed; some of them may lie past the extent."""
+
+    extent: int
+    edges: tuple[int, ...]
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        return np.concatenate(([0], np.cumsum(self.edges, dtype=np.int64)))
+
+    @property
+    def nchunks(self) -> int:
+        return self.find(self.extent - 1) + 1 if self.extent else 0
+
+    def start(self, chunk: int) -> int:
+        return int(self._starts[chunk])
+
+    def start_all(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._starts[chunks]
+
+    def size(self, chunk: int) -> int:
+        return self.edges[chunk]
+
+    def find(self, index: int) -> int:
+        return int(np.searchsorted(self._starts, index, "right")) - 1
+
+    def find_all(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.searchsorted(self._starts, indices, "right") - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """A chunk grid bound to an array's shape."""
@@ -110,6 +159,50 @@ def regular_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Grid:
     if any(c < 1 for c in chunks):
         raise ShapeError(f"chunks {chunks}: each axis needs at least 1 element", found=chunks)
     return Grid(tuple(RegularAxis(n, c) for n, c in zip(shape, chunks, strict=True)))
+
+
+def unrolled(sizes: Any) -> tuple[int, ...]:
+    """A list of sizes and ``[size, count]`` pairs as sizes alone.
+
+    Raises:
+        TypeError, ValueError: If it is no such list, or names more chunks than make sense.
+    """
+    if not isinstance(sizes, list | tuple) or not sizes:
+        raise TypeError("expected a list of sizes")
+    found: list[int] = []
+    for item in sizes:
+        size, count = item if isinstance(item, list | tuple) else (item, 1)
+        if type(size) is not int or type(count) is not int or size < 1 or count < 1:
+            raise ValueError("sizes and counts are at least 1")
+        if len(found) + count > _MANY:
+            raise ValueError(f"more than {_MANY} chunks along an axis can not be listed")
+        found.extend([size] * count)
+    return tuple(found)
+
+
+def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...], edges: Edges | None) -> Grid:
+    """The rectilinear grid of zarr-extensions; a regular one where no sizes are listed.
+
+    Args:
+        shape: The array's shape.
+        chunks: The size of chunks along each axis that has but one.
+        edges: Per axis the sizes of its chunks, or ``None``.
+
+    Raises:
+        ShapeError: If chunks and shape do not fit.
+    """
+    grid = regular_grid(shape, chunks)
+    if edges is None:
+        return grid
+    axes: list[Axis] = []
+    for number, (axis, sizes) in enumerate(zip(grid.axes, edges, strict=True)):
+        if sizes is not None and (not sizes or min(sizes) < 1 or sum(sizes) < axis.extent):
+            raise ShapeError(
+                f"chunks of sizes {list(sizes)[:20]} along axis {number} do not cover its {axis.extent} elements",
+                found=sizes,
+            )
+        axes.append(axis if sizes is None else ListedAxis(axis.extent, sizes))
+    return Grid(tuple(axes))
 
 
 def outside(old: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import size_text
@@ -39,6 +42,20 @@ class Tree(str):
         return str(self)
 
 
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, np.generic) else repr(value)
+
+
+def _edges(metadata: ArrayMetadata) -> str:
+    """The sizes of stored values, where they differ."""
+    assert metadata.edges is not None
+    shown = []
+    for own, size in zip(metadata.edges, metadata.write_chunks, strict=True):
+        numbers = ", ".join(map(str, (own or ())[:6])) + (", …" if len(own or ()) > 6 else "")
+        shown.append(f"[{numbers}]" if own else str(size))
+    return f"({', '.join(shown)})"
+
+
 def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
     """The facts about an array that are known without reading."""
     codecs = metadata.codecs.codecs
@@ -48,10 +65,10 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Zarr format": str(zarr_format),
         "Data type": metadata.dtype.name,
         "Shape": str(metadata.shape),
-        "Chunk shape": str(metadata.chunks),
-        "Shard shape": str(metadata.shards),
+        "Chunk shape": str(metadata.chunks) if metadata.edges is None or metadata.shards else _edges(metadata),
+        "Shard shape": str(metadata.shards) if metadata.edges is None or not metadata.shards else _edges(metadata),
         "Dimension names": str(metadata.dimension_names),
-        "Fill value": repr(metadata.fill_value),
+        "Fill value": _shown(metadata.fill_value),
         "Codecs": ", ".join(codec.label for codec in codecs),
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
         "Stored values": f"{metadata.grid.size:,}",

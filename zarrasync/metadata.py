@@ -7,10 +7,11 @@ how a document looks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from itertools import islice, product
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +19,15 @@ from zarrasync._frozen import freeze
 from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
 from zarrasync.dtypes import DataType
 from zarrasync.errors import MetadataError, ShapeError
-from zarrasync.grids import Grid, regular_grid
+from zarrasync.grids import Edges, Grid, grid_of
 from zarrasync.keys import ChunkKeyEncoding
+from zarrasync.transformers import StorageTransformer
 
-__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source", "StorageTransformer"]
+__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]
+
+
+_CHECKED = 256
+"""Shapes of chunks that are checked when metadata is made; others when they are first used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +41,6 @@ class Source:
 
     zarr_format: int | str
     documents: Mapping[str, Mapping[str, Any]]
-
-
-class StorageTransformer(Protocol):
-    """A storage transformer of an array: makes a store of a store.
-
-    Attributes:
-        name: Its name (or URI) in documents.
-    """
-
-    name: str
-
-    def configuration(self) -> Mapping[str, Any]:
-        """Its parameters, as documents have them."""
-
-    def wrap(self, store: Any) -> Any:
-        """A store whose values this transformer keeps in ``store``."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +71,13 @@ class ArrayMetadata(NodeMetadata):
     Attributes:
         shape: The array's shape.
         dtype: Its data type.
-        write_chunks: The shape of the stored values: of shards where there are some, of chunks otherwise.
+        write_chunks: The shape of the stored values: of shards where there are some, of chunks otherwise. Where their
+            sizes differ along an axis, the greatest.
         keys: How a stored value's coordinates become its key.
         codecs: The codecs of a stored value.
         fill_value: What absent elements read as; ``None`` leaves it undefined (v2's ``null``).
         dimension_names: A name or ``None`` per axis, if any were given.
+        edges: Per axis the sizes of the stored values, where they differ.
         transformers: What stands between the array and its store, the nearest to the array first.
         notes: What a user should hear of when the array is opened.
     """
@@ -97,17 +89,20 @@ class ArrayMetadata(NodeMetadata):
     codecs: CodecChain
     fill_value: Any
     dimension_names: tuple[str | None, ...] | None = None
+    edges: Edges | None = None
     transformers: tuple[StorageTransformer, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        regular_grid(self.shape, self.write_chunks)  # complains if they do not fit
+        _ = self.grid  # complains if they do not fit
         if self.dimension_names is not None and len(self.dimension_names) != len(self.shape):
             raise MetadataError(
                 f"dimension_names {list(self.dimension_names)} must have one entry per axis of shape {self.shape}"
             )
         _ = self.chain  # complains about codecs that can not take the chunks
+        for shape in islice(self._shapes(), _CHECKED):
+            self.chain_of(shape)
 
     def __getstate__(self) -> dict[str, Any]:
         # What is derived is derived again: bound codecs are not for pickling.
@@ -126,12 +121,19 @@ class ArrayMetadata(NodeMetadata):
     @cached_property
     def grid(self) -> Grid:
         """The grid of stored values."""
-        return regular_grid(self.shape, self.write_chunks)
+        return grid_of(self.shape, self.write_chunks, self.edges)
+
+    def _shapes(self) -> Iterator[tuple[int, ...]]:
+        """The shapes that stored values have, where they differ."""
+        if self.edges is not None:
+            sizes = zip(self.edges, self.write_chunks, strict=True)
+            yield from product(*(sorted({n, *(own or ())}) for own, n in sizes))
 
     @cached_property
     def read_grid(self) -> Grid:
         """The grid of the smallest parts that can be read alone."""
-        return regular_grid(self.shape, self.chunks)
+        # Inner chunks are all alike, and shards end where one of them does.
+        return grid_of(self.shape, self.chunks, self.edges if self._sharding is None else None)
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -166,6 +168,19 @@ class ArrayMetadata(NodeMetadata):
         """The codecs bound to a stored value's shape."""
         return self.codecs.bind(self.spec)
 
+    @cached_property
+    def _chains(self) -> dict[tuple[int, ...], BoundChain]:
+        return {}
+
+    def chain_of(self, shape: tuple[int, ...]) -> BoundChain:
+        """The codecs bound to the shape of one stored value."""
+        if shape == self.write_chunks:
+            return self.chain
+        found = self._chains.get(shape)
+        if found is None:
+            found = self._chains[shape] = self.codecs.bind(self.spec.replace(shape=shape))
+        return found
+
     @property
     def spec(self) -> ArraySpec:
         """What the codecs get."""
@@ -187,4 +202,11 @@ class ArrayMetadata(NodeMetadata):
                 found=shape,
                 wanted=self.shape,
             )
-        return replace(self, shape=shape)
+        if self.edges is None:
+            return replace(self, shape=shape)
+        # New chunks are as large as the last one.
+        longer = tuple(
+            None if own is None else own + (own[-1],) * -(-max(n - sum(own), 0) // own[-1])
+            for own, n in zip(self.edges, shape, strict=True)
+        )
+        return replace(self, shape=shape, edges=longer)

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
@@ -16,6 +16,7 @@ from zarrasync import selectors, transfer
 from zarrasync._runtime import driven
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import Transform, compose
+from zarrasync.progress import reporting
 from zarrasync.transfer.jobs import Progress
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class AsyncSelection(Awaited):
         """
         if missing not in ("fill", "error"):
             raise ValueError(f"missing is 'fill' or 'error', found {missing!r}")
-        with _reporting(progress, self.nbytes, f"read {self.array.name}") as report:
+        with reporting(progress, self.nbytes, f"read {self.array.name}") as report:
             result = await transfer.read(
                 self.array._chunks, self._transform, out=out, missing=missing, fields=self._fields, progress=report
             )
@@ -181,7 +182,7 @@ class AsyncSelection(Awaited):
             ReadOnlyError: If the array was opened for reading.
             StoreError: If the store failed.
         """
-        with _reporting(progress, self.nbytes, f"write {self.array.name}") as report:
+        with reporting(progress, self.nbytes, f"write {self.array.name}") as report:
             await transfer.write(self.array._chunks, self._transform, values, fields=self._fields, progress=report)
 
     async def chunks(
@@ -215,7 +216,13 @@ class AsyncSelection(Awaited):
     def _regions(self, unit: tuple[int, ...] | Literal["auto"]) -> Generator[Region, None, None]:
         shape = self.shape
         if unit == "auto":
-            whole = self.array.metadata.write_chunks
+            metadata = self.array.metadata
+            if metadata.edges is not None and shape == metadata.shape:
+                axes = metadata.grid.axes
+                ends = [[*(axis.start(i) for i in range(axis.nchunks)), n] for axis, n in zip(axes, shape, strict=True)]
+                yield from product(*([slice(a, b) for a, b in pairwise(own)] for own in ends))
+                return
+            whole = metadata.write_chunks
             steps = list(whole) if len(whole) == len(shape) else list(shape)
             budget = self.array.config.memory_budget // 8
             while math.prod(steps) * max(self.dtype.itemsize, 1) > budget and max(steps, default=1) > 1:
@@ -236,7 +243,7 @@ class AsyncSelection(Awaited):
         metadata = self.array.metadata
         parts = self.array._chunks.parts(self._transform) if self.size else []
         inner, requests = len(parts), len(parts)
-        decoded = len(parts) * metadata.chain.nbytes
+        decoded = sum(alike.chain.nbytes * len(own) for alike, own in self.array._chunks.alike(parts))
         if metadata.shards is not None and self.size:
             inner = sum(1 for _ in self._transform.layout.region().split(metadata.read_grid))
             each = metadata.chain.nbytes * math.prod(metadata.chunks) // math.prod(metadata.write_chunks)
@@ -297,32 +304,3 @@ def size_text(count: int) -> str:
             break
         size /= 1024
     return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-
-
-class _reporting:
-    """A progress callback for the length of a block: the caller's, or that of a bar."""
-
-    def __init__(self, progress: bool | Progress, total: int, what: str) -> None:
-        self._progress, self._total, self._what = progress, total, what
-        self._bar: Any = None
-
-    def __enter__(self) -> Progress | None:
-        if callable(self._progress):
-            return self._progress
-        if not self._progress:
-            return None
-        try:
-            from tqdm.auto import tqdm
-        except ImportError as error:
-            raise ImportError(
-                "progress=True needs tqdm: pip install 'zarrasync[jupyter]' (or pass a function)"
-            ) from error
-        self._bar = tqdm(total=self._total, desc=self._what, unit="B", unit_scale=True)
-        return self._update
-
-    def _update(self, nbytes: int) -> None:
-        self._bar.update(nbytes)
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

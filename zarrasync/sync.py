@@ -17,19 +17,22 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import array, config, group, hierarchy, selection
+from zarrasync import array, config, copying, group, hierarchy, selection, validation
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
+from zarrasync.copying import CopyReport
 from zarrasync.creation import ShapeLike
 from zarrasync.dtypes import DataType
+from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
 from zarrasync.info import Info, Tree
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import Explanation, Region
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.jobs import Progress
+from zarrasync.validation import Report
 
 T = TypeVar("T")
 
@@ -39,6 +42,7 @@ __all__ = [
     "Selection",
     "config",
     "consolidate_metadata",
+    "copy",
     "create",
     "create_array",
     "create_group",
@@ -48,7 +52,11 @@ __all__ = [
     "open",
     "open_array",
     "open_group",
+    "register_codec",
+    "register_data_type",
+    "register_storage_transformer",
     "save",
+    "validate",
 ]
 
 
@@ -98,13 +106,26 @@ class Array(ArrayBase):
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The shape of the smallest part that can be read alone (inner chunks where there are shards)."""
+        """The shape of the smallest part that can be read alone (inner chunks where there are shards).
+
+        Where chunks differ in size, the greatest; ``read_chunk_sizes`` has all.
+        """
         return self._async.chunks
 
     @property
     def shards(self) -> tuple[int, ...] | None:
         """The shape of shards, the unit of writing; ``None`` if there are none."""
         return self._async.shards
+
+    @property
+    def read_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Per axis the sizes of its chunks (inner chunks where there are shards), cut off at the array's end."""
+        return self._async.read_chunk_sizes
+
+    @property
+    def write_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Per axis the sizes of its shards, or chunks where there are none, cut off at the array's end."""
+        return self._async.write_chunk_sizes
 
     @property
     def fill_value(self) -> Any:
@@ -648,13 +669,13 @@ def open(
         MetadataError: If its documents are wrong; lists every problem.
         StoreError: If the store failed.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     result: Array | Group = to_sync(
         run(
             hierarchy.open(
-                target, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
+                store_, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
             ),
-            blocking=target.blocking,
+            blocking=store_.blocking,
         )
     )
     return result
@@ -688,11 +709,11 @@ def open_array(
         ShapeError: If there is an array of another number of axes, or with other chunks or shards.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     result: Array = to_sync(
         run(
-            hierarchy.open_array(target, path=path, mode=mode, zarr_format=zarr_format, config=config, **options),
-            blocking=target.blocking,
+            hierarchy.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options),
+            blocking=store_.blocking,
         )
     )
     return result
@@ -728,11 +749,11 @@ def open_group(
         NodeTypeError: If there is an array.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     result: Group = to_sync(
         run(
             hierarchy.open_group(
-                target,
+                store_,
                 path=path,
                 mode=mode,
                 zarr_format=zarr_format,
@@ -740,7 +761,7 @@ def open_group(
                 attributes=attributes,
                 config=config,
             ),
-            blocking=target.blocking,
+            blocking=store_.blocking,
         )
     )
     return result
@@ -801,11 +822,11 @@ def create_array(
         MetadataError: If a type, codec or fill value is wrong.
         UnsupportedByFormat: If the format can not say it; nothing is written then.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     result: Array = to_sync(
         run(
             hierarchy.create_array(
-                target,
+                store_,
                 name=name,
                 path=path,
                 shape=shape,
@@ -825,7 +846,7 @@ def create_array(
                 overwrite=overwrite,
                 config=config,
             ),
-            blocking=target.blocking,
+            blocking=store_.blocking,
         )
     )
     return result
@@ -855,13 +876,13 @@ def create_group(
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     result: Group = to_sync(
         run(
             hierarchy.create_group(
-                target, path=path, zarr_format=zarr_format, attributes=attributes, overwrite=overwrite, config=config
+                store_, path=path, zarr_format=zarr_format, attributes=attributes, overwrite=overwrite, config=config
             ),
-            blocking=target.blocking,
+            blocking=store_.blocking,
         )
     )
     return result
@@ -893,11 +914,11 @@ def create_hierarchy(
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     result: dict[str, Array | Group] = to_sync(
         run(
-            hierarchy.create_hierarchy(target, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config),
-            blocking=target.blocking,
+            hierarchy.create_hierarchy(store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config),
+            blocking=store_.blocking,
         )
     )
     return result
@@ -931,11 +952,11 @@ def consolidate_metadata(
         UnsupportedByFormat: If the format has no such thing.
         UnsupportedOperation: If the store can not list.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     result: Group = to_sync(
         run(
-            hierarchy.consolidate_metadata(target, path=path, zarr_format=zarr_format, config=config),
-            blocking=target.blocking,
+            hierarchy.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config),
+            blocking=store_.blocking,
         )
     )
     return result
@@ -961,10 +982,10 @@ def save(
         config: Settings for this call.
         **arrays: Arrays by name, stored in a group.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     run(
-        hierarchy.save(target, *args, path=path, zarr_format=zarr_format, config=config, **arrays),
-        blocking=target.blocking,
+        hierarchy.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays),
+        blocking=store_.blocking,
     )
 
 
@@ -984,8 +1005,8 @@ def load(
     Raises:
         NodeNotFoundError: If there is nothing at the path.
     """
-    target = resolve(store, storage_options)
-    return run(hierarchy.load(target, path=path, zarr_format=zarr_format, config=config), blocking=target.blocking)
+    store_ = resolve(store, storage_options)
+    return run(hierarchy.load(store_, path=path, zarr_format=zarr_format, config=config), blocking=store_.blocking)
 
 
 def list_nodes(
@@ -1003,14 +1024,122 @@ def list_nodes(
         NodeNotFoundError: If there is nothing at the path.
         UnsupportedOperation: If the store can not list.
     """
-    target = resolve(store, storage_options)
+    store_ = resolve(store, storage_options)
     return run(
-        hierarchy.list_nodes(target, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config),
-        blocking=target.blocking,
+        hierarchy.list_nodes(store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config),
+        blocking=store_.blocking,
     )
 
 
 create = create_array
+
+
+def copy(
+    source: StoreLike,
+    dest: StoreLike,
+    *,
+    source_path: str = "",
+    dest_path: str = "",
+    zarr_format: int | str | None = None,
+    chunks: ShapeLike | Literal["keep", "auto"] = "keep",
+    shards: ShapeLike | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike = "keep",
+    overwrite: bool = False,
+    resume: bool = False,
+    verify: bool = False,
+    progress: bool | Progress = False,
+    source_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> CopyReport:
+    """Copy an array, or a group with all below it, in any format to any other.
+
+    Stored values that need no change are copied as they are; others are decoded and written again, within
+    ``config.memory_budget``. What the new format has no words for is kept in another way where there is one (names
+    of axes as xarray's attribute, filters undone); the report says so.
+
+    Args:
+        source: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        dest: Likewise.
+        source_path: The node to copy.
+        dest_path: Where to.
+        zarr_format: The format to write; that of the source if none is given.
+        chunks: The shape of chunks in all arrays of as many axes; ``"keep"`` for that of the source.
+        shards: The shape of shards likewise; ``None`` for none.
+        compressors: The compressors of all arrays; ``"keep"`` for those of the source.
+        overwrite: Replace what is at the destination.
+        resume: Go on with a copy that was interrupted: what is there already is left as it is.
+        verify: Read everything again at the end, and compare.
+        progress: Show a progress bar, or call this with the bytes done since the last call.
+        source_options: Options for the filesystem of a source URL.
+        dest_options: Options for the filesystem of a destination URL.
+        config: Settings.
+
+    Returns:
+        What was done.
+
+    Raises:
+        NodeNotFoundError: If there is nothing at the source.
+        NodeExistsError: If there is a node at the destination, and ``overwrite`` and ``resume`` are not set; or one
+            that is not what an earlier copy made.
+        UnsupportedByFormat: If the format can not say what the source holds, such as objects in format 3.
+        ChecksumError: If ``verify`` finds a difference.
+    """
+    source_ = resolve(source, source_options)
+    dest_ = resolve(dest, dest_options)
+    return run(
+        copying.copy(
+            source_,
+            dest_,
+            source_path=source_path,
+            dest_path=dest_path,
+            zarr_format=zarr_format,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            overwrite=overwrite,
+            resume=resume,
+            verify=verify,
+            progress=progress,
+            config=config,
+        ),
+        blocking=source_.blocking and dest_.blocking,
+    )
+
+
+def validate(
+    store: StoreLike,
+    *,
+    path: str = "",
+    data: bool = False,
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> Report:
+    """Look for what is wrong with an array, or a group and all below it. Nothing is changed.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: Where to begin.
+        data: Whether to decode every stored value as well, and to tell of absent ones.
+        zarr_format: The format, if known; found out otherwise.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings.
+
+    Returns:
+        Every problem, with its place.
+
+    Raises:
+        NodeNotFoundError: If there is nothing at the path.
+        StoreError: If the store failed.
+    """
+    store_ = resolve(store, storage_options)
+    return run(
+        validation.validate(store_, path=path, data=data, zarr_format=zarr_format, config=config),
+        blocking=store_.blocking,
+    )
+
+
 register(array.AsyncArray, Array)
 register(group.AsyncGroup, Group)
 register(selection.AsyncSelection, Selection)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from zarrasync import _plugins
 from zarrasync.codecs.base import (
     ArrayArrayCodec,
     ArrayBytesCodec,
@@ -71,6 +72,7 @@ __all__ = [
     "from_numcodecs",
     "parse_codec",
     "parse_codecs",
+    "register",
 ]
 
 _PARSERS: dict[str, Callable[[Mapping[str, Any]], Codec]] = {
@@ -93,6 +95,28 @@ _PARSERS: dict[str, Callable[[Mapping[str, Any]], Codec]] = {
     "conditional": lambda configuration: ConditionalCodec.parse(configuration, parse_codec),
     "sharding_indexed": lambda configuration: ShardingCodec.parse(configuration, parse_codecs),
 }
+
+
+_registered: dict[str, type[Codec]] = {}
+
+
+def register(codec: type[Codec], name: str = "") -> None:
+    """Make a codec known.
+
+    Args:
+        codec: A frozen dataclass derived from ``ArrayArrayCodec``, ``ArrayBytesCodec`` or ``BytesBytesCodec``.
+        name: The name in documents; the class's ``name`` if none is given.
+
+    Raises:
+        ValueError: If there is no name, or it is that of a codec of this package.
+        TypeError: If it is no such class.
+    """
+    if not isinstance(codec, type) or not issubclass(codec, Codec):
+        raise TypeError(f"{codec!r} is no class of codecs")
+    name = name or codec.name
+    if not name or name in _PARSERS:
+        raise ValueError(f"there is a codec {name!r} already" if name else f"{codec.__name__} has no name")
+    _registered[name] = codec
 
 
 def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
@@ -120,6 +144,9 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
     try:
         if name in _PARSERS:
             return _PARSERS[name](configuration)
+        foreign = _registered.get(name) or _plugins.find(_plugins.CODECS, name)
+        if foreign is not None:
+            return foreign.from_configuration(configuration)
         if name.startswith("numcodecs."):
             return adapt({"id": name.removeprefix("numcodecs."), **configuration}, arrays=True)
     except UnknownCodecError as error:
@@ -143,7 +170,7 @@ def _meant(name: str) -> str:
 
     if name in codec_registry:
         return f"numcodecs has one: 'numcodecs.{name}'"
-    known = sorted(_PARSERS)
+    known = sorted({*_PARSERS, *_registered})
     close = get_close_matches(name, [*known, *codec_registry], 1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}, and numcodecs.*"
 

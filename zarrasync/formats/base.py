@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from zarrasync import _json
@@ -30,6 +31,9 @@ class Format(ABC):
         entry: The key of a document at the root that other formats must leave alone, where there is such a document.
         entry_key: The key of a document at the root that settles how the store speaks the format, where there
             is such a document and it was not looked at yet.
+        has_shards: Whether arrays can have shards.
+        has_dimension_names: Whether axes can have names.
+        has_undefined_fill: Whether a fill value can be left undefined.
         implicit_groups: Whether groups exist without a document when something lies below them.
         apart: Whether all metadata lies apart from the chunks, so that one listing tells of a whole hierarchy.
     """
@@ -37,6 +41,9 @@ class Format(ABC):
     zarr_format: int | str
     entry: ClassVar[str | None] = None
     entry_key: str | None = None
+    has_shards: ClassVar[bool] = True
+    has_dimension_names: ClassVar[bool] = False
+    has_undefined_fill: bool = False
     implicit_groups: ClassVar[bool] = False
     apart: ClassVar[bool] = False
 
@@ -98,6 +105,15 @@ class Format(ABC):
         """Keys of chunks, each with other keys under which writers have stored the same."""
         return {}
 
+    def leniencies(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
+        """What a node's documents have that was read though the format asks for something else.
+
+        Returns:
+            Places, in JSON path notation, and messages.
+        """
+        documents = metadata.source.documents.values() if metadata.source is not None else ()
+        return [found for document in documents for found in _tokens(document, "$")]
+
     # -------------------------------------------------------------- consolidated metadata
 
     def consolidated_key(self, path: str) -> str | None:
@@ -152,6 +168,10 @@ class Format(ABC):
         """The documents at the root that a new store needs before its first node."""
         return {}
 
+    def fresh(self) -> Format:
+        """The format for a store of which nothing is known."""
+        return self
+
     def bound(self) -> Format:
         """The format of a store whose root has these documents now."""
         return self
@@ -160,6 +180,18 @@ class Format(ABC):
         """Complain about a path with a name that the format does not allow."""
         for name in path.split("/") if path else ():
             self.check_name(name)
+
+
+def _tokens(value: Any, location: str) -> Iterator[tuple[str, str]]:
+    """Where NaN and Infinity stand as tokens, which JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield location, "NaN and Infinity are no JSON; other readers may refuse the document"
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _tokens(item, f"{location}.{name}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _tokens(item, f"{location}[{number}]")
 
 
 class Wanted:

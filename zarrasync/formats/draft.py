@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zarrasync import _json
+from zarrasync import _json, transformers
 from zarrasync.codecs import (
     ArrayBytesCodec,
     ArraySpec,
@@ -51,6 +51,7 @@ from zarrasync.formats.legacy import (
 )
 from zarrasync.keys import ChunkKeyEncoding, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.transformers import StorageTransformer
 
 __all__ = ["SEED", "Y2022", "Draft", "from_entry"]
 
@@ -90,6 +91,7 @@ class Draft(Format):
         document: Mapping[str, Any] | None = None,
     ) -> None:
         self.zarr_format, self.suffix, self.entry_key = zarr_format, suffix, entry_key
+        self.has_undefined_fill = zarr_format == Y2022
         self._root = "root" if zarr_format == Y2022 else ""
         if document is None:
             uri = f"{_SPEC}core/3.0" if zarr_format == SEED else f"{_SPEC}protocol/core/3.0"
@@ -154,6 +156,17 @@ class Draft(Format):
                 key=name,
             )
 
+    def leniencies(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
+        found = super().leniencies(metadata)
+        documents = metadata.source.documents.values() if metadata.source is not None else ()
+        if self.zarr_format == SEED or not isinstance(metadata, ArrayMetadata):
+            return found
+        for document in documents:
+            known = (*_MUST[SEED], *_OPTIONAL, "compressor")
+            found += [(f"$.{name}", "unknown member") for name in document if name not in known]
+            found += [(f"$.{name}", "this member is missing") for name in _MUST[SEED] if name not in document]
+        return found
+
     # -------------------------------------------------------------- consolidated metadata
 
     def consolidated_key(self, path: str) -> str | None:
@@ -175,6 +188,9 @@ class Draft(Format):
 
     def entry_documents(self) -> dict[str, bytes]:
         return {} if self.entry_key is None else {ENTRY: _json.dump(self._document)}
+
+    def fresh(self) -> Draft:
+        return Draft(str(self.zarr_format))
 
     def bound(self) -> Draft:
         return Draft(str(self.zarr_format), self.suffix, None, self._document)
@@ -216,7 +232,7 @@ class Draft(Format):
         layout = document.get("chunk_memory_layout", "C")
         if layout not in ("C", "F"):
             look.problem("chunk_memory_layout", f"expected 'C' or 'F', found {layout!r}")
-        shards = _parse_transformers(look, chunks)
+        shards, stack = _parse_transformers(look, chunks)
         look.finish()
         try:
             found = parse_type(document["data_type"], filters)
@@ -243,6 +259,7 @@ class Draft(Format):
                 keys,
                 chain,
                 fill,
+                transformers=stack,
                 attributes=attributes,
                 source=source,
                 notes=found.notes,
@@ -358,8 +375,8 @@ class Draft(Format):
             raise self._unable(f"chunk keys of the kind {metadata.keys.name!r}", "chunk_key_encoding")
         if any(name is not None for name in metadata.dimension_names or ()):
             raise self._unable("dimension names (xarray keeps them in an attribute)", "dimension_names")
-        if metadata.transformers:
-            raise self._unable("storage transformers but sharding", "storage_transformers")
+        if metadata.edges is not None:
+            raise self._unable("chunks of different sizes", "chunk_grid")
         shards, chain = metadata.shards, metadata.inner_codecs
         if shards is not None and metadata.codecs != CodecChain.of([ShardingCodec(metadata.chunks, chain, _INDEX)]):
             raise self._unable("shards with codecs around them or another index", "shards")
@@ -383,6 +400,9 @@ class Draft(Format):
             ratio = [outer // inner for outer, inner in zip(shards, metadata.chunks, strict=True)]
             entry = {"extension": uri, "type": "indexed", "configuration": {"chunks_per_shard": ratio}}
             document["storage_transformers"] = [entry]
+        for item in metadata.transformers:
+            entry = {"extension": item.name, "type": "", "configuration": dict(item.configuration())}
+            document.setdefault("storage_transformers", []).append(entry)
         return chain, document
 
     def chain(self, wanted: Wanted, spec: ArraySpec) -> CodecChain:
@@ -495,23 +515,36 @@ def _parse_grid(look: Inspector) -> tuple[tuple[int, ...], str]:
     return look.sizes("chunk_grid.chunk_shape", value.get("chunk_shape"), 1), separator
 
 
-def _parse_transformers(look: Inspector, chunks: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of the stored values that the one known storage transformer makes; ``None`` without it."""
+def _parse_transformers(
+    look: Inspector, chunks: tuple[int, ...]
+) -> tuple[tuple[int, ...] | None, tuple[StorageTransformer, ...]]:
+    """The shape of shards, which are the first transformer if there are some, and the transformers after that."""
     value = look.document.get("storage_transformers") or []
-    if not isinstance(value, list) or len(value) > 1:
-        look.problem("storage_transformers", f"expected a list of at most one, found {value!r}")
-        return None
-    for item in value:
-        where = "storage_transformers[0]"
+    shards: tuple[int, ...] | None = None
+    stack: list[StorageTransformer] = []
+    if not isinstance(value, list):
+        look.problem("storage_transformers", f"expected a list, found {value!r}")
+        value = []
+    for number, item in enumerate(value):
+        where = f"storage_transformers[{number}]"
         uri = item.get("extension") if isinstance(item, Mapping) else None
-        if not isinstance(uri, str) or not _SHARDING.fullmatch(uri) or item.get("type") != "indexed":
-            look.problem(where, f"unknown storage transformer {item!r}; known is sharding of the type 'indexed'")
-            return None
-        options, member = item.get("configuration"), f"{where}.configuration.chunks_per_shard"
-        ratio = options.get("chunks_per_shard") if isinstance(options, Mapping) else None
-        sizes = look.sizes(member, ratio, 1)
-        if len(sizes) > max(len(chunks), 1):
-            look.problem(member, f"expected {len(chunks)} sizes, found {ratio!r}")
-        # zarr-python lets sizes of 1 be left out at the end.
-        return tuple(a * b for a, b in zip(chunks, (*sizes, *(1,) * len(chunks)), strict=False))
-    return None
+        options = item.get("configuration") or {} if isinstance(item, Mapping) else None
+        if not isinstance(uri, str) or not isinstance(options, Mapping):
+            look.problem(where, f"expected an object with 'extension' and 'type', found {item!r}")
+        elif _SHARDING.fullmatch(uri) and item.get("type") == "indexed" and number == 0:
+            shards = _parse_shards(look, f"{where}.configuration.chunks_per_shard", options, chunks)
+        else:
+            try:
+                stack.append(transformers.parse(uri, options))
+            except MetadataError as error:
+                look.absorb(where, error)
+    return shards, tuple(stack)
+
+
+def _parse_shards(look: Inspector, member: str, options: Mapping[str, Any], chunks: tuple[int, ...]) -> tuple[int, ...]:
+    ratio = options.get("chunks_per_shard")
+    sizes = look.sizes(member, ratio, 1)
+    if len(sizes) > max(len(chunks), 1):
+        look.problem(member, f"expected {len(chunks)} sizes, found {ratio!r}")
+    # zarr-python lets sizes of 1 be left out at the end.
+    return tuple(a * b for a, b in zip(chunks, (*sizes, *(1,) * len(chunks)), strict=False))

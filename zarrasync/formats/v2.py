@@ -52,6 +52,8 @@ class V2(Format):
     """Version 2."""
 
     zarr_format = 2
+    has_shards = False
+    has_undefined_fill = True
 
     def document_keys(self, path: str) -> tuple[str, ...]:
         return tuple(document_key(path, name) for name in (".zarray", ".zgroup", ".zattrs"))
@@ -157,6 +159,8 @@ class V2(Format):
             raise _unsupported(f"chunk keys of the kind {metadata.keys.name!r}", "chunk_key_encoding")
         if metadata.dimension_names is not None and any(n is not None for n in metadata.dimension_names):
             raise _unsupported("dimension names (xarray keeps them in an attribute)", "dimension_names")
+        if metadata.edges is not None:
+            raise _unsupported("chunks of different sizes", "chunk_grid")
         maker = metadata.codecs.array_bytes
         order = "C"
         filters: list[dict[str, Any]] = []
@@ -195,6 +199,23 @@ class V2(Format):
         if metadata.keys.separator != ".":
             document["dimension_separator"] = metadata.keys.separator
         return document
+
+    def leniencies(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
+        found = super().leniencies(metadata)
+        documents = metadata.source.documents if metadata.source is not None else {}
+        known = ("zarr_format", "dimension_separator", *_MEMBERS)
+        for key, document in documents.items():
+            if not key.endswith(".zarray"):
+                continue
+            found += [(f"$.{name}", "unknown member") for name in document if name not in known]
+            fill, kind = (
+                document["fill_value"],
+                metadata.dtype.numpy.kind if isinstance(metadata, ArrayMetadata) else "",
+            )
+            odd = (kind == "b" and not isinstance(fill, bool)) or (kind in "iu" and isinstance(fill, str))
+            if fill is not None and (odd or (kind in "SUTV" and not isinstance(fill, str))):
+                found.append(("$.fill_value", f"{fill!r} is not how a fill value of {document['dtype']!r} is written"))
+        return found
 
     def consolidated_key(self, path: str) -> str:
         return document_key(path, ".zmetadata")

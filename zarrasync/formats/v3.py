@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
-from zarrasync import _json, dtypes, fills
+from zarrasync import _json, dtypes, fills, transformers
 from zarrasync.codecs import (
     ArrayArrayCodec,
     ArraySpec,
@@ -24,8 +25,10 @@ from zarrasync.codecs import (
 )
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
 from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension
+from zarrasync.grids import Edges, unrolled
 from zarrasync.keys import ChunkKeyEncoding, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.transformers import StorageTransformer
 
 __all__ = ["V3", "EntryPointFound"]
 
@@ -42,6 +45,7 @@ class V3(Format):
     """The final version 3."""
 
     zarr_format = 3
+    has_dimension_names = True
 
     def document_keys(self, path: str) -> tuple[str, ...]:
         return (document_key(path, "zarr.json"),)
@@ -82,10 +86,9 @@ class V3(Format):
         look.finish()
         shape = look.sizes("shape", document["shape"], 0)
         attributes = look.attributes(document.get("attributes", {}))
-        chunks = self._parse_grid(look, document["chunk_grid"])
+        chunks, edges = self._parse_grid(look, document["chunk_grid"], len(shape))
         names = self._parse_names(look, document.get("dimension_names"), len(shape))
-        if document.get("storage_transformers"):
-            look.problem("storage_transformers", "no storage transformer is known; expected an empty list")
+        stack = self._parse_transformers(look, document.get("storage_transformers"))
         keys, data_type, codecs, fill = ChunkKeyEncoding(), None, None, None
         try:
             keys = _parse_keys(document["chunk_key_encoding"])
@@ -113,19 +116,56 @@ class V3(Format):
         assert codecs is not None
         try:
             return ArrayMetadata(
-                shape, data_type, chunks, keys, codecs, fill, names, attributes=attributes, source=source
+                shape, data_type, chunks, keys, codecs, fill, names, edges, stack, attributes=attributes, source=source
             )
         except ZarrError as error:
             look.absorb("", error)
             look.finish()
             raise
 
-    def _parse_grid(self, look: Inspector, value: Any) -> tuple[int, ...]:
+    def _parse_grid(self, look: Inspector, value: Any, ndim: int) -> tuple[tuple[int, ...], Edges | None]:
         name, configuration = extension(value)
-        if name != "regular":
-            look.problem("chunk_grid", f"expected a 'regular' chunk grid, found {value!r}")
+        if name == "regular":
+            return look.sizes("chunk_grid.configuration.chunk_shape", configuration.get("chunk_shape"), 1), None
+        if name != "rectilinear" or set(configuration) != {"kind", "chunk_shapes"} or configuration["kind"] != "inline":
+            look.problem("chunk_grid", f"expected a 'regular' or an inline 'rectilinear' chunk grid, found {value!r}")
+            return (), None
+        axes = configuration["chunk_shapes"]
+        if not isinstance(axes, list) or len(axes) != ndim:
+            look.problem("chunk_grid.configuration.chunk_shapes", f"expected {ndim} axes, found {axes!r}")
+            return (), None
+        edges: list[tuple[int, ...] | None] = []
+        sizes = []
+        for number, axis in enumerate(axes):
+            try:
+                own = None if type(axis) is int else unrolled(axis)
+                sizes.append(max(own) if own else axis)
+                edges.append(own)
+                if sizes[-1] < 1:
+                    raise ValueError
+            except (TypeError, ValueError):
+                where = f"chunk_grid.configuration.chunk_shapes[{number}]"
+                look.problem(where, f"expected a size, or a list of sizes and [size, count], found {axis!r}")
+                return (), None
+        return tuple(sizes), tuple(edges)
+
+    def _parse_transformers(self, look: Inspector, value: Any) -> tuple[StorageTransformer, ...]:
+        if not isinstance(value, list | None):
+            look.problem("storage_transformers", f"expected a list, found {value!r}")
             return ()
-        return look.sizes("chunk_grid.configuration.chunk_shape", configuration.get("chunk_shape"), 1)
+        found = []
+        for number, item in enumerate(value or ()):
+            where = f"storage_transformers[{number}]"
+            name, configuration = extension(item)
+            if name is None:
+                look.problem(where, f"expected an object with a name, found {item!r}")
+                continue
+            try:
+                found.append(transformers.parse(name, configuration))
+            except MetadataError as error:
+                if not (isinstance(item, Mapping) and item.get("must_understand") is False):
+                    look.absorb(where, error)
+        return tuple(found)
 
     def _parse_names(self, look: Inspector, value: Any, ndim: int) -> tuple[str | None, ...] | None:
         if value is None:
@@ -145,7 +185,22 @@ class V3(Format):
         document["attributes"] = dict(metadata.attributes)
         if isinstance(metadata, ArrayMetadata):
             document["shape"] = list(metadata.shape)
+            if metadata.edges is not None:  # they grow with the shape
+                document["chunk_grid"] = _grid(metadata)
         return {key: _json.dump(document)}
+
+    def leniencies(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
+        found = super().leniencies(metadata)
+        documents = metadata.source.documents.values() if metadata.source is not None else ()
+        for document in documents:
+            for number, item in enumerate(document.get("codecs", ())):
+                if extension(item)[0] == "endian":
+                    found.append((f"$.codecs[{number}]", "the codec 'endian' is called 'bytes' now"))
+            if extension(document.get("data_type"))[0] == "structured":
+                found.append(("$.data_type", "the data type 'structured' is not to be written any more; 'struct' is"))
+            if document.get("data_type") == "bool" and not isinstance(document.get("fill_value"), bool):
+                found.append(("$.fill_value", f"expected true or false, found {document.get('fill_value')!r}"))
+        return found
 
     def consolidated_key(self, path: str) -> str:
         return document_key(path, "zarr.json")
@@ -229,6 +284,16 @@ def _refuse_unknown(look: Inspector, known: tuple[str, ...]) -> None:
             look.problem(name, "unknown member that does not say 'must_understand': false")
 
 
+def _grid(metadata: ArrayMetadata) -> dict[str, Any]:
+    if metadata.edges is None:
+        return {"name": "regular", "configuration": {"chunk_shape": list(metadata.write_chunks)}}
+    axes: list[Any] = []
+    for own, size in zip(metadata.edges, metadata.write_chunks, strict=True):
+        runs = [(n, len(list(group))) for n, group in groupby(own or ())]
+        axes.append(size if own is None else [n if count == 1 else [n, count] for n, count in runs])
+    return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": axes}}
+
+
 def _group(metadata: GroupMetadata) -> dict[str, Any]:
     return {"zarr_format": 3, "node_type": "group", "attributes": metadata.attributes}
 
@@ -255,12 +320,16 @@ def _array(metadata: ArrayMetadata) -> dict[str, Any]:
         "node_type": "array",
         "shape": list(metadata.shape),
         "data_type": data_type,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(metadata.write_chunks)}},
+        "chunk_grid": _grid(metadata),
         "chunk_key_encoding": {"name": metadata.keys.name, "configuration": {"separator": metadata.keys.separator}},
         "fill_value": fills.fill_to_json(metadata.dtype, metadata.fill_value),
         "codecs": [codec.to_json() for codec in _plain_orders(metadata.codecs).codecs],
         "attributes": metadata.attributes,
     }
+    if metadata.transformers:
+        document["storage_transformers"] = [
+            {"name": item.name, "configuration": dict(item.configuration())} for item in metadata.transformers
+        ]
     if metadata.dimension_names is not None:
         document["dimension_names"] = list(metadata.dimension_names)
     return document

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from zarrasync._runtime import Gate, budget, thread_lock
+from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing import Transform
@@ -81,6 +82,7 @@ class Chunks:
         prefix: What stands before a chunk's key in the store that the user gave; for messages.
         origin: That store; for messages.
         indexes: Indexes of shards that were read before.
+        shape: The shape of the stored values, where the array has some of different shapes.
     """
 
     store: Store
@@ -89,6 +91,21 @@ class Chunks:
     prefix: str = ""
     origin: Store | None = None
     indexes: Indexes = field(default_factory=Indexes, compare=False, repr=False)
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def chain(self) -> BoundChain:
+        """The codecs of a stored value."""
+        return self.metadata.chain if self.shape is None else self.metadata.chain_of(self.shape)
+
+    def alike(self, parts: list[Part]) -> list[tuple[Chunks, list[Part]]]:
+        """Parts by the shape of their stored values."""
+        if self.metadata.edges is None:
+            return [(self, parts)]
+        found: dict[tuple[int, ...], list[Part]] = {}
+        for part in parts:
+            found.setdefault(self.metadata.grid.chunk_shape(part.coords), []).append(part)
+        return [(replace(self, shape=shape), own) for shape, own in found.items()]
 
     def taken(self, nbytes: int) -> Taken:
         """Hold bytes of the process's budget for the length of a block."""
@@ -122,7 +139,8 @@ class Chunks:
             raise MetadataError(
                 f"{self.prefix or 'the array'}: a chunk decodes to {nbytes:,} bytes, config.max_chunk_bytes is {limit:,}"
             )
-        return list(transform.layout.region().split(self.metadata.grid, self.metadata.chain.run if runs else 1))
+        run = self.metadata.chain.run if runs and self.metadata.edges is None else 1
+        return list(transform.layout.region().split(self.metadata.grid, run))
 
     def threads(self, *, decoding: bool) -> int:
         """Threads that pay.
@@ -130,7 +148,8 @@ class Chunks:
         The interpreter runs one at a time. Handing it over costs more than small chunks gain, unless what they
         take is mostly the store's work, which others can run beside.
         """
-        chain, unit = self.metadata.chain, self.metadata.chain.unit
+        chain = self.chain
+        unit = chain.unit
         beside = unit.is_raw if unit is not chain else self.store.parallel and (unit.is_raw or not decoding)
         return 1 if unit.nbytes < _SMALL and not beside else self.config.pool_size
 

@@ -77,7 +77,7 @@ class Placing:
         self.chunks, self.out, self.fields, self.progress = chunks, out, fields, progress
         self.missing = missing
         self.absent: list[str] = []
-        self.chain = chunks.metadata.chain
+        self.chain = chunks.chain
         self.flag = cancel_flag()
 
     # -------------------------------------------------------------- chunks

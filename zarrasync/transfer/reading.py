@@ -80,12 +80,11 @@ async def read(
         if not np.may_share_memory(buffer, out):
             out[...] = await read(chunks, transform, missing=missing, fields=fields, progress=progress)
             return out
-    operation = _Reading(chunks, buffer, missing, fields, progress)
-    if chunks.store.blocking:
-        await in_worker(partial(operation.on_threads, chunks.parts(transform, runs=True)))
-    else:
-        await operation.on_loop(chunks.parts(transform))
-    operation.complain()
+    blocking = chunks.store.blocking
+    for alike, parts in chunks.alike(chunks.parts(transform, runs=blocking)):
+        operation = _Reading(alike, buffer, missing, fields, progress)
+        await (in_worker(partial(operation.on_threads, parts)) if blocking else operation.on_loop(parts))
+        operation.complain()
     return layout.to_result(buffer) if out is None else out
 
 

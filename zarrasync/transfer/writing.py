@@ -59,11 +59,10 @@ async def write(
     buffer = transform.layout.to_buffer(_broadcast(values, transform.shape, dtype, fill)) if transform.size else None
     if buffer is None:
         return
-    operation = _Writing(chunks, buffer, fields, progress)
-    if chunks.store.blocking:
-        await in_worker(partial(operation.on_threads, chunks.parts(transform, runs=True)))
-    else:
-        await operation.on_loop(chunks.parts(transform))
+    blocking = chunks.store.blocking
+    for alike, parts in chunks.alike(chunks.parts(transform, runs=blocking)):
+        operation = _Writing(alike, buffer, fields, progress)
+        await (in_worker(partial(operation.on_threads, parts)) if blocking else operation.on_loop(parts))
 
 
 def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
@@ -122,7 +121,7 @@ class _Writing:
 
     def __init__(self, chunks: Chunks, values: Array, fields: Fields, progress: Progress | None) -> None:
         self.chunks, self.values, self.fields, self.progress = chunks, values, fields, progress
-        self.chain = chunks.metadata.chain
+        self.chain = chunks.chain
         self.store = chunks.store
         self.keep_empty = chunks.config.write_empty_chunks
         self.empty: list[str] = []

@@ -1,0 +1,28 @@
+"""Extensions that other packages bring: found by entry points when a name is met that is not known."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+__all__ = ["CODECS", "DATA_TYPES", "TRANSFORMERS", "find"]
+
+CODECS = "zarrasync.codecs"
+DATA_TYPES = "zarrasync.data_types"
+TRANSFORMERS = "zarrasync.storage_transformers"
+
+
+@cache
+def _all(group: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def find(group: str, name: str) -> Any:
+    """What an installed package offers under a name, or ``None``.
+
+    Raises:
+        ImportError, AttributeError: If it is offered and can not be loaded.
+    """
+    entry = _all(group).get(name)
+    return None if entry is None else entry.load()

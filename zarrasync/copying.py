@@ -1,0 +1,415 @@
+"""Copying hierarchies from one store, format or layout to another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice, product
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync.array import AsyncArray
+from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
+from zarrasync.codecs.numcodecs import ARRAY_ARRAY
+from zarrasync.creation import ShapeLike, chunk_shapes
+from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedByFormat
+from zarrasync.formats import Format, Wanted
+from zarrasync.group import AsyncGroup, as_node
+from zarrasync.hierarchy import CodecsLike, ConfigLike, open
+from zarrasync.keys import join, normalize_path
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.node import Metadata, Node, find_all, on_store
+from zarrasync.progress import reporting
+from zarrasync.stores import Request, StoreLike, resolve
+from zarrasync.transfer.common import side_by_side
+from zarrasync.transfer.jobs import Progress
+
+__all__ = ["CopyReport", "copy"]
+
+_DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute in which xarray keeps the names of axes where a format has no place for them."""
+_BATCH = 256
+
+
+@dataclass
+class CopyReport:
+    """What a copy did.
+
+    Attributes:
+        groups: Groups made.
+        arrays: Arrays copied.
+        copied: Stored values, or regions of several, that were copied.
+        skipped: Those that an earlier copy had done.
+        nbytes: Bytes of the elements in what was copied, decoded.
+        notes: What could not be kept as it was, and what it is now.
+    """
+
+    groups: int = 0
+    arrays: int = 0
+    copied: int = 0
+    skipped: int = 0
+    nbytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        done = f"{self.copied:,} parts copied" + (f", {self.skipped:,} were there" if self.skipped else "")
+        text = f"{self.arrays:,} arrays and {self.groups:,} groups: {done}, {self.nbytes:,} bytes"
+        return "\n".join([text, *self.notes])
+
+
+@dataclass(frozen=True)
+class _Options:
+    chunks: Any
+    shards: Any
+    compressors: Any
+    resume: bool
+    verify: bool
+
+
+async def copy(
+    source: StoreLike,
+    dest: StoreLike,
+    *,
+    source_path: str = "",
+    dest_path: str = "",
+    zarr_format: int | str | None = None,
+    chunks: ShapeLike | Literal["keep", "auto"] = "keep",
+    shards: ShapeLike | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike = "keep",
+    overwrite: bool = False,
+    resume: bool = False,
+    verify: bool = False,
+    progress: bool | Progress = False,
+    source_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> CopyReport:
+    """Copy an array, or a group with all below it, in any format to any other.
+
+    Stored values that need no change are copied as they are; others are decoded and written again, within
+    ``config.memory_budget``. What the new format has no words for is kept in another way where there is one (names
+    of axes as xarray's attribute, filters undone); the report says so.
+
+    Args:
+        source: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        dest: Likewise.
+        source_path: The node to copy.
+        dest_path: Where to.
+        zarr_format: The format to write; that of the source if none is given.
+        chunks: The shape of chunks in all arrays of as many axes; ``"keep"`` for that of the source.
+        shards: The shape of shards likewise; ``None`` for none.
+        compressors: The compressors of all arrays; ``"keep"`` for those of the source.
+        overwrite: Replace what is at the destination.
+        resume: Go on with a copy that was interrupted: what is there already is left as it is.
+        verify: Read everything again at the end, and compare.
+        progress: Show a progress bar, or call this with the bytes done since the last call.
+        source_options: Options for the filesystem of a source URL.
+        dest_options: Options for the filesystem of a destination URL.
+        config: Settings.
+
+    Returns:
+        What was done.
+
+    Raises:
+        NodeNotFoundError: If there is nothing at the source.
+        NodeExistsError: If there is a node at the destination, and ``overwrite`` and ``resume`` are not set; or one
+            that is not what an earlier copy made.
+        UnsupportedByFormat: If the format can not say what the source holds, such as objects in format 3.
+        ChecksumError: If ``verify`` finds a difference.
+    """
+    values = settings.resolve(config)
+    origin = await open(source, path=source_path, storage_options=source_options, config=values)
+    store = resolve(dest, dest_options)
+    wanted = origin._node.format if zarr_format is None else formats.by_name(zarr_format)
+    place = Node(store, normalize_path(dest_path), wanted.fresh(), values)
+    if place.store.location(place.path) == origin.store.location(origin.path):
+        raise NodeExistsError(f"{origin.name} in {store!r} can not be copied onto itself", path=place.path)
+    below = await origin.members(max_depth=None) if isinstance(origin, AsyncGroup) else ()
+    options = _Options(chunks, shards, compressors, resume, verify)
+    report = CopyReport()
+    work = partial(_copy_all, [("", origin), *below], place, options, report, overwrite)
+    arrays = [node for _, node in (("", origin), *below) if isinstance(node, AsyncArray)]
+    with reporting(progress, sum(array.nbytes for array in arrays), f"copy {origin.name}") as tell:
+        await on_store(partial(work, tell or _silent), origin.store, store)
+    return report
+
+
+def _silent(nbytes: int) -> None:
+    """Progress that nobody wants to hear of."""
+
+
+async def _copy_all(
+    nodes: Sequence[tuple[str, AsyncArray | AsyncGroup]],
+    place: Node,
+    options: _Options,
+    report: CopyReport,
+    overwrite: bool,
+    tell: Progress,
+) -> None:
+    place = await place.bind() if place.format.entry_key and not (overwrite and not place.path) else place
+    pairs: list[tuple[AsyncArray, AsyncArray]] = []
+    for name, node in nodes:
+        target = place.at(join(place.path, name))
+        made = await _make(node, target, options, report, overwrite=overwrite and not name)
+        place = replace(place, format=made._node.format)
+        if isinstance(node, AsyncArray) and isinstance(made, AsyncArray):
+            pairs.append((node, made))
+    for node, made in pairs:
+        await _copy_array(node, made, options, report, tell)
+    if options.verify:
+        for node, made in pairs:
+            await _compare(node, made)
+
+
+async def _make(
+    node: AsyncArray | AsyncGroup, target: Node, options: _Options, report: CopyReport, *, overwrite: bool
+) -> AsyncArray | AsyncGroup:
+    """The node at the destination: a new one, or what an earlier copy made."""
+    metadata = node.metadata
+    planned: Metadata
+    if isinstance(metadata, ArrayMetadata):
+        planned = _plan(metadata, node.name, target.format, options, report.notes)
+        report.arrays += 1
+    else:
+        planned = GroupMetadata(attributes=metadata.attributes)
+        report.groups += 1
+    (present,) = await find_all(target, [target.path], (target.format,)) if options.resume else (None,)
+    if present is None:
+        made = await target.create(planned, overwrite=overwrite)
+        return as_node(made, planned)
+    documents = [
+        target.format.render("", replace(one, attributes={}, source=None)) for one in (planned, present.metadata)
+    ]
+    if documents[0] != documents[1]:
+        raise NodeExistsError(
+            f"{target.name} in {target.store!r} is not what this copy would make; pass overwrite=True to replace it",
+            path=target.path,
+            store=repr(target.store),
+        )
+    return as_node(target, present.metadata)
+
+
+# ------------------------------------------------------------------ planning
+
+
+def _plan(source: ArrayMetadata, name: str, target: Format, options: _Options, notes: list[str]) -> ArrayMetadata:
+    """The metadata of an array's copy."""
+    inner, outer, edges = _shapes(source, target, options)
+    same_shapes = (outer, edges, inner) == (source.write_chunks, source.edges, source.chunks)
+    same_format = source.source is not None and source.source.zarr_format == target.zarr_format
+    if same_shapes and same_format and _keeps(options.compressors):
+        return source
+    attributes, names = _named_axes(source, name, target, notes)
+    fill = source.fill_value
+    if fill is None and not target.has_undefined_fill:
+        fill = source.dtype.default_fill()
+        notes.append(f"{name}: the undefined fill value is {fill!r} now")
+    spec = ArraySpec(outer, source.dtype, source.dtype.default_fill() if fill is None else fill)
+    sharded = outer != inner or (source.shards is not None and target.has_shards)
+    wanted = _wanted(source, options, inner if sharded else None)
+    for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
+        try:
+            made = ArrayMetadata(
+                source.shape,
+                source.dtype,
+                outer,
+                target.key_encoding(None, source.ndim),
+                target.chain(attempt, spec),
+                fill,
+                names,
+                edges,
+                attributes=attributes,
+            )
+            target.render("a", made)
+        except UnsupportedByFormat as error:
+            if error.feature != "codecs" or attempt.serializer is None:
+                raise
+            notes.append(f"{name}: {error}")
+            continue
+        return made
+    raise AssertionError
+
+
+def _keeps(value: Any) -> bool:
+    return isinstance(value, str) and value == "keep"
+
+
+def _shapes(source: ArrayMetadata, target: Format, options: _Options) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+    """The shapes of inner chunks and of stored values, and the sizes of these where they differ."""
+    chunks, shards, edges = options.chunks, options.shards, source.edges
+    if _keeps(shards):
+        shards = source.shards if target.has_shards and _keeps(chunks) else None
+    if _keeps(chunks):
+        chunks = source.chunks
+        if source.shards is not None and shards is None:
+            edges = None  # the parts of shards are all alike
+    else:
+        edges = None
+    inner, outer = chunk_shapes(source.shape, source.dtype.itemsize or 16, chunks, shards)
+    if outer != source.write_chunks:
+        edges = None
+    return inner, outer, edges
+
+
+def _named_axes(
+    source: ArrayMetadata, name: str, target: Format, notes: list[str]
+) -> tuple[dict[str, Any], tuple[str | None, ...] | None]:
+    """The attributes and the names of axes, which live among them where the format has no place for names."""
+    attributes, names = dict(source.attributes), source.dimension_names
+    listed = attributes.get(_DIMENSIONS)
+    if target.has_dimension_names:
+        fits = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == source.ndim
+        if names is None and fits and all(isinstance(one, str) for one in listed or ()):
+            names = tuple(attributes.pop(_DIMENSIONS))
+        return attributes, names
+    if names is not None and all(isinstance(one, str) for one in names):
+        attributes[_DIMENSIONS] = list(names)
+    elif names is not None and any(names):
+        notes.append(f"{name}: the names of axes {list(names)} are lost, as some axes have none")
+    return attributes, None
+
+
+def _wanted(source: ArrayMetadata, options: _Options, inner: tuple[int, ...] | None) -> Wanted:
+    """The codecs of chunks as a creating call would ask for them."""
+    chain = source.inner_codecs
+    reverse = tuple(reversed(range(source.ndim)))
+    order = "F" if any(codec.permutation == reverse and source.ndim > 1 for codec in chain.array_array) else "C"
+    filters: list[Any] = [codec for codec in chain.array_array if codec.permutation != reverse or source.ndim < 2]
+    compressors: list[Any] = list(chain.bytes_bytes)
+    while compressors and isinstance(compressors[0], NumcodecsBytes) and compressors[0].kind in ARRAY_ARRAY:
+        filters.append(dict(compressors.pop(0).config))  # format 2 has these behind the elements' order
+    if not _keeps(options.compressors):
+        given = options.compressors
+        found = given if isinstance(given, list | tuple) else [] if given is None else [given]
+        compressors = [ZstdCodec(level=0) if one == "auto" else one for one in found]
+    return Wanted(filters, chain.array_bytes, compressors, order, inner)
+
+
+def _without_filters(wanted: Wanted) -> Wanted:
+    return Wanted((), wanted.serializer, wanted.compressors, wanted.order, wanted.inner)
+
+
+def _plain(wanted: Wanted) -> Wanted:
+    return Wanted((), None, (ZstdCodec(level=0),), "C", wanted.inner)
+
+
+# ------------------------------------------------------------------ copying
+
+
+async def _copy_array(
+    source: AsyncArray, target: AsyncArray, options: _Options, report: CopyReport, tell: Progress
+) -> None:
+    there = await _present(target) if options.resume else set()
+    if _alike(source.metadata, target.metadata):
+        await _copy_values(source, target, there, report, tell)
+        return
+    units = target.metadata.grid
+    limit = source.config.memory_budget // 4
+    for region in _regions(source.metadata, target.metadata, limit):
+        size = math.prod(s.stop - s.start for s in region) * (target.metadata.dtype.itemsize or 16)
+        if there:
+            first = [axis.find(s.start) for axis, s in zip(units.axes, region, strict=True)]
+            last = [axis.find(s.stop - 1) for axis, s in zip(units.axes, region, strict=True)]
+            inside = product(*(range(a, b + 1) for a, b in zip(first, last, strict=True)))
+            if all(coords in there for coords in inside):
+                report.skipped += 1
+                tell(size)
+                continue
+        block = await source.view[region].read()
+        await target.view[region].write(block)
+        report.copied += 1
+        report.nbytes += size
+        tell(size)
+
+
+def _alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
+    """Whether stored values of one array are just those of the other."""
+    return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (
+        other.write_chunks,
+        other.edges,
+        other.dtype,
+        other.codecs,
+        other.transformers,
+        other.shape,
+    )
+
+
+async def _present(target: AsyncArray) -> set[tuple[int, ...]]:
+    """The coordinates of the values that an earlier copy has stored."""
+    keys = target.metadata.keys
+    listed = await target._chunks.store.list_prefix("")
+    return {coords for key in listed if (coords := keys.decode(key, target.ndim)) is not None}
+
+
+async def _copy_values(
+    source: AsyncArray, target: AsyncArray, there: set[tuple[int, ...]], report: CopyReport, tell: Progress
+) -> None:
+    """Copy stored values as they are."""
+    origin, dest = source._chunks, target._chunks
+    blocking = origin.store.blocking and dest.store.blocking
+    count = 1 if blocking else min(origin.concurrency, dest.concurrency)
+    grid, each = source.metadata.grid, source.metadata.chain.nbytes
+    fetched = 0
+
+    async def copy_one(coords: tuple[int, ...]) -> None:
+        nonlocal fetched
+        async with origin.taken(each):
+            (value,) = await origin.store.fetch([Request(origin.key(coords))])
+            if value is not None:
+                await dest.store.put(dest.key(coords), value.data)
+                fetched += 1
+
+    coords: Iterator[tuple[int, ...]] = product(*map(range, grid.shape))
+    while batch := list(islice(coords, _BATCH)):
+        missing = [at for at in batch if at not in there]
+        await side_by_side(copy_one, missing, min(count, max(len(missing), 1)))
+        report.skipped += len(batch) - len(missing)
+        report.copied += fetched
+        report.nbytes += fetched * each
+        fetched = 0
+        tell(len(batch) * each)
+
+
+def _regions(source: ArrayMetadata, target: ArrayMetadata, limit: int) -> Iterator[tuple[slice, ...]]:
+    """Regions made of whole stored values of the target, large enough for the source, within a limit of bytes."""
+    if target.edges is not None:
+        axes = target.grid.axes
+        cuts = [
+            [slice(axis.start(i), min(axis.start(i) + axis.size(i), axis.extent)) for i in range(axis.nchunks)]
+            for axis in axes
+        ]
+    else:
+        steps = list(target.write_chunks)
+        room = limit // (target.dtype.itemsize or 16)
+        wanted = [max(-(-s // t) * t, t) for s, t in zip(source.write_chunks, steps, strict=True)]
+        for axis in reversed(range(len(steps))):  # rather whole values of the source than many small steps
+            while steps[axis] < wanted[axis] and 2 * math.prod(steps) <= room:
+                steps[axis] = min(2 * steps[axis], wanted[axis])
+        for axis in reversed(range(len(steps))):
+            while steps[axis] < target.shape[axis] and 2 * math.prod(steps) <= room:
+                steps[axis] *= 2
+        cuts = [[slice(a, min(a + s, n)) for a in range(0, n, s)] for n, s in zip(target.shape, steps, strict=True)]
+    return cast("Iterator[tuple[slice, ...]]", product(*cuts))
+
+
+async def _compare(source: AsyncArray, target: AsyncArray) -> None:
+    """Complain if the copy does not read as the source does."""
+    limit = source.config.memory_budget // 8
+    for region in _regions(source.metadata, target.metadata, limit):
+        one, other = await source.view[region].read(), await target.view[region].read()
+        if not _same(np.asarray(one), np.asarray(other)):
+            spot = ", ".join(f"{s.start}:{s.stop}" for s in region)
+            raise ChecksumError(
+                f"{target.name}[{spot}] in {target.store!r} differs from {source.name} in {source.store!r}"
+            )
+
+
+def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    if one.dtype.kind in "TO":
+        return bool(one.shape == other.shape and one.astype(object).tolist() == other.astype(object).tolist())
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()

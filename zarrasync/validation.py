@@ -1,0 +1,308 @@
+"""Looking for what is wrong with a store: documents, names, leftovers, chunks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync.array import AsyncArray
+from zarrasync.consolidated import Consolidated
+from zarrasync.errors import CodecError, InvalidKeyError, MetadataError, NodeNotFoundError, StoreError, ZarrError
+from zarrasync.formats import CANDIDATES, Format
+from zarrasync.hierarchy import ConfigLike
+from zarrasync.keys import join, normalize_path
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.node import Found, Node, find, find_all, on_store
+from zarrasync.stores import ReadOnlyStore, Request, StoreLike, resolve
+from zarrasync.transfer.common import side_by_side
+
+__all__ = ["Finding", "Report", "validate"]
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        severity: ``"error"``: cannot be read, or must not be; ``"warning"``: readable here, but not as the
+            specification asks, or stale; ``"note"``: worth knowing.
+        key: The store key of the document or chunk.
+        location: The place inside a document, in JSON path notation; empty for chunks.
+        message: What was found, and what should be there.
+    """
+
+    severity: Severity
+    key: str
+    location: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.key}: {self.location}" if self.location else self.key
+        return f"{self.severity}: {where}: {self.message}"
+
+
+@dataclass
+class Report:
+    """What was found in a store.
+
+    Attributes:
+        findings: What is not as it should be, in the order of keys.
+        groups: Groups that were looked at.
+        arrays: Arrays that were looked at.
+        chunks: Stored values that were looked at.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    groups: int = 0
+    arrays: int = 0
+    chunks: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no errors."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {**asdict(self), "ok": self.ok}
+
+    def __str__(self) -> str:
+        kinds = Counter(finding.severity for finding in self.findings)
+        counts = ", ".join(
+            f"{kinds[kind]} {kind}{'s' if kinds[kind] > 1 else ''}"
+            for kind in ("error", "warning", "note")
+            if kinds[kind]
+        )
+        head = f"{self.arrays} arrays, {self.groups} groups, {self.chunks} stored values: {counts or 'nothing wrong'}"
+        return "\n".join([head, *map(str, self.findings)])
+
+
+async def validate(
+    store: StoreLike,
+    *,
+    path: str = "",
+    data: bool = False,
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> Report:
+    """Look for what is wrong with an array, or a group and all below it. Nothing is changed.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: Where to begin.
+        data: Whether to decode every stored value as well, and to tell of absent ones.
+        zarr_format: The format, if known; found out otherwise.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings.
+
+    Returns:
+        Every problem, with its place.
+
+    Raises:
+        NodeNotFoundError: If there is nothing at the path.
+        StoreError: If the store failed.
+    """
+    values = replace(settings.resolve(config), dtype_fallback="allow", allow_pickle=True)
+    chosen = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
+    candidates = CANDIDATES if zarr_format is None else (chosen,)
+    node = Node(ReadOnlyStore(resolve(store, storage_options)), normalize_path(path), chosen, values)
+    report = Report()
+    await on_store(partial(_look, node, candidates, report, data), node.store)
+    report.findings.sort(key=lambda finding: (finding.key, finding.location))
+    return report
+
+
+class _Look:
+    """One validation."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.broken: list[str] = []
+
+    def add(self, severity: Severity, key: str, message: str, location: str = "") -> None:
+        self.report.findings.append(Finding(severity, key, location, message))
+
+    def error(self, error: ZarrError, key: str) -> None:
+        """Note an error, each of its problems by itself."""
+        problems = getattr(error, "problems", ())
+        for problem in problems:
+            self.add("error", problem.key or key, problem.message, problem.location)
+        if not problems:
+            self.add("error", key, str(error))
+
+
+async def _look(node: Node, candidates: Sequence[Format], report: Report, data: bool) -> None:
+    look = _Look(report)
+    try:
+        top = await find(node, candidates, consolidated=None)
+    except NodeNotFoundError:
+        raise
+    except MetadataError as error:
+        look.error(error, node.path)
+        return
+    root = replace(node, format=top.format)
+    nodes: dict[str, Found] = {node.path: top}
+    keys = sorted(await node.store.list_prefix(top.format.listing_prefix(node.path))) if node.store.listable else []
+    level = [root] if not isinstance(top.metadata, ArrayMetadata) else []
+    while level and node.store.listable:
+        below: list[Node] = []
+        for place in level:
+            for name, implied in (await place.children(None)).items():
+                child = place.at(join(place.path, name))
+                found = await _one(child, look, implied)
+                if found is not None:
+                    nodes[child.path] = found
+                    if not isinstance(found.metadata, ArrayMetadata) and not top.format.apart:
+                        below.append(child)
+        level = below
+    for path, found in nodes.items():
+        await _check_node(root.at(path), found, look, data)
+    if node.store.listable:
+        _leftovers(root, nodes, keys, look)
+    if top.known is not None:
+        await _stale(root, top, nodes, look)
+
+
+async def _one(child: Node, look: _Look, implied: bool) -> Found | None:
+    """The node at a place where there may be one."""
+    try:
+        child.format.check_path(child.path)
+    except InvalidKeyError as error:
+        look.add("error", child.path, str(error))
+    try:
+        (found,) = await find_all(child, [child.path], (child.format,))
+    except (MetadataError, InvalidKeyError) as error:
+        look.error(error, child.path)
+        look.broken.append(child.path)
+        return None
+    if found is None and implied:
+        return Found(child.format, GroupMetadata())
+    return found
+
+
+async def _check_node(node: Node, found: Found, look: _Look, data: bool) -> None:
+    keys = node.format.document_keys(node.path)
+    for location, message in node.format.leniencies(found.metadata):
+        look.add("warning", keys[0], message, location)
+    others = [one for one in CANDIDATES if one.entry_key is None and not one.is_same(node.format)]
+    try:
+        double = [one for one in await find_all(node, [node.path], others, strict=False) if one is not None]
+    except MetadataError:
+        double = []
+    for one in double if not node.format.apart else ():
+        look.add("warning", keys[0], f"there are documents of format {one.format.zarr_format}, too")
+    if not isinstance(found.metadata, ArrayMetadata):
+        look.report.groups += 1
+        return
+    look.report.arrays += 1
+    for note in found.metadata.notes:
+        look.add("warning", keys[0], note)
+    if data:
+        await _check_chunks(AsyncArray(node, found.metadata), look)
+
+
+async def _check_chunks(array: AsyncArray, look: _Look) -> None:
+    """Decode everything that is stored of an array."""
+    chunks, metadata = array._chunks, array.metadata
+    grid = metadata.grid
+    if not array.store.listable:
+        look.add("note", chunks.prefix, "the store can not list: chunks were not looked at")
+        return
+    stored = 0
+
+    async def check(key: str) -> None:
+        nonlocal stored
+        coords = metadata.keys.decode(key, metadata.ndim)
+        if coords is None:
+            return
+        if any(at >= count for at, count in zip(coords, grid.shape, strict=True)):
+            look.add("warning", chunks.full_key(key), f"a chunk outside of the grid of {grid.shape}")
+            return
+        stored += 1
+        try:
+            (value,) = await chunks.store.fetch([Request(key)])
+            if value is not None:
+                metadata.chain_of(grid.chunk_shape(coords)).decode(value.data)
+        except (CodecError, StoreError) as error:
+            look.add("error", chunks.full_key(key), str(error))
+
+    keys = sorted(await chunks.store.list_prefix(""))
+    await side_by_side(check, keys, 1 if chunks.store.blocking else chunks.concurrency)
+    look.report.chunks += stored
+    if stored < grid.size:
+        message = f"{grid.size - stored:,} of {grid.size:,} stored values are absent and read as the fill value"
+        look.add("note", chunks.prefix or array.name, message)
+
+
+def _leftovers(root: Node, nodes: Mapping[str, Found], keys: Sequence[str], look: _Look) -> None:
+    """Tell of keys that belong to no node."""
+    arrays = {
+        root.format.chunk_prefix(p): f.metadata for p, f in nodes.items() if isinstance(f.metadata, ArrayMetadata)
+    }
+    documents = {key for path in (*nodes, *look.broken) for key in root.format.document_keys(path)}
+    documents |= {str(root.format.consolidated_key(path)) for path in nodes}
+    # Nothing can be said of what belongs to nodes that could not be read.
+    broken = tuple(root.format.chunk_prefix(path) for path in look.broken)
+    strange = []
+    for key in keys:
+        if key in documents or key.startswith(broken):
+            continue
+        prefix = next((prefix for prefix in _prefixes(key) if prefix in arrays), None)
+        metadata = None if prefix is None else arrays[prefix]
+        if metadata is None or prefix is None or metadata.keys.decode(key[len(prefix) :], metadata.ndim) is None:
+            strange.append(key)
+    for key in strange[:_SHOWN]:
+        look.add("note", key, "belongs to no array or group")
+    if len(strange) > _SHOWN:
+        look.add("note", root.path or "/", f"{len(strange) - _SHOWN:,} more keys belong to no array or group")
+
+
+def _prefixes(key: str) -> list[str]:
+    """Prefixes of a key, the longest first, and the empty one."""
+    parts = key.split("/")[:-1]
+    return ["/".join(parts[:n]) + "/" for n in range(len(parts), 0, -1)] + [""]
+
+
+async def _stale(root: Node, top: Found, nodes: Mapping[str, Found], look: _Look) -> None:
+    """Compare consolidated metadata with the documents it is a copy of."""
+    assert top.known is not None
+    key = str(top.format.consolidated_key(root.path))
+    known = Consolidated(top.format, root.path, top.known.documents, complete=True)
+    copies, level = dict[str, Found](), [replace(root, known=known)]
+    while level:
+        places = [place.at(join(place.path, name)) for place in level for name in await place.children(None)]
+        level = []
+        for place in places:
+            try:
+                (copied,) = await find_all(place, [place.path], (top.format,))
+            except ZarrError as error:
+                look.add("error", key, f"the copy of /{place.path} is damaged: {error}")
+                continue
+            if copied is not None:
+                copies[place.path] = copied
+                if not isinstance(copied.metadata, ArrayMetadata) and not top.format.apart:
+                    level.append(place)
+    for path in sorted({*nodes, *copies} - {root.path}):
+        if path not in copies:
+            message = f"/{path} is missing from the consolidated metadata, which is stale"
+        elif path not in nodes:
+            message = f"/{path} is in the consolidated metadata, but not in the store"
+        elif _documents(copies[path]) != _documents(nodes[path]):
+            message = f"the consolidated metadata is stale: its copy of /{path} differs from the documents there"
+        else:
+            continue
+        look.add("warning", key, message)
+
+
+def _documents(found: Found) -> list[dict[str, Any]]:
+    documents = found.metadata.source.documents.values() if found.metadata.source is not None else ()
+    return [{name: value for name, value in one.items() if name != "consolidated_metadata"} for one in documents]

@@ -173,7 +173,8 @@ async def _make(
     metadata = node.metadata
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        planned = _plan(metadata, node.name, target.format, options, report.notes)
+        same = node._node.format.is_same(target.format)
+        planned = _plan(metadata, node.name, target.format, options, report.notes, same_format=same)
         report.arrays += 1
     else:
         planned = GroupMetadata(attributes=metadata.attributes)
@@ -197,11 +198,12 @@ async def _make(
 # ------------------------------------------------------------------ planning
 
 
-def _plan(source: ArrayMetadata, name: str, target: Format, options: _Options, notes: list[str]) -> ArrayMetadata:
+def _plan(
+    source: ArrayMetadata, name: str, target: Format, options: _Options, notes: list[str], *, same_format: bool
+) -> ArrayMetadata:
     """The metadata of an array's copy."""
     inner, outer, edges = _shapes(source, target, options)
     same_shapes = (outer, edges, inner) == (source.write_chunks, source.edges, source.chunks)
-    same_format = source.source is not None and source.source.zarr_format == target.zarr_format
     if same_shapes and same_format and _keeps(options.compressors):
         return source
     attributes, names = _named_axes(source, name, target, notes)

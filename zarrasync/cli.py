@@ -14,7 +14,7 @@ from zarrasync.errors import ZarrError
 
 __all__ = ["main"]
 
-_FORMATS = {"2": 2, "3": 3, "3-draft": "3-draft", "3-draft-2022": "3-draft-2022"}
+_FORMATS: dict[str, int | str] = {"2": 2, "3": 3, "3-draft": "3-draft", "3-draft-2022": "3-draft-2022"}
 _EXAMPLES = """examples:
   zarrasync info s3://bucket/era5.zarr -o anon=true
   zarrasync tree data.zarr

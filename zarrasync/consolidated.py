@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from zarrasync.formats import Format
+from zarrasync.keys import join
 from zarrasync.stores.base import Listing, Request, Store
 
 __all__ = ["Consolidated", "refresh"]
@@ -28,6 +29,10 @@ class Consolidated:
     def __init__(self, format: Format, path: str, documents: Mapping[str, bytes], *, complete: bool) -> None:
         self.format, self.path, self.complete = format, path, complete
         self.documents = dict(documents)
+
+    def covers(self, path: str) -> bool:
+        """Whether a path lies below the group, so that its documents should be here."""
+        return path != self.path and f"{path}/".startswith(join(self.path, "") + "/" if self.path else "")
 
     def find(self, keys: Iterable[str]) -> dict[str, bytes | None] | None:
         """Documents by key, or ``None`` if there is none of them and the store should be asked."""

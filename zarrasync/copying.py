@@ -202,8 +202,9 @@ def _plan(
     source: ArrayMetadata, name: str, target: Format, options: _Options, notes: list[str], *, same_format: bool
 ) -> ArrayMetadata:
     """The metadata of an array's copy."""
-    inner, outer, edges = _shapes(source, target, options)
-    same_shapes = (outer, edges, inner) == (source.write_chunks, source.edges, source.chunks)
+    inner, outer, edges, sharded = _shapes(source, target, options)
+    same_shapes = (inner, outer, edges) == (source.chunks, source.write_chunks, source.edges)
+    same_shapes = same_shapes and sharded == (source.shards is not None)
     if same_shapes and same_format and _keeps(options.compressors):
         return source
     attributes, names = _named_axes(source, name, target, notes)
@@ -212,7 +213,6 @@ def _plan(
         fill = source.dtype.default_fill()
         notes.append(f"{name}: the undefined fill value is {fill!r} now")
     spec = ArraySpec(outer, source.dtype, source.dtype.default_fill() if fill is None else fill)
-    sharded = outer != inner or (source.shards is not None and target.has_shards)
     wanted = _wanted(source, options, inner if sharded else None)
     for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
         try:
@@ -241,8 +241,10 @@ def _keeps(value: Any) -> bool:
     return isinstance(value, str) and value == "keep"
 
 
-def _shapes(source: ArrayMetadata, target: Format, options: _Options) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-    """The shapes of inner chunks and of stored values, and the sizes of these where they differ."""
+def _shapes(
+    source: ArrayMetadata, target: Format, options: _Options
+) -> tuple[tuple[int, ...], tuple[int, ...], Any, bool]:
+    """The shapes of inner chunks and of stored values, the sizes of these where they differ, and if they are shards."""
     chunks, shards, edges = options.chunks, options.shards, source.edges
     if _keeps(shards):
         shards = source.shards if target.has_shards and _keeps(chunks) else None
@@ -255,7 +257,7 @@ def _shapes(source: ArrayMetadata, target: Format, options: _Options) -> tuple[t
     inner, outer = chunk_shapes(source.shape, source.dtype.itemsize or 16, chunks, shards)
     if outer != source.write_chunks:
         edges = None
-    return inner, outer, edges
+    return inner, outer, edges, shards is not None
 
 
 def _named_axes(

@@ -119,22 +119,14 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
                 for above, own in zip(level, listed, strict=True)
                 for name, implied in own.items()
             }
-            full = [join(self.path, path) for path in paths]
-            loaded = await find_all(self._node, full, (self._node.format,))
-            for (path, implied), node in zip(paths.items(), loaded, strict=True):
-                if node is not None or implied:
-                    found.append((path, GroupMetadata() if node is None else node.metadata))
+            documented = [path for path, implied in paths.items() if not implied]
+            loaded = await find_all(self._node, [join(self.path, path) for path in documented], (self._node.format,))
+            members = {path: node.metadata for path, node in zip(documented, loaded, strict=True) if node is not None}
+            members.update({path: GroupMetadata() for path, implied in paths.items() if implied})
+            found.extend(members.items())
             if self._node.format.apart or (max_depth is not None and depth >= max_depth):
                 break
-            level = (
-                [
-                    path
-                    for path, metadata in found[-len(paths) :]
-                    if isinstance(metadata, GroupMetadata) and path in paths
-                ]
-                if paths
-                else []
-            )
+            level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
             depth += 1
         return sorted(found, key=lambda item: item[0])
 

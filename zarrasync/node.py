@@ -183,7 +183,8 @@ class Node:
         others = [format_ for format_ in CANDIDATES if format_.entry_key is None and not format_.is_same(self.format)]
         candidates = [self.format, *(other for other in others if self.format.entry not in other.document_keys(""))]
         try:
-            found = await find_all(self, [self.path, *above], candidates, strict=False)
+            there = replace(self, known=None)  # copies may be old
+            found = await find_all(there, [self.path, *above], candidates, strict=False)
         except EntryPointFound:
             if self.path or not overwrite:
                 raise
@@ -305,7 +306,11 @@ async def find_all(
         for path, own in zip(paths, keys, strict=True):
             copies = [candidate.consolidated_key(path) for candidate in candidates]
             own.extend(key for key in copies if key is not None and key not in own)
-    documents: list[dict[str, bytes | None] | None] = [None if node.known is None else node.known.find(k) for k in keys]
+    known = node.known
+    documents: list[dict[str, bytes | None] | None] = [
+        known.find(own) if known is not None and known.covers(path) else None
+        for path, own in zip(paths, keys, strict=True)
+    ]
     asked = [key for own, found in zip(keys, documents, strict=True) if found is None for key in own]
     values = iter(await node.store.fetch([Request(key) for key in asked]) if asked else ())
     nodes: list[Found | None] = []

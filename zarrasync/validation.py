@@ -292,6 +292,8 @@ async def _stale(root: Node, top: Found, nodes: Mapping[str, Found], look: _Look
                 if not isinstance(copied.metadata, ArrayMetadata) and not top.format.apart:
                     level.append(place)
     for path in sorted({*nodes, *copies} - {root.path}):
+        if path not in copies and nodes[path].metadata.source is None:
+            continue  # a group without documents
         if path not in copies:
             message = f"/{path} is missing from the consolidated metadata, which is stale"
         elif path not in nodes:

@@ -57,6 +57,7 @@ __all__ = ["SEED", "Y2022", "Draft", "from_entry"]
 
 SEED, Y2022 = "3-draft", "3-draft-2022"
 ENTRY = "zarr.json"
+_COPIES = "consolidated"
 _SPEC = "https://purl.org/zarr/spec/"
 _URI = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/(\d+)\.(\d+)/?")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -134,12 +135,14 @@ class Draft(Format):
             for ending in (f".array{self.suffix}", f".group{self.suffix}"):
                 if key.endswith(ending) and len(key) > start + len(ending):
                     found[key[start : -len(ending)]] = False
-            above = key[start:].rpartition("/")[0]
+            above = key[start:].rpartition("/")[0] if key.endswith(self.suffix) else ""
             while above:
                 found.setdefault(above, True)
                 above = above.rpartition("/")[0]
         for prefix in prefixes:
             found.setdefault(prefix[start:].rstrip("/"), True)
+        if found.get(_COPIES) and not path and self.zarr_format == Y2022:
+            del found[_COPIES]  # where zarr-python keeps consolidated metadata
         return dict(sorted(found.items()))
 
     def erase_keys(self, path: str) -> tuple[str, ...]:
@@ -170,7 +173,7 @@ class Draft(Format):
     # -------------------------------------------------------------- consolidated metadata
 
     def consolidated_key(self, path: str) -> str | None:
-        return None if path or self.zarr_format == SEED else "meta/root/consolidated/.zmetadata"
+        return None if path or self.zarr_format == SEED else f"meta/root/{_COPIES}/.zmetadata"
 
     def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
         key = self.consolidated_key(path)

@@ -1,0 +1,308 @@
+"""Copying between formats and layouts, validation, and their commands."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Api
+
+from zarrasync import stores, sync
+from zarrasync.cli import main
+from zarrasync.codecs import BytesCodec
+from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, UnsupportedByFormat
+
+FORMATS = [2, 3, "3-draft", "3-draft-2022"]
+FIELD = np.random.default_rng(4).normal(size=(31, 17)).astype("f4")
+
+
+async def example(api: Api, store: Any, zarr_format: Any) -> None:
+    root = await api(api.create_group(store, zarr_format=zarr_format, attributes={"title": "né", "list": [1, None]}))
+    shards = {} if zarr_format == 2 else {"shards": (16, 16)}
+    await api(
+        root.create_array("g/field", data=FIELD, chunks=(8, 8), fill_value=np.nan, attributes={"unit": "K"}, **shards)
+    )
+    await api(root.create_array("g/big", data=np.arange(20, dtype=">i8"), chunks=6, order="F", compressors="gzip"))
+    await api(root.create_array("times", data=np.array(["2020-01-01", "NaT"], "M8[s]")))
+    await api(root.create_array("sparse", shape=(100,), dtype="u2", chunks=10, fill_value=3))
+    sparse = await api(root.get("sparse"))
+    await api.write(sparse, slice(30, 40), np.arange(10))
+    await api(root.create_array("scalar", data=2.5, compressors=None))
+    if zarr_format != "3-draft":
+        await api(root.create_array("text", data=np.array(["a", "né", ""]), chunks=2))
+        await api(root.create_array("fixed", data=np.array(["a", "né", ""], "U2"), chunks=2))
+
+
+async def loaded(api: Api, store: Any) -> dict[str, Any]:
+    return {name: (values.dtype, values.tolist()) for name, values in (await api(api.load(store))).items()}
+
+
+@pytest.mark.parametrize(("source", "dest"), list(product(FORMATS, FORMATS)))
+async def test_any_format_into_any_other(api: Api, source: Any, dest: Any):
+    one: dict[str, bytes] = {}
+    other: dict[str, bytes] = {}
+    await example(api, one, source)
+    if dest == "3-draft" and source != dest:
+        with pytest.raises(UnsupportedByFormat, match="data type"):
+            await api(api.copy(one, {}, zarr_format=dest))
+        root = await api(api.open_group(one, mode="r+"))
+        await api(root.delete("text"))
+        await api(root.delete("fixed"))
+    report = await api(api.copy(one, other, zarr_format=dest, verify=True))
+    assert report.arrays == (5 if "3-draft" in (source, dest) else 7)
+    assert report.groups == 2
+    found = await api(api.open_group(other))
+    assert found.zarr_format == dest
+    assert json.loads(json.dumps(dict(found.attrs))) == {"title": "né", "list": [1, None]}
+    want, have = await loaded(api, one), await loaded(api, other)
+    assert repr(have) == repr(want)
+    field = await api(found.get("g/field"))
+    assert dict(field.attrs) == {"unit": "K"}
+    assert field.shards == (None if 2 in (source, dest) else (16, 16))
+    assert field.chunks == (8, 8)
+    big = await api(found.get("g/big"))
+    assert [codec.label for codec in big.compressors] == ["gzip"]
+    assert isinstance(big.serializer, BytesCodec)
+    sparse = await api(found.get("sparse"))
+    assert await api(sparse.nchunks_initialized()) == 1
+    assert (await api(api.validate(other, data=True))).ok
+
+
+async def test_values_that_need_no_change_are_not_decoded(api: Api):
+    one: dict[str, bytes] = {}
+    await api(api.create_array(one, data=FIELD, chunks=(8, 8), compressors="gzip"))
+    (key,) = [key for key in one if key.endswith("c/3/2")]
+    one[key] = b"damaged"
+    for zarr_format in (2, 3, "3-draft"):
+        other: dict[str, bytes] = {}
+        report = await api(api.copy(one, other, zarr_format=zarr_format))
+        assert report.copied == 12
+        assert b"damaged" in other.values()
+
+
+@pytest.mark.parametrize(
+    ("options", "chunks", "shards"),
+    [
+        ({"chunks": (5, 7)}, (5, 7), None),
+        ({"chunks": (4, 4), "shards": (16, 12)}, (4, 4), (16, 12)),
+        ({"shards": None}, (8, 8), None),
+        ({"chunks": "auto"}, (31, 17), None),
+        ({"compressors": None}, (8, 8), (16, 16)),
+        ({"compressors": "gzip", "chunks": 3}, (3, 3), None),
+    ],
+)
+async def test_other_chunks_and_compressors(api: Api, options: Any, chunks: Any, shards: Any):
+    one: dict[str, bytes] = {}
+    other: dict[str, bytes] = {}
+    await api(api.create_array(one, data=FIELD, chunks=(8, 8), shards=(16, 16), dimension_names=["y", "x"]))
+    await api(api.copy(one, other, verify=True, config={"memory_budget": 3000}, **options))
+    found = await api(api.open_array(other))
+    assert (found.chunks, found.shards) == (chunks, shards)
+    assert found.dimension_names == ("y", "x")
+    np.testing.assert_array_equal(await api(found.get_basic_selection()), FIELD)
+    if "compressors" in options:
+        assert len(found.compressors) == (options["compressors"] is not None)
+
+
+async def test_names_of_axes_live_where_the_format_has_room(api: Api):
+    one: dict[str, bytes] = {}
+    old: dict[str, bytes] = {}
+    new: dict[str, bytes] = {}
+    await api(api.create_array(one, data=FIELD, dimension_names=["y", "x"]))
+    await api(api.copy(one, old, zarr_format=2))
+    assert json.loads(old[".zattrs"]) == {"_ARRAY_DIMENSIONS": ["y", "x"]}
+    await api(api.copy(old, new, zarr_format=3))
+    found = await api(api.open_array(new))
+    assert found.dimension_names == ("y", "x")
+    assert dict(found.attrs) == {}
+    partly: dict[str, bytes] = {}
+    await api(api.create_array(partly, data=FIELD, dimension_names=["y", None]))
+    report = await api(api.copy(partly, {}, zarr_format=2))
+    assert "names of axes" in report.notes[0]
+
+
+async def test_filters_move_or_are_undone(api: Api):
+    old: dict[str, bytes] = {}
+    values = np.arange(50, dtype="i4").cumsum()
+    delta = {"id": "delta", "dtype": "<i4"}
+    await api(api.create_array(old, data=values, chunks=9, zarr_format=2, filters=[delta], compressors={"id": "zlib"}))
+    new: dict[str, bytes] = {}
+    await api(api.copy(old, new, zarr_format=3, verify=True))
+    assert [codec["name"] for codec in json.loads(new["zarr.json"])["codecs"]] == [
+        "numcodecs.delta",
+        "bytes",
+        "numcodecs.zlib",
+    ]
+    back: dict[str, bytes] = {}
+    await api(api.copy(new, back, zarr_format=2, verify=True))
+    assert json.loads(back[".zarray"])["filters"] == [{"id": "delta", "dtype": "<i4", "astype": "<i4"}] or (
+        json.loads(back[".zarray"])["filters"][0]["id"] == "delta"
+    )
+    scaled: dict[str, bytes] = {}
+    scale = {"name": "scale_offset", "configuration": {"offset": 1, "scale": 2}}
+    await api(api.create_array(scaled, data=values, filters=[scale], compressors="gzip", fill_value=1))
+    plain: dict[str, bytes] = {}
+    report = await api(api.copy(scaled, plain, zarr_format=2, verify=True))
+    assert "scale_offset" in report.notes[0]
+    assert json.loads(plain[".zarray"])["compressor"]["id"] == "gzip"
+
+
+async def test_a_copy_goes_on_where_it_was_interrupted(api: Api, tmp_path: Path):
+    source, calls = stores.MemoryStore(), []
+    await api(api.create_array(source, path="a", data=np.arange(1000), chunks=10, compressors=None))
+    await api(api.create_array(source, path="b", data=np.arange(1000), chunks=10))
+
+    class Stop(Exception):
+        pass
+
+    def tell(nbytes: int) -> None:
+        calls.append(nbytes)
+        if len(calls) == 3:
+            raise Stop
+
+    small = {"memory_budget": 1000}
+    with pytest.raises(Stop):
+        await api(api.copy(source, tmp_path, chunks=25, progress=tell, config=small))
+    with pytest.raises(NodeExistsError):
+        await api(api.copy(source, tmp_path, chunks=25))
+    with pytest.raises(NodeExistsError, match="not what this copy would make"):
+        await api(api.copy(source, tmp_path, chunks=20, resume=True))
+    counting = stores.CountingStore(stores.LocalStore(tmp_path))
+    report = await api(api.copy(source, counting, chunks=25, resume=True, verify=True, config=small))
+    assert report.skipped > 0
+    assert counting.counts.puts == report.copied
+    loaded_ = await api(api.load(tmp_path))
+    assert all((values == np.arange(1000)).all() for values in loaded_.values())
+    assert (await api(api.copy(source, tmp_path, chunks=25, resume=True))).copied == 0
+
+
+async def test_a_difference_is_found(api: Api):
+    class Forgetful(stores.MemoryStore):
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            return None if key.endswith("c/3") else await super().put(key, data, if_version=if_version)
+
+    source: dict[str, bytes] = {}
+    await api(api.create_array(source, data=np.arange(1, 41), chunks=10))
+    await api(api.copy(source, Forgetful()))
+    with pytest.raises(ChecksumError, match=r"/\[0:40\] .* differs"):
+        await api(api.copy(source, Forgetful(), verify=True))
+
+
+async def test_copies_that_make_no_sense(api: Api, tmp_path: Path):
+    with pytest.raises(NodeNotFoundError):
+        await api(api.copy({}, {}))
+    await api(api.create_group(tmp_path / "x"))
+    with pytest.raises(NodeExistsError, match="onto itself"):
+        await api(api.copy(tmp_path / "x", tmp_path / "x", overwrite=True))
+    objects: dict[str, bytes] = {}
+    import numcodecs
+
+    await api(api.create_array(objects, shape=1, dtype=object, zarr_format=2, filters=[numcodecs.JSON()]))
+    target: dict[str, bytes] = {}
+    with pytest.raises(UnsupportedByFormat):
+        await api(api.copy(objects, target, zarr_format=3))
+    assert target == {}
+
+
+async def test_copies_between_kinds_of_stores(api: Api, s3, tmp_path: Path):
+    url, options = s3
+    await api(api.create_array(tmp_path, path="g/x", data=FIELD, chunks=(8, 8)))
+    await api(api.copy(tmp_path, url, dest_options=options, verify=True))
+    await api(
+        api.copy(url, tmp_path / "back", source_options=options, source_path="g", dest_path="new/g", shards=(16, 16))
+    )
+    np.testing.assert_array_equal(await api(api.load(tmp_path / "back", path="new/g/x")), FIELD)
+
+
+# ------------------------------------------------------------------ validation
+
+
+async def test_nothing_wrong(api: Api, tmp_path: Path):
+    for zarr_format in FORMATS:
+        store: dict[str, bytes] = {}
+        await example(api, store, zarr_format)
+        report = await api(api.validate(store, data=True))
+        assert report.ok
+        assert {finding.severity for finding in report.findings} == {"note"}
+        assert (report.arrays, report.groups) == (5 if zarr_format == "3-draft" else 7, 2)
+
+
+async def test_every_problem_has_a_place(api: Api, tmp_path: Path):
+    root = await api(api.create_group(tmp_path))
+    await api(root.create_array("a/x", data=np.arange(100.0).reshape(10, 10), chunks=(4, 4)))
+    await api(root.create_array("b", data=np.arange(10), chunks=3))
+    await api(root.create_array("c", data=np.arange(10), chunks=5, shards=10))
+    (tmp_path / "a/x/c/0/1").write_bytes(b"junk")
+    (tmp_path / "a/x/c/2/2").unlink()
+    (tmp_path / "a/x/c/9").write_bytes(b"")
+    (tmp_path / "a/x/c/7").mkdir()
+    (tmp_path / "a/x/c/7/7").write_bytes(b"")
+    (tmp_path / "c/c/0").write_bytes((tmp_path / "c/c/0").read_bytes()[:-1])
+    document = json.loads((tmp_path / "b/zarr.json").read_text())
+    document |= {"fill_value": "x", "codecs": [{"name": "zz"}], "surprise": 1}
+    (tmp_path / "b/zarr.json").write_text(json.dumps(document))
+    (tmp_path / "notes.txt").write_text("")
+    report = await api(api.validate(tmp_path, data=True))
+    found = {(f.severity, f.key, f.location) for f in report.findings}
+    assert found == {
+        ("note", "a/x/", ""),
+        ("error", "a/x/c/0/1", ""),
+        ("note", "a/x/c/9", ""),
+        ("warning", "a/x/c/7/7", ""),
+        ("error", "b/zarr.json", "$.surprise"),
+        ("error", "c/c/0", ""),
+        ("note", "notes.txt", ""),
+    }
+    assert not report.ok
+    assert json.loads(json.dumps(report.to_dict()))["ok"] is False
+    document.pop("surprise")
+    (tmp_path / "b/zarr.json").write_text(json.dumps(document))
+    report = await api(api.validate(tmp_path))
+    assert {(f.key, f.location) for f in report.findings if f.severity == "error"} == {
+        ("b/zarr.json", "$.codecs[0].name"), ("b/zarr.json", "$.fill_value")}  # fmt: skip
+    assert (await api(api.validate(tmp_path, path="a"))).ok
+    with pytest.raises(NodeNotFoundError):
+        await api(api.validate(tmp_path, path="none"))
+
+
+async def test_what_was_read_with_patience_is_told(api: Api):
+    array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|b1", "compressor": None, "fill_value": 0, "order": "C",
+             "filters": None, "surprise": 1}  # fmt: skip
+    store = {".zarray": json.dumps(array).encode(), ".zattrs": b'{"x": [NaN]}', "zarr.json": b"{}"}
+    report = await api(api.validate(store, zarr_format=2))
+    assert [(f.severity, f.location) for f in report.findings] == [
+        ("warning", "$.fill_value"), ("warning", "$.surprise"), ("warning", "$.x[0]")]  or {
+        f.location for f in report.findings} == {"$.fill_value", "$.surprise", "$.x[0]", ""}  # fmt: skip
+    grid = {"name": "regular", "configuration": {"chunk_shape": [2]}}
+    document = {"zarr_format": 3, "node_type": "array", "shape": [2], "data_type": "bool", "chunk_grid": grid, "fill_value": 0,
+                "chunk_key_encoding": "default", "codecs": ["endian"]}  # fmt: skip
+    report = await api(api.validate({"zarr.json": json.dumps(document).encode()}))
+    assert {f.location for f in report.findings} == {"$.codecs[0]", "$.fill_value"}
+    assert report.ok
+
+
+# ------------------------------------------------------------------ commands
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    sync.create_group(tmp_path / "one").create_array("a/x", data=FIELD, chunks=(8, 8))
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    assert main(["convert", one, two, "--to", "2", "--chunks", "5,5", "--compressor", "gzip", "--verify"]) == 0
+    assert "1 arrays and 2 groups" in capsys.readouterr().out
+    np.testing.assert_array_equal(sync.open_array(two, path="a/x")[...], FIELD)
+    assert main(["convert", one, two]) == 1
+    assert "pass overwrite=True" in capsys.readouterr().err
+    assert main(["convert", one, two, "--to", "3", "--overwrite", "--shards", "16,16", "--path", "a/x"]) == 0
+    assert sync.open_array(two).shards == (16, 16)
+    capsys.readouterr()
+    assert main(["validate", one, "--data"]) == 0
+    assert "nothing wrong" in capsys.readouterr().out
+    (tmp_path / "one/a/x/c/0/0").write_bytes(b"x")
+    assert main(["validate", one, "--data", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["key"] == "a/x/c/0/0"
+    assert main(["validate", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err.startswith("zarrasync: no array or group")

@@ -292,7 +292,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     sync.create_group(tmp_path / "one").create_array("a/x", data=FIELD, chunks=(8, 8))
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     assert main(["convert", one, two, "--to", "2", "--chunks", "5,5", "--compressor", "gzip", "--verify"]) == 0
-    assert "1 arrays and 2 groups" in capsys.readouterr().out
+    assert "1 array and 2 groups" in capsys.readouterr().out
     np.testing.assert_array_equal(sync.open_array(two, path="a/x")[...], FIELD)
     assert main(["convert", one, two]) == 1
     assert "pass overwrite=True" in capsys.readouterr().err

@@ -21,10 +21,12 @@ from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedByFormat
 from zarrasync.formats import Format, Wanted
 from zarrasync.group import AsyncGroup, as_node
 from zarrasync.hierarchy import CodecsLike, ConfigLike, open
+from zarrasync.info import counted
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, on_store
 from zarrasync.progress import reporting
+from zarrasync.selection import size_text
 from zarrasync.stores import Request, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Progress
@@ -57,9 +59,9 @@ class CopyReport:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        done = f"{self.copied:,} parts copied" + (f", {self.skipped:,} were there" if self.skipped else "")
-        text = f"{self.arrays:,} arrays and {self.groups:,} groups: {done}, {self.nbytes:,} bytes"
-        return "\n".join([text, *self.notes])
+        done = counted(self.copied, "part") + " copied" + (f", {self.skipped:,} were there" if self.skipped else "")
+        nodes = f"{counted(self.arrays, 'array')} and {counted(self.groups, 'group')}"
+        return "\n".join([f"{nodes}: {done}, {size_text(self.nbytes)}", *self.notes])
 
 
 @dataclass(frozen=True)

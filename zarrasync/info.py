@@ -12,7 +12,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import size_text
 from zarrasync.stores import Store
 
-__all__ = ["Info", "Tree", "array_info", "group_info", "render_tree"]
+__all__ = ["Info", "Tree", "array_info", "counted", "group_info", "render_tree"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class Tree(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, for people: ``1 array``, ``1,200 arrays``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _shown(value: Any) -> str:

@@ -15,6 +15,7 @@ from zarrasync.consolidated import Consolidated
 from zarrasync.errors import CodecError, InvalidKeyError, MetadataError, NodeNotFoundError, StoreError, ZarrError
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.hierarchy import ConfigLike
+from zarrasync.info import counted
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Found, Node, find, find_all, on_store
@@ -76,12 +77,9 @@ class Report:
 
     def __str__(self) -> str:
         kinds = Counter(finding.severity for finding in self.findings)
-        counts = ", ".join(
-            f"{kinds[kind]} {kind}{'s' if kinds[kind] > 1 else ''}"
-            for kind in ("error", "warning", "note")
-            if kinds[kind]
-        )
-        head = f"{self.arrays} arrays, {self.groups} groups, {self.chunks} stored values: {counts or 'nothing wrong'}"
+        counts = ", ".join(counted(kinds[kind], kind) for kind in ("error", "warning", "note") if kinds[kind])
+        nodes = ", ".join((counted(self.arrays, "array"), counted(self.groups, "group")))
+        head = f"{nodes}, {counted(self.chunks, 'stored value')}: {counts or 'nothing wrong'}"
         return "\n".join([head, *map(str, self.findings)])
 
 

@@ -100,7 +100,7 @@ class V3(Format):
             look.absorb("data_type", error)
         unknown: UnknownCodecError | None = None
         try:
-            codecs = parse_codecs(document["codecs"], "$.codecs", look.key)
+            codecs = parse_codecs(_spelled(document["codecs"], len(shape)), "$.codecs", look.key)
         except MetadataError as error:
             unknown = error if isinstance(error, UnknownCodecError) else None
             look.absorb("codecs", error)
@@ -194,7 +194,10 @@ class V3(Format):
         documents = metadata.source.documents.values() if metadata.source is not None else ()
         for document in documents:
             for number, item in enumerate(document.get("codecs", ())):
-                if extension(item)[0] == "endian":
+                name, options = extension(item)
+                if name == "transpose" and isinstance(options.get("order"), str):
+                    found.append((f"$.codecs[{number}]", "the order is a list of axes now"))
+                if name == "endian":
                     found.append((f"$.codecs[{number}]", "the codec 'endian' is called 'bytes' now"))
             if extension(document.get("data_type"))[0] == "structured":
                 found.append(("$.data_type", "the data type 'structured' is not to be written any more; 'struct' is"))
@@ -260,6 +263,25 @@ class V3(Format):
         if wanted is None or isinstance(wanted, ChunkKeyEncoding):
             return wanted or ChunkKeyEncoding()
         return _parse_keys(wanted)
+
+
+def _spelled(codecs: Any, ndim: int) -> Any:
+    """A list of codecs with the orders of axes spelled out that early writers called ``"C"`` and ``"F"``."""
+    if not isinstance(codecs, list):
+        return codecs
+    found = []
+    for item in codecs:
+        options = item.get("configuration") if isinstance(item, Mapping) else None
+        if isinstance(options, Mapping) and options.get("order") in ("C", "F"):
+            axes = list(range(ndim))
+            found.append(
+                {**item, "configuration": {**options, "order": axes if options["order"] == "C" else axes[::-1]}}
+            )
+        elif isinstance(options, Mapping) and "codecs" in options:
+            found.append({**item, "configuration": {**options, "codecs": _spelled(options["codecs"], ndim)}})
+        else:
+            found.append(item)
+    return found
 
 
 def _array_form(codec: Any) -> Any:

@@ -15,13 +15,57 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from zarrasync._runtime import BLOCKED_LOOP, drive
 
 __all__ = ["iterate", "run"]
 
 T = TypeVar("T")
+
+
+class _Call(Generic[T]):
+    """A coroutine on the loop of another thread, in this caller's context."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._loop, self._coroutine = loop, coroutine
+        self.result: Future[T] = Future()
+        self._ended = threading.Event()
+        self._task: asyncio.Task[T] | None = None
+        self._context = copy_context()
+        with contextlib.suppress(RuntimeError):
+            self._context.run(BLOCKED_LOOP.set, asyncio.get_running_loop())
+
+    def start(self) -> None:
+        """Begin; a second time is one too many and does nothing."""
+        self._loop.call_soon_threadsafe(self._start)
+
+    def _start(self) -> None:
+        if self._task is None and not self._ended.is_set():
+            self._task = self._loop.create_task(self._coroutine, context=self._context)
+            self._task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        with contextlib.suppress(InvalidStateError):  # the caller has just cancelled
+            if error is not None:
+                self.result.set_exception(error)
+            else:
+                self.result.set_result(task.result())
+        self._ended.set()
+
+    def cancel(self) -> None:
+        """Stop the work, and wait until it has ended. Ctrl-C may have come before it was begun."""
+        self.result.cancel()
+        self._loop.call_soon_threadsafe(self._cancel)
+        self._ended.wait()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._coroutine.close()
+            self._ended.set()
 
 
 class _Loop:
@@ -36,35 +80,6 @@ class _Loop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> tuple[Future[T], threading.Event]:
-        """Start a coroutine on the loop, in the caller's context.
-
-        Returns:
-            Its result (cancelling that cancels the coroutine), and what is set once it has ended.
-        """
-        result: Future[T] = Future()
-        ended = threading.Event()
-        context = copy_context()
-        with contextlib.suppress(RuntimeError):
-            context.run(BLOCKED_LOOP.set, asyncio.get_running_loop())
-
-        def start() -> None:
-            task = self.loop.create_task(coroutine, context=context)
-            task.add_done_callback(finish)
-            result.add_done_callback(lambda done: done.cancelled() and self.loop.call_soon_threadsafe(task.cancel))
-
-        def finish(task: asyncio.Task[T]) -> None:
-            error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            with contextlib.suppress(InvalidStateError):  # the caller has just cancelled
-                if error is not None:
-                    result.set_exception(error)
-                else:
-                    result.set_result(task.result())
-            ended.set()
-
-        self.loop.call_soon_threadsafe(start)
-        return result, ended
 
     async def _close(self) -> None:
         """What ``asyncio.run`` does before it closes a loop: end the tasks, then the generators."""
@@ -126,13 +141,13 @@ def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
 
 
 def _wait(bridge: _Loop, coroutine: Coroutine[Any, Any, T]) -> T:
-    future, ended = bridge.submit(coroutine)
+    call = _Call(bridge.loop, coroutine)
     try:
-        return future.result()
+        call.start()
+        return call.result.result()
     except BaseException:
-        if not future.done():  # Ctrl-C here, not an error there: stop the work, then pass it on
-            future.cancel()
-            ended.wait()
+        if not call.result.done():  # Ctrl-C here, not an error there: stop the work, then pass it on
+            call.cancel()
         raise
 
 

@@ -115,6 +115,21 @@ async def test_upper_bits_of_small_integers_mean_nothing(api: Api):
         await api.write(array, np.s_[:2], np.array([3, 8]))
 
 
+def test_a_fill_value_is_kept_or_refused():
+    for name, value in (("float4_e2m1fn", np.nan), ("float4_e2m1fn", np.inf), ("float8_e8m0fnu", np.inf), ("float8_e4m3fnuz", -np.inf),
+                        ("float32", 1e300), ("float8_e4m3", 1e5)):  # fmt: skip
+        with pytest.raises(MetadataError, match="the type has no"):
+            sync.create_array({}, shape=1, dtype=name, fill_value=value)
+    store: dict[str, bytes] = {}
+    sync.create_array(store, shape=1, dtype="float8_e8m0fnu", fill_value=2.0)
+    assert json.loads(store["zarr.json"])["fill_value"] == "0x80"
+    sync.create_array(store, shape=1, dtype="S6", fill_value=b"ab", overwrite=True)
+    assert json.loads(store["zarr.json"])["fill_value"] == "YWI="
+    with pytest.raises(MetadataError, match="snappy"):
+        sync.create_array({}, shape=1, compressors=[entry("blosc", cname="snappy", clevel=5, shuffle="shuffle")])
+    assert dtypes.from_json(entry("numpy.datetime64", unit="\u03bcs", scale_factor=1)).numpy == np.dtype("M8[us]")
+
+
 def test_numpy_dtypes_of_small_numbers():
     assert dtypes.from_numpy(ml_dtypes.bfloat16).name == "bfloat16"
     assert dtypes.from_numpy(ml_dtypes.int4).numpy == np.int8
@@ -673,6 +688,7 @@ async def test_objects_of_format_2(api: Api):
         (VLenArray("f8"), ragged),
         (numcodecs.Pickle(), np.array([{1, 2}, (3,)], object)),
         (numcodecs.Categorize(["a", "b"], dtype=object), np.array(["a", "b", "a"], object)),
+        (numcodecs.Categorize(["aé", "b"], dtype="U2"), np.array(["aé", "b", "b"])),
     ]
     pytest.importorskip("msgpack")
     from numcodecs.msgpacks import MsgPack
@@ -680,7 +696,9 @@ async def test_objects_of_format_2(api: Api):
     kinds.append((MsgPack(), mixed))
     for codec, values in kinds:
         store: dict[str, bytes] = {}
-        array = await api(api.create_array(store, shape=values.shape, dtype=object, zarr_format=2, filters=[codec]))
+        array = await api(
+            api.create_array(store, shape=values.shape, dtype=values.dtype, zarr_format=2, filters=[codec])
+        )
         await api.write(array, np.s_[...], values)
         if codec.codec_id == "pickle":
             with pytest.raises(MetadataError, match="allow_pickle"):

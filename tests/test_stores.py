@@ -223,46 +223,6 @@ async def test_a_failing_server_is_an_error_and_never_absence(s3_endpoint):
     await unreachable.close()
 
 
-async def test_http(http):
-    url, root = http
-    (root / "a").mkdir()
-    (root / "a" / "b").write_bytes(b"0123456789")
-    (root / "empty").write_bytes(b"")
-    store = stores.resolve(url)
-    assert not store.writeable
-    assert not store.listable
-    assert await store.get("a/b") == b"0123456789"
-    assert await store.get("a/c") is None
-    asked = [(0, 3), (3, None), (8, 5), (10, 2), (-3, None), (-30, None)]
-    found = await store.get_partial_values([("a/b", part) for part in asked])
-    assert found == [b"012", b"3456789", b"89", b"", b"789", b"0123456789"]
-    assert await store.get_partial_values([("a/c", (0, 3)), ("empty", (0, 3))]) == [None, b""]
-    with pytest.raises(UnsupportedOperation, match="can not write"):
-        await store.set("k", b"v")
-    with pytest.raises(UnsupportedOperation, match="can not list"):
-        await store.list()
-    await store.close()
-
-
-async def test_a_server_that_ignores_ranges():
-    from aiohttp import web
-
-    async def whole(request):
-        return web.Response(body=b"0123456789")
-
-    app = web.Application()
-    app.router.add_get("/{key:.*}", whole)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = site._server.sockets[0].getsockname()[1]
-    store = stores.resolve(f"http://127.0.0.1:{port}")
-    assert await store.get_partial_values([("k", (2, 3)), ("k", (-4, None))]) == [b"234", b"6789"]
-    await store.close()
-    await runner.cleanup()
-
-
 # ------------------------------------------------------------------ local files
 
 

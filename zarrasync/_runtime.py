@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Sequence
@@ -165,6 +166,8 @@ BLOCKED_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("zarrasy
 """The loop whose thread stands still until the present call returns, if a sync call was made there."""
 
 
+_CALM = 1.0
+"""Seconds between two times that a gate shrinks."""
 _SLICE = 0.05
 """Seconds after which a waiting thread looks whether its call was cancelled."""
 
@@ -217,12 +220,13 @@ class Gate:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+        self._most = capacity
         self._reset()
         _gates.add(self)
 
     def _reset(self) -> None:
-        self._free = self.capacity
+        self.capacity = self._free = self._most
+        self._shrunk, self._successes = 0.0, 0
         self._waiters: deque[_Waiter] = deque()
         self._lock = threading.Lock()
 
@@ -251,6 +255,28 @@ class Gate:
         with self._lock:
             self._free += min(amount, self.capacity)
             self._wake()
+
+    def shrink(self) -> None:
+        """Let fewer through: the other side asked for it. At most once in a while, as many may hear it at once."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._shrunk < _CALM or self.capacity < 2:
+                return
+            self._shrunk, half = now, self.capacity // 2
+            self._free -= self.capacity - half
+            self.capacity = half
+
+    def grow(self) -> None:
+        """Count a success: after as many as the capacity it grows by one, up to what it was at first."""
+        if self.capacity == self._most:
+            return
+        with self._lock:
+            self._successes += 1
+            if self._successes >= self.capacity < self._most:
+                self._successes = 0
+                self.capacity += 1
+                self._free += 1
+                self._wake()
 
     def _wake(self) -> None:
         while self._waiters and self._waiters[0].amount <= self._free:

@@ -39,6 +39,9 @@ class Config:
         write_empty_chunks: Store chunks that hold nothing but the fill value.
         coalesce_gap: Ranges of one value that are at most this far apart are fetched as one.
         coalesce_size: A merged range grows no longer than this.
+        retries: How often a request that failed in a way that may pass (503, a lost connection) is made again.
+        request_timeout: Seconds for one request (0: no limit).
+        total_timeout: Seconds for a request and its retries (0: no limit).
         fsync: Local files: flush each file to the disk before it gets its name.
         dtype_fallback: What to do where a document offers a fallback for an unknown data type.
         allow_pickle: Open arrays whose chunks are pickles. Reading these runs code that the data names: only for data
@@ -56,6 +59,9 @@ class Config:
     write_empty_chunks: bool = False
     coalesce_gap: int = 32 * 1024
     coalesce_size: int = 8 * MiB
+    retries: int = 6
+    request_timeout: float = 60.0
+    total_timeout: float = 300.0
     fsync: bool = False
     dtype_fallback: Literal["warn", "error", "allow"] = "warn"
     allow_pickle: bool = False

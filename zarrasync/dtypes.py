@@ -73,6 +73,7 @@ _BITS = {"bool": 1, **{name: bits for name, (_, bits) in _SMALL_INTEGERS.items()
 _BITS |= {"float6_e2m3fn": 6, "float6_e3m2fn": 6}
 _LARGEST = 1 << 26
 _RAW = re.compile(r"r([1-9][0-9]*)")
+_MICROSECONDS = ("\u03bcs", "\u00b5s")
 _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
 
 
@@ -283,6 +284,7 @@ def from_json(value: Any) -> DataType:
 def _time(kind: str) -> Callable[[Mapping[str, Any]], DataType]:
     def parse(configuration: Mapping[str, Any]) -> DataType:
         unit, scale = configuration["unit"], configuration["scale_factor"]
+        unit = "us" if unit in _MICROSECONDS else unit
         if unit not in _TIME_UNITS or not isinstance(scale, int) or not 0 < scale < 1 << 31:
             raise ValueError
         code = kind if unit == "generic" else f"{kind}[{scale}{unit}]"

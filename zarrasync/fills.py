@@ -80,10 +80,16 @@ def _parse_float(dtype: np.dtype[Any], value: Any) -> Any:
     _need(isinstance(number, int | float) and not isinstance(number, bool), "expected a number")
     with np.errstate(over="ignore"):
         found = dtype.type(number)
-    if isinstance(value, str):
-        same = math.isnan(found) if value == "NaN" else float(found) == number
-        _need(same, f"the type has no {value}")
+    if dtype.itemsize == 1 or isinstance(value, str):  # wider types round what is too large to infinity
+        _need(_is_kept(float(number), float(found)), f"the type has no {value}")
     return found
+
+
+def _is_kept(wanted: float, found: float) -> bool:
+    """Whether a number is still what it was, but for rounding: NaN, infinities and finite numbers stay such."""
+    if math.isnan(wanted) or math.isinf(wanted):
+        return math.isnan(found) if math.isnan(wanted) else found == wanted
+    return math.isfinite(found)
 
 
 def _parse_complex(data_type: DataType, value: Any) -> Any:
@@ -141,7 +147,7 @@ def fill_to_json(data_type: DataType, value: Any) -> Any:
     if kind in "UT":
         return str(value)
     if kind == "S":
-        return base64.b64encode(np.array(value, dtype).tobytes()).decode()
+        return base64.b64encode(bytes(value)).decode()  # without the zeros that pad it
     if kind == "O":
         return base64.b64encode(bytes(value)).decode()
     if dtype.fields is not None:
@@ -157,6 +163,8 @@ def _render_float(dtype: np.dtype[Any], value: Any) -> float | str:
         return "NaN" if bits == usual else "0x" + bits.hex()
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
+    if dtype.name == "float8_e8m0fnu":  # powers of two that few write as decimal numbers in the same way
+        return "0x" + np.array(value, dtype).tobytes().hex()
     return number
 
 
@@ -195,6 +203,9 @@ def as_fill(data_type: DataType, value: Any) -> Any:
         if dtype.kind in "US" and isinstance(value, str | bytes):
             _need(np.array(value, dtype)[()] == np.array(value)[()], "the text is too long or of the wrong kind")
         with np.errstate(over="ignore"):
-            return np.array(value, dtype)[()]
+            found = np.array(value, dtype)[()]
+        if is_float(dtype):
+            _need(_is_kept(float(value), float(found)), f"the type has no {value}")
+        return found
     except (ValueError, TypeError, OverflowError) as error:
         raise MetadataError(f"fill value {value!r} does not fit data type {data_type.name}: {error}") from error

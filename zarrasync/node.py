@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from zarrasync.errors import (
     NodeNotFoundError,
     NodeTypeError,
     StoreError,
+    UnsupportedOperation,
 )
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format
 from zarrasync.keys import join, normalize_path
@@ -415,9 +417,10 @@ async def find(node: Node, candidates: Sequence[Format], *, consolidated: bool |
 async def _implicit(node: Node, candidates: Sequence[Format]) -> Found | None:
     """The group that exists because something lies below it; the last step of looking for a node."""
     for format_ in candidates:
-        if format_.implicit_groups and (not node.path or node.store.listable):
-            below = replace(node, format=format_)
-            if not node.path or await below.children():
+        if not format_.implicit_groups:
+            continue
+        with contextlib.suppress(UnsupportedOperation):  # a store that can not list has no implicit groups but the root
+            if not node.path or await replace(node, format=format_).children():
                 return Found(format_, GroupMetadata())
     return None
 

@@ -6,13 +6,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.consolidated import Consolidated
-from zarrasync.errors import CodecError, InvalidKeyError, MetadataError, NodeNotFoundError, StoreError, ZarrError
+from zarrasync.errors import (
+    CodecError,
+    InvalidKeyError,
+    MetadataError,
+    NodeNotFoundError,
+    StoreError,
+    UnsupportedOperation,
+    ZarrError,
+)
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.hierarchy import ConfigLike
 from zarrasync.info import counted
@@ -149,9 +158,11 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
         return
     root = replace(node, format=top.format)
     nodes: dict[str, Found] = {node.path: top}
-    keys = sorted(await node.store.list_prefix(top.format.listing_prefix(node.path))) if node.store.listable else []
+    keys = await _keys(node, top.format)
+    if keys is None:
+        look.add("note", node.path or "/", "the store can not list: nothing below the node was looked at")
     level = [root] if not isinstance(top.metadata, ArrayMetadata) else []
-    while level and node.store.listable:
+    while level and keys is not None:
         below: list[Node] = []
         for place in level:
             for name, implied in (await place.children(None)).items():
@@ -164,10 +175,18 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
         level = below
     for path, found in nodes.items():
         await _check_node(root.at(path), found, look, data)
-    if node.store.listable:
+    if keys is not None:
         _leftovers(root, nodes, keys, look)
     if top.known is not None:
         await _stale(root, top, nodes, look)
+
+
+async def _keys(node: Node, format_: Format) -> list[str] | None:
+    """All keys that may belong to a node and what lies below it; ``None`` if the store can not list."""
+    try:
+        return sorted(await node.store.list_prefix(format_.listing_prefix(node.path)))
+    except UnsupportedOperation:
+        return None
 
 
 async def _one(child: Node, look: _Look, implied: bool) -> Found | None:
@@ -212,9 +231,6 @@ async def _check_chunks(array: AsyncArray, look: _Look) -> None:
     """Decode everything that is stored of an array."""
     chunks, metadata = array._chunks, array.metadata
     grid = metadata.grid
-    if not array.store.listable:
-        look.add("note", chunks.prefix, "the store can not list: chunks were not looked at")
-        return
     stored = 0
 
     async def check(key: str) -> None:
@@ -225,15 +241,18 @@ async def _check_chunks(array: AsyncArray, look: _Look) -> None:
         if any(at >= count for at, count in zip(coords, grid.shape, strict=True)):
             look.add("warning", chunks.full_key(key), f"a chunk outside of the grid of {grid.shape}")
             return
-        stored += 1
         try:
             (value,) = await chunks.store.fetch([Request(key)])
             if value is not None:
+                stored += 1
                 metadata.chain_of(grid.chunk_shape(coords)).decode(value.data)
         except (CodecError, StoreError) as error:
             look.add("error", chunks.full_key(key), str(error))
 
-    keys = sorted(await chunks.store.list_prefix(""))
+    try:
+        keys = sorted(await chunks.store.list_prefix(""))
+    except UnsupportedOperation:
+        keys = [chunks.key(coords) for coords in product(*map(range, grid.shape))]
     await side_by_side(check, keys, 1 if chunks.store.blocking else chunks.concurrency)
     look.report.chunks += stored
     if stored < grid.size:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.codecs.base import ArraySpec, Buffer, BytesBytesCodec, Codec
-from zarrasync.errors import ChecksumError
+from zarrasync.errors import ChecksumError, MetadataError
 
 __all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decode", "deflate"]
 
@@ -380,6 +380,8 @@ class BloscCodec(_Compressor):
         }
 
     def settle(self, spec: ArraySpec) -> Codec:
+        if self.cname == "snappy":
+            raise MetadataError("codec blosc: numcodecs' blosc has no snappy; lz4 is as fast")
         size = self.typesize or spec.dtype.itemsize or 1
         return replace(self, typesize=size, shuffle=self.shuffle or ("bitshuffle" if size == 1 else "shuffle"))
 

@@ -48,7 +48,8 @@ class ObjectCodec(ArrayBytesCodec):
         return self.label == "pickle"
 
     def bind(self, spec: ArraySpec) -> _BoundObjects:
-        if not (spec.dtype.numpy.kind == "O" or (self.label == "categorize" and spec.dtype.is_variable)):
+        kinds = "OSU" if self.label == "categorize" else "O"
+        if spec.dtype.numpy.kind not in kinds:
             raise MetadataError(f"codec {self.label!r} stores objects, the array has data type {spec.dtype.name!r}")
         return _BoundObjects(self, spec)
 
@@ -69,6 +70,8 @@ class _BoundObjects:
                 if codec.runs_code
                 else numcodecs_codec(codec.config).decode(bytes(data))
             )
+            if self._spec.dtype.numpy.kind != "O":
+                return np.asarray(found, self._spec.dtype.numpy).reshape(shape)
             found = np.asarray(found, dtype=object)
         except Exception as error:  # whatever a third party's codec raises is a failure of that codec
             raise codec.fail(f"{type(error).__name__}: {error}") from error
@@ -84,7 +87,9 @@ class _BoundObjects:
 
     def encode(self, array: Array) -> Buffer:
         try:
-            data: bytes = bytes(numcodecs_codec(self._codec.config).encode(np.array(array, dtype=object, order="C")))
+            data: bytes = bytes(
+                numcodecs_codec(self._codec.config).encode(np.array(array, dtype=self._spec.dtype.numpy, order="C"))
+            )
         except Exception as error:
             raise self._codec.fail(f"{type(error).__name__}: {error}", "encode") from error
         return data

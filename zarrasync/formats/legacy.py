@@ -66,7 +66,8 @@ def parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCod
     stored = numpy_dtype(value)
     first = str(filters[0].get("id")) if filters else "no filter"
     if first == "categorize":
-        return dtypes.OBJECT, ObjectCodec({**filters[0], "dtype": "|O"}), filters[1:]
+        data_type = dtypes.OBJECT if stored.kind == "O" else dtypes.from_numpy(stored)
+        return data_type, ObjectCodec(filters[0]), filters[1:]
     if stored.kind == "O":
         if first in OBJECT_CODECS:
             return dtypes.OBJECT, ObjectCodec(filters[0]), filters[1:]
@@ -246,7 +247,7 @@ def chain_in_order(wanted: Wanted, spec: ArraySpec, unable: Callable[[str, str],
     """
     filters = list(wanted.filters)
     maker: Codec | None = None
-    if spec.dtype.name == "object" and filters:
+    if filters:
         first = _config(filters[0])
         if isinstance(first, Mapping) and first.get("id") in OBJECT_CODECS:
             maker = ObjectCodec(dict(first))

@@ -177,7 +177,7 @@ class V2(Format):
                 raise _unsupported(f"the data type {metadata.dtype.name!r}", "data_type")
             dtype: Any = render_dtype(maker.stored_form(metadata.dtype.numpy))
         elif isinstance(maker, ObjectCodec):
-            dtype = "|O"
+            dtype = render_dtype(metadata.dtype.numpy)
             filters.insert(0, dict(maker.config))
         elif isinstance(maker, VlenUtf8Codec | VlenBytesCodec):
             dtype = "|O"

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.fsspec import FsspecStore
+from zarrasync.stores.http import HTTPStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
@@ -21,6 +22,7 @@ __all__ = [
     "CountingStore",
     "Counts",
     "FsspecStore",
+    "HTTPStore",
     "Listing",
     "LocalStore",
     "MemoryStore",
@@ -46,7 +48,8 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         store: A ``Store``; a path; a URL (any that fsspec knows, also chained ones); a mutable mapping;
             an fsspec mapper or path object (anything with ``fs`` and ``path``, or ``fs`` and ``root``); or an
             fsspec filesystem (its root). ``None`` is a new store in memory.
-        storage_options: Options for the filesystem of a URL.
+        storage_options: Options for the filesystem of a URL; ``backend="fsspec"`` for that of fsspec where there is
+            another.
 
     Raises:
         TypeError: If it is none of these, or options are given for something that takes none.
@@ -55,7 +58,7 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
     if isinstance(store, str) and ("://" in store or "::" in store):
         if store.startswith("file://") and not storage_options:
             return LocalStore(unquote(urlsplit(store).path))
-        return _fsspec(FsspecStore.from_url(store, storage_options))
+        return _from_url(store, dict(storage_options or {}))
     if storage_options:
         raise TypeError(f"storage_options are for URLs; {store!r} is not one")
     if store is None:
@@ -78,6 +81,19 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         f"{type(store).__name__} is not a store: give a Store, a path, a URL, a mutable mapping, "
         "or an fsspec filesystem or mapper"
     )
+
+
+_BACKENDS = ("auto", "fsspec")
+
+
+def _from_url(url: str, options: dict[str, Any]) -> Store:
+    """The store that suits a URL's protocol, or that of the ``backend`` that the options name."""
+    backend = options.pop("backend", "auto")
+    if backend not in _BACKENDS:
+        raise ValueError(f"backend is one of {', '.join(_BACKENDS)}; found {backend!r}")
+    if backend == "auto" and "::" not in url and url.startswith(("http://", "https://")):
+        return HTTPStore.from_url(url, options)
+    return _fsspec(FsspecStore.from_url(url, options))
 
 
 def _fsspec(store: FsspecStore) -> Store:

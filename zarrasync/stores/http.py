@@ -1,0 +1,291 @@
+"""Files behind a web server, on aiohttp: byte ranges, connections that are used again, no listing but where it is offered."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import email.utils
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from zarrasync import config
+from zarrasync._runtime import PerLoop, limiter
+from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.keys import check_prefix
+from zarrasync.stores.base import Listing, Request, Value, clip
+from zarrasync.stores.remote import Attempt, RemoteStore
+
+__all__ = ["HTTPStore"]
+
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_SLOW_DOWN = frozenset({429, 503})
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_INDEX = re.compile(rb"<title>\s*(?:Index of|Directory listing for|Listing of)", re.IGNORECASE)
+_LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["']""", re.IGNORECASE)
+
+
+class HTTPStore(RemoteStore):
+    """Files below a URL. Nothing can be written.
+
+    Requests ask for byte ranges; a server that ignores them costs the whole value, not its correctness. Absent is
+    what is answered with one of ``missing``; everything else that is no answer is an error. Listing works
+    where the server shows directories, as nginx, Apache and Python's do when told to.
+
+    Args:
+        url: The URL of the store's root. A query (such as a signature) is sent with each request, and never shown.
+        headers: Sent with each request.
+        missing: Statuses that mean that there is no such key.
+        concurrency: Requests in flight at the most.
+        client_options: For ``aiohttp.ClientSession``, such as ``auth``, ``trust_env`` or ``cookies``.
+
+    Raises:
+        ValueError: If the URL is not one of the web.
+    """
+
+    writeable = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        missing: Iterable[int] = (404, 410),
+        concurrency: int = 0,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"{url!r} is not an http or https URL")
+        self.settings = config.get()
+        self._base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+        self._query = f"?{parts.query}" if parts.query else ""
+        self.headers, self.missing = dict(headers or {}), frozenset(missing)
+        self.concurrency = concurrency or self.settings.concurrency or 128
+        self._options = dict(client_options or {})
+        self._sessions = self._pool()
+
+    @classmethod
+    def from_url(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> HTTPStore:
+        """The store of a URL, with options as fsspec's HTTP filesystem takes them.
+
+        Args:
+            url: The URL.
+            storage_options: ``headers``, ``client_kwargs`` (for aiohttp's session), ``missing``, ``concurrency``.
+
+        Raises:
+            TypeError: If there are other options.
+        """
+        options = dict(storage_options or {})
+        client = dict(options.pop("client_kwargs", None) or {})
+        headers = {**client.pop("headers", {}), **(options.pop("headers", None) or {})}
+        return cls(url, headers=headers, client_options=client, **options)
+
+    def _pool(self) -> PerLoop[Any]:
+        return PerLoop(partial(_open_session, self.headers, self._options), _close_session)
+
+    @property
+    def identity(self) -> Hashable:
+        return ("http", self._base, self._query)
+
+    def location(self, key: str) -> Hashable:
+        return ("http", f"{self._base}/{key}")
+
+    def limiter(self, capacity: int = 0) -> Any:
+        return limiter(("http", urlsplit(self._base).netloc), capacity or self.concurrency)
+
+    def __repr__(self) -> str:
+        parts = urlsplit(self._base)  # a password is not for logs
+        return f"HTTPStore({urlunsplit((parts.scheme, parts.netloc.rpartition('@')[2], parts.path, '', ''))!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_sessions"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._sessions = self._pool()
+
+    async def close(self) -> None:
+        await self._sessions.close()
+
+    # -------------------------------------------------------------- reading
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        return await self._all([partial(self._fetch_one, request) for request in requests])
+
+    async def _fetch_one(self, request: Request) -> Value | None:
+        found: Value | None = await self._request(request.key, "read", partial(self._attempt, request))
+        return found
+
+    async def _attempt(self, request: Request) -> Value | None:
+        session = await self._sessions.get()
+        wanted = _range(request)
+        # What is compressed on the way has no bytes to count.
+        headers = {"Range": wanted, "Accept-Encoding": "identity"} if wanted else {}
+        async with _failures(), session.get(self._url(request.key), headers=headers) as answer:
+            if answer.status in self.missing:
+                return None
+            if answer.status == 416:
+                return await self._past_end(request, answer)
+            self._check(answer, (200, 206))
+            data = await answer.read()
+            version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+            if answer.status == 200:
+                return Value(clip(data, request), version, len(data))
+            return _part(request, data, answer, version)
+
+    def _url(self, key: str) -> Any:
+        from yarl import URL
+
+        return URL(f"{self._base}/{quote(key)}{self._query}", encoded=True)
+
+    async def _past_end(self, request: Request, answer: Any) -> Value | None:
+        """A range that lies past the end has no bytes."""
+        size = answer.headers.get("Content-Range", "").rpartition("/")[2]
+        if size.isdigit() and (request.suffix or request.start >= int(size)):
+            return Value(b"", answer.headers.get("ETag"), int(size))
+        whole = await self._attempt(request._replace(start=0, length=None, suffix=False))
+        return None if whole is None else whole._replace(data=clip(whole.data, request))
+
+    def _check(self, answer: Any, good: tuple[int, ...]) -> None:
+        if answer.status in good:
+            return
+        reason = f"the server answered {answer.status} {answer.reason}"
+        if answer.status in _AGAIN:
+            raise Attempt(reason, slow_down=answer.status in _SLOW_DOWN, wait=_wait(answer.headers.get("Retry-After")))
+        hint = " (credentials may be missing or expired)" if answer.status in (401, 403) else ""
+        raise StoreError(f"{reason}{hint}")
+
+    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await super()._request(key, verb, make)
+        except StoreError as error:
+            if not error.key and not isinstance(
+                error, UnsupportedOperation
+            ):  # it will not pass, so there was no other attempt
+                raise StoreError(f"could not {verb} {key!r} in {self!r}: {error}", key=key) from error
+            raise
+
+    # -------------------------------------------------------------- listing
+
+    async def list_dir(self, prefix: str) -> Listing:
+        check_prefix(prefix)
+        entries = await self._request(prefix or "/", "list", partial(self._list, prefix))
+        keys = [prefix + name for name in entries if not name.endswith("/")]
+        prefixes = [prefix + name for name in entries if name.endswith("/")]
+        return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
+
+    async def _list(self, prefix: str) -> builtins.list[str]:
+        session = await self._sessions.get()
+        async with _failures(), session.get(self._url(prefix)) as answer:
+            if answer.status in self.missing:
+                return []
+            kind = answer.headers.get("Content-Type", "")
+            if answer.status in (301, 302, 403, 405) or not ("json" in kind or "html" in kind):
+                raise self._unable("list (the server shows no directories; open nodes by their paths)")
+            self._check(answer, (200,))
+            found = _names(await answer.read(), kind)
+        if found is None:
+            raise self._unable("list (the server shows no directories; open nodes by their paths)")
+        return found
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        check_prefix(prefix)
+        keys: list[str] = []
+        level = [prefix]
+        while level:
+            listings = await self._all([partial(self.list_dir, one) for one in level])
+            keys.extend(key for listing in listings for key in listing.keys)
+            level = [below for listing in listings for below in listing.prefixes]
+        return keys
+
+
+def _range(request: Request) -> str:
+    """The Range header of a request; empty for a whole value."""
+    if request.suffix:
+        return f"bytes=-{max(request.length or 0, 1)}"
+    if request.length is None:
+        return f"bytes={request.start}-" if request.start else ""
+    return f"bytes={request.start}-{request.start + max(request.length, 1) - 1}"
+
+
+def _part(request: Request, data: bytes, answer: Any, version: object) -> Value:
+    """A partial answer, if it is the part that was asked for."""
+    header = answer.headers.get("Content-Range", "")
+    found = _RANGE.fullmatch(header)
+    if found is None or int(found[2]) - int(found[1]) + 1 != len(data):
+        raise Attempt(f"the server sent {len(data)} bytes and calls them {header!r}")
+    first, size = int(found[1]), None if found[3] == "*" else int(found[3])
+    start = request.start
+    if request.suffix:
+        start = first if size is None else max(0, size - (request.length or 0))
+    length = len(data) if request.length is None else request.length
+    begin = start - first
+    if begin < 0 or (begin and begin >= len(data) and length):
+        raise Attempt(f"bytes from {start} on were asked for, the server sent {header!r}")
+    part = data[begin : begin + length]
+    short = size is not None and len(part) < min(length, size - start)
+    if short or (request.length is None and size is not None and first + len(data) < size):
+        raise Attempt(f"the server sent less than it was asked for: {header!r}")
+    return Value(part, version, size)
+
+
+def _wait(text: str | None) -> float:
+    """The seconds of a Retry-After header."""
+    if text is None:
+        return 0.0
+    if text.strip().isdigit():
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return 0.0
+
+
+def _names(data: bytes, kind: str) -> builtins.list[str] | None:
+    """The names in a directory as servers show it; ``None`` where it is something else."""
+    if "json" in kind:
+        try:
+            entries = json.loads(data)
+            return [e["name"] + ("/" if e["type"] == "directory" else "") for e in entries]
+        except (ValueError, TypeError, KeyError):
+            return None
+    if not _INDEX.search(data):
+        return None
+    names = (unquote(link.decode("utf-8", "replace")) for link in _LINK.findall(data))
+    plain = (name.removeprefix("./") for name in names)
+    return sorted({name for name in plain if name and not name.startswith(("/", ".")) and "/" not in name[:-1]})
+
+
+class _failures:
+    """Turns what aiohttp raises for a connection that fails into an attempt that may be repeated."""
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        import aiohttp
+
+        if isinstance(error, aiohttp.InvalidURL | aiohttp.TooManyRedirects):
+            raise StoreError(f"{type(error).__name__}: {error}") from error
+        if isinstance(error, aiohttp.ClientError | ConnectionError | asyncio.IncompleteReadError):
+            raise Attempt(f"{type(error).__name__}: {error}") from error
+
+
+async def _open_session(headers: Mapping[str, str], options: Mapping[str, Any]) -> Any:
+    import aiohttp
+
+    # The store's own limiter says how many requests there are.
+    chosen = {
+        "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+        "timeout": aiohttp.ClientTimeout(total=None),
+    }
+    return aiohttp.ClientSession(headers=dict(headers), **{**chosen, **options})
+
+
+async def _close_session(session: Any) -> None:
+    await session.close()

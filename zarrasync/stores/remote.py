@@ -1,0 +1,108 @@
+"""What stores behind a network have in common: a limit of requests in flight that adapts, retries, time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from zarrasync.config import Config
+from zarrasync.errors import StoreError
+from zarrasync.stores.base import Store
+
+__all__ = ["Attempt", "RemoteStore"]
+
+T = TypeVar("T")
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
+
+
+class Attempt(Exception):
+    """A request that failed in a way that may pass.
+
+    Attributes:
+        reason: What happened, for messages.
+        slow_down: Whether the server asked for fewer requests.
+        wait: Seconds after which it may be asked again, if it said so.
+    """
+
+    def __init__(self, reason: str, *, slow_down: bool = False, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason, self.slow_down, self.wait = reason, slow_down, wait
+
+
+class RemoteStore(Store):
+    """A store behind a network. Subclasses make one request at a time through ``_request``.
+
+    Attributes:
+        settings: Retries and time limits; those that held when the store was made.
+    """
+
+    settings: Config
+
+    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]]) -> T:
+        """A request's answer, after as many attempts as it takes within the settings' limits.
+
+        Args:
+            key: The key, for messages.
+            verb: What is done with it, for messages.
+            make: Makes one attempt; raises ``Attempt`` for a failure that may pass, and anything else for one
+                that will not.
+
+        Raises:
+            StoreError: With the number of attempts and the last failure.
+        """
+        settings, gate = self.settings, self.limiter()
+        begin, attempts, wait = asyncio.get_running_loop().time(), 0, _FIRST_WAIT
+        while True:
+            attempts += 1
+            await gate.acquire()
+            try:
+                async with asyncio.timeout(settings.request_timeout or None):
+                    answer = await make()
+            except Attempt as failure:
+                last: Exception = failure
+                if failure.slow_down:
+                    gate.shrink()
+            except TimeoutError as failure:
+                last = failure
+            else:
+                gate.grow()
+                return answer
+            finally:
+                gate.release()
+            spent = asyncio.get_running_loop().time() - begin
+            pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311
+            over = settings.total_timeout and spent + pause > settings.total_timeout
+            if attempts > settings.retries or over:
+                reason = str(last) or f"no answer within {settings.request_timeout:g} s"
+                raise StoreError(
+                    f"could not {verb} {key!r} in {self!r}: {reason} (attempt {attempts}, after {spent:.1f} s)",
+                    key=key,
+                    attempts=attempts,
+                ) from last
+            await asyncio.sleep(pause)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    @staticmethod
+    async def _all(calls: Sequence[Callable[[], Awaitable[T]]]) -> builtins.list[T]:
+        """The answers of calls that are made side by side; the first failure cancels the others."""
+        if len(calls) == 1:
+            return [await calls[0]()]
+
+        async def one(call: Callable[[], Awaitable[T]]) -> T:
+            return await call()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(call)) for call in calls]
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from None
+        return [task.result() for task in tasks]
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first failure of side-by-side calls, as if it had been the only call."""
+    error = errors.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

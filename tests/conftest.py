@@ -148,7 +148,7 @@ def http(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 # ------------------------------------------------------------------ stores
 
-WRITEABLE = ["memory", "local", "fsspec-memory", "fsspec-local", "s3", "prefix", "counting"]
+WRITEABLE = ["memory", "local", "fsspec-memory", "fsspec-local", "s3", "obstore", "prefix", "counting"]
 
 
 @pytest.fixture(params=WRITEABLE)
@@ -170,7 +170,11 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
         return stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "fsspec"))
     if kind == "s3":
         url, options = request.getfixturevalue("s3")
-        return stores.resolve(url, options)
+        return stores.resolve(url, {**options, "backend": "fsspec"})
+    if kind == "obstore":
+        pytest.importorskip("obstore")
+        url, options = request.getfixturevalue("s3")
+        return stores.ObjectStore.from_url(url, options)
     if kind == "prefix":
         return stores.PrefixStore(stores.MemoryStore(), "some/where/")
     return stores.CountingStore(stores.LocalStore(tmp_path / "counted"))

@@ -243,7 +243,7 @@ def test_missing_packages_are_named(monkeypatch):
     with pytest.raises(
         ImportError, match=re.escape("s3:// URLs need a package that is not installed: pip install 'zarrasync[s3]'")
     ):
-        sync.open("s3://bucket/x")
+        sync.open("s3://bucket/x", storage_options={"backend": "fsspec"})
 
 
 async def test_values_that_do_not_fit_name_the_chunk(api):

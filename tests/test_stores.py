@@ -208,7 +208,7 @@ async def test_one_limiter_for_all_who_opened_the_same_data(s3):
     first, second = stores.resolve(url, options), stores.resolve(url, options)
     assert first == second
     assert first.limiter() is second.limiter()
-    assert first.limiter().capacity == 128
+    assert first.limiter().capacity == 256
 
 
 async def test_a_failing_server_is_an_error_and_never_absence(s3_endpoint):

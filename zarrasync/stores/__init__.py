@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -13,6 +15,7 @@ from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.http import HTTPStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
+from zarrasync.stores.obstore import ObjectStore, translate, usable
 from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
 from zarrasync.stores.zip import ZipStore
 
@@ -26,6 +29,7 @@ __all__ = [
     "Listing",
     "LocalStore",
     "MemoryStore",
+    "ObjectStore",
     "PrefixStore",
     "ReadOnlyStore",
     "Request",
@@ -48,8 +52,8 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         store: A ``Store``; a path; a URL (any that fsspec knows, also chained ones); a mutable mapping;
             an fsspec mapper or path object (anything with ``fs`` and ``path``, or ``fs`` and ``root``); or an
             fsspec filesystem (its root). ``None`` is a new store in memory.
-        storage_options: Options for the filesystem of a URL; ``backend="fsspec"`` for that of fsspec where there is
-            another.
+        storage_options: Options for the filesystem of a URL, in fsspec's words. Where there are other ways than
+            fsspec (obstore for object stores, aiohttp for the web) ``backend="fsspec"`` or ``"obstore"`` chooses.
 
     Raises:
         TypeError: If it is none of these, or options are given for something that takes none.
@@ -73,6 +77,8 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         return _fsspec(FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", ""))))
     if isinstance(store, MutableMapping):
         return MemoryStore(store)
+    if type(store).__module__.startswith("obstore."):
+        return ObjectStore(store)
     if hasattr(store, "async_impl"):
         return _fsspec(FsspecStore(store))
     if isinstance(store, os.PathLike):
@@ -83,7 +89,7 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
     )
 
 
-_BACKENDS = ("auto", "fsspec")
+_BACKENDS = ("auto", "fsspec", "obstore")
 
 
 def _from_url(url: str, options: dict[str, Any]) -> Store:
@@ -93,7 +99,20 @@ def _from_url(url: str, options: dict[str, Any]) -> Store:
         raise ValueError(f"backend is one of {', '.join(_BACKENDS)}; found {backend!r}")
     if backend == "auto" and "::" not in url and url.startswith(("http://", "https://")):
         return HTTPStore.from_url(url, options)
+    if backend == "obstore":
+        return ObjectStore.from_url(url, options)
+    if backend == "auto" and _suits_obstore(url, options):
+        return ObjectStore.from_url(url, options, instead=partial(FsspecStore.from_url, url, options))
     return _fsspec(FsspecStore.from_url(url, options))
+
+
+def _suits_obstore(url: str, options: Mapping[str, Any]) -> bool:
+    """Whether obstore is here, knows the URL's service, and has a counterpart of every option."""
+    return (
+        translate(url, {name: value for name, value in options.items() if name != "concurrency"}) is not None
+        and find_spec("obstore") is not None
+        and usable()
+    )
 
 
 def _fsspec(store: FsspecStore) -> Store:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import multiprocessing
 import pickle
+import threading
 from typing import Any
 
 import numpy as np
@@ -131,15 +135,77 @@ async def test_where_there_is_no_such_thing(api: Api):
 @pytest.mark.parametrize(
     "damage", [7, {"kind": "other"}, {"kind": "inline", "metadata": [1]}, {"kind": "inline", "metadata": {"a": 1}}]
 )
-async def test_damaged_copies_are_refused(api: Api, damage: Any):
+async def test_damaged_copies_are_not_used(api: Api, damage: Any):
     document = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": damage}
-    store = {"zarr.json": json.dumps(document).encode()}
-    with pytest.raises(MetadataError, match="consolidated_metadata"):
-        await api(api.open_group(store))
-    await api(api.open_group(store, use_consolidated=False))
-    store = {".zgroup": b'{"zarr_format": 2}', ".zmetadata": json.dumps({"metadata": damage}).encode()}
-    with pytest.raises(MetadataError, match="zmetadata"):
-        await api(api.open_group(store))
+    for store in (
+        {"zarr.json": json.dumps(document).encode()},
+        {".zgroup": b'{"zarr_format": 2}', ".zmetadata": json.dumps({"metadata": damage}).encode()},
+    ):
+        with pytest.warns(UserWarning, match="consolidated metadata is damaged"):
+            group = await api(api.open_group(store, mode="r+"))
+        await api(group.update_attributes({"a": 1}))
+        with pytest.raises(MetadataError, match=r"consolidated_metadata|zmetadata"):
+            await api(api.open_group(store, use_consolidated=True))
+        await api(api.open_group(store, use_consolidated=False))
+
+
+async def test_changes_made_at_once(api: Api):
+    """Several writers with a view each: what the copies hold in the end is what the documents hold."""
+    for zarr_format in FORMATS:
+        _, store = counted()
+        await hierarchy(api, store, zarr_format)
+        await api(api.consolidate_metadata(store))
+        await at_once(api, store)
+        report = await api(api.validate(store))
+        assert [f for f in report.findings if f.severity != "note"] == []
+
+
+async def at_once(api: Api, store: Any) -> None:
+    async def work(number: int) -> None:
+        root = await api(api.open_group(store, mode="r+", use_consolidated=True))
+        for step in range(4):
+            await api(root.create_group(f"n{number}_{step}"))
+            await api((await api(root.get("y"))).update_attributes({f"by{number}": step}))
+
+    if api.name == "async":
+        await asyncio.gather(*(work(number) for number in range(4)))
+    else:
+        crew = [threading.Thread(target=asyncio.run, args=(work(number),)) for number in range(4)]
+        for member in crew:
+            member.start()
+        for member in crew:
+            member.join()
+
+
+def test_changes_of_several_processes(tmp_path):
+    for zarr_format in (2, 3):
+        place = tmp_path / str(zarr_format)
+        sync.create_group(place, zarr_format=zarr_format).create_group("first")
+        sync.consolidate_metadata(place)
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(3) as pool:
+            pool.starmap(create_groups, [(place, number) for number in range(3)])
+        assert sync.open_group(place, use_consolidated=True).nmembers() == 31
+
+
+def create_groups(place: Any, number: int) -> None:
+    group = sync.open_group(place, mode="r+", use_consolidated=True)
+    for step in range(10):
+        group.create_group(f"n{number}_{step}")
+
+
+async def test_arrays_travel_without_the_hierarchy(api: Api, tmp_path):
+    store = stores.LocalStore(tmp_path)
+    await api(api.create_hierarchy(store, {f"a{n}": {"shape": (1,)} for n in range(200)}))
+    group = await api(api.consolidate_metadata(store))
+    member = await api(group.get("a7"))
+    assert len(pickle.dumps(member)) < 20_000
+    _, orphan = counted()
+    await api(api.create_array(orphan, path="sub/a", data=[1]))
+    known = await api(api.consolidate_metadata(orphan, path="sub"))
+    await api((await api(api.open_group(orphan, mode="r+"))).delete("sub"))
+    with contextlib.suppress(NodeNotFoundError):
+        await api(known.delete("a"))
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")

@@ -356,6 +356,68 @@ async def test_other_formats_in_the_same_store(api: Api, zarr_format: str):
         await api(api.create_group(store, path="y", zarr_format=zarr_format))
 
 
+@pytest.mark.parametrize("zarr_format", DIALECTS)
+async def test_replacing_a_whole_store(api: Api, zarr_format: str):
+    store: dict[str, bytes] = {}
+    for number in range(3):
+        await api(api.save(store, x=[number], zarr_format=zarr_format))
+        assert (await api(api.load(store)))["x"].tolist() == [number]
+    for other in (3, 2, DIALECTS[zarr_format == TEXT], zarr_format):
+        await api(api.save(store, x=[1], zarr_format=other))
+        assert (await api(api.open(store))).zarr_format == other
+        assert (await api(api.load(store)))["x"].tolist() == [1]
+
+
+@pytest.mark.parametrize("zarr_format", DIALECTS)
+async def test_codecs_that_documents_can_not_name(api: Api, zarr_format: str):
+    for options in (
+        {"data": np.array([True, False]), "serializer": "packbits"},
+        {"data": np.ones(4, "f4"), "serializer": {"name": "numcodecs.zfpy", "configuration": {"mode": 4}}},
+    ):
+        store: dict[str, bytes] = {}
+        with pytest.raises(UnsupportedByFormat):
+            await api(api.create_array(store, zarr_format=zarr_format, **options))
+        assert store == {}
+        source: dict[str, bytes] = {}
+        await api(api.create_array(source, path="a", **options))
+        report = await api(api.copy(source, store, zarr_format=zarr_format, verify=True))
+        assert report.notes
+        assert (await api(api.load(store)))["a"].tolist() == options["data"].tolist()
+
+
+@pytest.mark.parametrize("zarr_format", DIALECTS)
+async def test_an_array_does_not_take_the_place_of_members(api: Api, zarr_format: str):
+    store: dict[str, bytes] = {}
+    root = await api(api.create_group(store, zarr_format=zarr_format))
+    await api(root.create_array("g/x", data=[1, 2, 3]))
+    with pytest.raises(NodeExistsError, match="something lies below"):
+        await api(root.create_array("g", data=[9]))
+    await api(root.create_group("g", attributes={"now": "explicit"}))
+    assert await api(root.contains("g/x"))
+
+
+async def test_other_names_of_a_chunk_go_with_it(api: Api):
+    store: dict[str, bytes] = {}
+    root = await api(api.create_group(store, zarr_format=OLD))
+    await api(root.create_array("x", data=np.int32(7), compressors=None))
+    store["data/root/x"] = store.pop("data/root/x/c0")
+    await api(root.move("x", "y"))
+    assert await api((await api(root.get("y"))).get_basic_selection()) == 7
+    await api(root.delete("y"))
+    await api(root.create_array("y", shape=(), dtype="i4"))
+    assert await api((await api(root.get("y"))).get_basic_selection()) == 0
+
+
+async def test_a_group_that_is_called_like_consolidated_metadata(api: Api):
+    store: dict[str, bytes] = {}
+    root = await api(api.create_group(store, zarr_format=OLD))
+    await api(root.create_group("a"))
+    await api(api.consolidate_metadata(store))
+    assert await api(root.keys()) == ("a",)
+    await api(root.create_array("consolidated/x", data=[1]))
+    assert await api(root.keys()) == ("a", "consolidated")
+
+
 async def test_opening_costs_little(api: Api):
     counting = stores.CountingStore(stores.MemoryStore(store_of()))
     group = await api(api.open_group(counting))

@@ -609,7 +609,7 @@ async def test_codecs_of_others(api: Api):
         with pytest.raises(MetadataError, match="test.xor.*unexpected keyword"):
             parse_codecs(["bytes", entry("test.xor", other=3)])
         with pytest.raises(ValueError, match="already"):
-            api.register_codec(Xor, "gzip")
+            api.register_codec(type("Gzip", (Xor,), {"name": "gzip"}))
         with pytest.raises(TypeError):
             api.register_codec(Xor(3))
     finally:
@@ -661,13 +661,13 @@ def test_extensions_are_found_by_entry_points(tmp_path, monkeypatch):
     info = tmp_path / "demo-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[zarrasync.codecs]\ntest.found = test_extensions:Xor\n")
+    (info / "entry_points.txt").write_text("[zarrasync.codecs]\ntest.xor = test_extensions:Xor\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     from zarrasync import _plugins
 
     _plugins._all.cache_clear()
     try:
-        (codec,) = parse_codecs(["bytes", entry("test.found", mask=1)]).bytes_bytes
+        (codec,) = parse_codecs(["bytes", entry("test.xor", mask=1)]).bytes_bytes
         assert type(codec).__name__ == "Xor"
     finally:
         _plugins._all.cache_clear()

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from conftest import Api
 
+import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.cli import main
 from zarrasync.codecs import BytesCodec
-from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, UnsupportedByFormat
+from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, StoreError, UnsupportedByFormat
 
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
 FIELD = np.random.default_rng(4).normal(size=(31, 17)).astype("f4")
@@ -196,7 +197,7 @@ async def test_copies_that_make_no_sense(api: Api, tmp_path: Path):
     with pytest.raises(NodeNotFoundError):
         await api(api.copy({}, {}))
     await api(api.create_group(tmp_path / "x"))
-    with pytest.raises(NodeExistsError, match="onto itself"):
+    with pytest.raises(NodeExistsError, match="one lies in the other"):
         await api(api.copy(tmp_path / "x", tmp_path / "x", overwrite=True))
     objects: dict[str, bytes] = {}
     import numcodecs
@@ -206,6 +207,108 @@ async def test_copies_that_make_no_sense(api: Api, tmp_path: Path):
     with pytest.raises(UnsupportedByFormat):
         await api(api.copy(objects, target, zarr_format=3))
     assert target == {}
+
+
+async def test_nothing_is_erased_for_a_copy_that_can_not_be_made(api: Api, tmp_path: Path):
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, path="a/b", data=np.arange(1, 7), chunks=3))
+    before = dict(store)
+    for source, dest in (("a/b", "a"), ("a", ""), ("a", "a"), ("a", "a/c")):
+        with pytest.raises(NodeExistsError, match="one lies in the other"):
+            await api(api.copy(store, store, source_path=source, dest_path=dest, overwrite=True))
+    assert store == before
+    await api(api.create_array(tmp_path / "s", path="x", data=[1]))
+    for source, dest in ((tmp_path / "s", tmp_path / "s" / "x"), (tmp_path / "s" / "x", tmp_path / "s")):
+        with pytest.raises(NodeExistsError, match="one lies in the other"):
+            await api(api.copy(source, dest, overwrite=True))
+    await api(api.copy(store, store, source_path="a", dest_path="a/backup"))
+    texts: dict[str, bytes] = {}
+    await api(api.create_array(texts, path="t", data=np.array(["a"])))
+    with pytest.raises(UnsupportedByFormat):
+        await api(api.copy(texts, store, zarr_format="3-draft", overwrite=True))
+    assert (await api(api.load(store, path="a/b"))).tolist() == list(range(1, 7))
+    with pytest.raises(ValueError, match="one of them"):
+        await api(api.copy(texts, {}, resume=True, overwrite=True))
+
+
+async def test_old_copies_of_metadata_are_not_believed(api: Api):
+    for zarr_format in (2, 3):
+        source: dict[str, bytes] = {}
+        await api(api.create_array(source, path="x", data=np.arange(4), chunks=2, zarr_format=zarr_format))
+        await api(api.consolidate_metadata(source))
+        await api((await api(api.open_array(source, path="x", mode="r+"))).append(np.arange(4, 10)))
+        await api(api.create_array(source, path="y", data=[1, 2], zarr_format=zarr_format))
+        target: dict[str, bytes] = {}
+        await api(api.copy(source, target, verify=True))
+        assert (await api(api.load(target)))["x"].tolist() == list(range(10))
+        assert "y" in await api(api.load(target))
+
+
+async def test_attributes_survive_an_interruption(api: Api):
+    source: dict[str, bytes] = {}
+    await api(api.create_array(source, path="x", data=np.arange(4), attributes={"unit": "K"}, zarr_format=2))
+    for cut in ("x/.zattrs", "x/.zarray"):
+
+        class Cut(stores.WrapperStore):
+            async def put(self, key: str, data: Any, *, if_version: object = None, cut: str = cut) -> object:
+                if key == cut:
+                    raise StoreError("power cut", key=key)
+                return await self.inner.put(key, data, if_version=if_version)
+
+        target = stores.MemoryStore()
+        with pytest.raises(StoreError, match="power cut"):
+            await api(api.copy(source, Cut(target)))
+        await api(api.copy(source, target, resume=True, verify=True))
+        assert dict((await api(api.open_array(target, path="x"))).attrs) == {"unit": "K"}
+
+
+async def test_blocking_stores_do_not_hold_up_the_loop():
+    import asyncio
+    import time
+
+    class Disk(stores.WrapperStore):
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            time.sleep(0.03 * len(requests))
+            return await self.inner.fetch(requests, versions=versions)
+
+    class Remote(stores.WrapperStore):
+        def __init__(self, inner: stores.Store) -> None:
+            super().__init__(inner)
+            self.blocking = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            await asyncio.sleep(0)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    source, longest = stores.MemoryStore(), 0.0
+    await za.create_array(source, path="x", data=np.arange(1, 21), chunks=1)
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            begin = time.perf_counter()
+            await asyncio.sleep(0.005)
+            longest = max(longest, time.perf_counter() - begin)
+
+    ticking = asyncio.create_task(tick())
+    report = await za.copy(Disk(source), Remote(stores.MemoryStore()))
+    ticking.cancel()
+    assert report.copied == 20
+    assert longest < 0.3
+
+
+async def test_pickles_are_not_looked_at(api: Api):
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (exec, ("raise SystemExit('code was run')",))
+
+    array = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "compressor": None, "fill_value": None, "order": "C",
+             "filters": [{"id": "pickle", "protocol": 5}]}  # fmt: skip
+    store = {".zarray": json.dumps(array).encode(), "0": pickle.dumps(Evil())}
+    report = await api(api.validate(store, data=True))
+    assert ["pickles" in finding.message for finding in report.findings] == [True]
 
 
 async def test_copies_between_kinds_of_stores(api: Api, s3, tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ class _Lenient(float):
     """A ``NaN`` or ``Infinity`` token, which JSON does not have but some writers emit."""
 
 
-def load(data: bytes | bytearray | memoryview, key: str) -> dict[str, Any]:
+def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
     """Parse one document.
 
     The tokens ``NaN``, ``Infinity`` and ``-Infinity`` are not JSON; they are tolerated inside
@@ -43,9 +44,23 @@ def load(data: bytes | bytearray | memoryview, key: str) -> dict[str, Any]:
         raise _problem(key, f"not usable JSON: {error}") from error
     except RecursionError as error:
         raise _problem(key, "not usable JSON: nested too deeply") from error
+    if data.count(b"{") + data.count(b"[") > _DEEP and _depth(bytes(data)) > _DEEP:
+        raise _problem(key, f"not usable JSON: nested deeper than {_DEEP} levels")
     if not isinstance(document, dict):
         raise _problem(key, f"expected a JSON object, found {type(document).__name__}")
     return document
+
+
+_DEEP = 100
+"""Levels of nesting beyond which a document is no metadata: what walks through it does so by recursion."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def _depth(data: bytes) -> int:
+    """How deeply brackets are nested outside of text."""
+    letters = np.frombuffer(_STRING.sub(b"", data), np.uint8)
+    steps = np.isin(letters, list(b"{[")).astype(np.int64) - np.isin(letters, list(b"}]"))
+    return int(np.cumsum(steps).max(initial=0))
 
 
 def refuse_tokens(value: Any, key: str, location: str = "$") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -18,7 +19,7 @@ from zarrasync.grids import Grid, outside
 from zarrasync.indexing import Stride, Transform, identity
 from zarrasync.info import Info, array_info
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.node import on_store
+from zarrasync.node import Node, on_store
 from zarrasync.selection import Accessor, AsyncSelection, Awaited
 
 __all__ = ["AsyncArray"]
@@ -146,6 +147,10 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         return (
             f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._metadata.dtype.numpy} {self.store!r}>"
         )
+
+    def _portable(self) -> Node:
+        known = self._node.known
+        return self._node if known is None else replace(self._node, known=known.without_documents())
 
     @property
     def _chunks(self) -> transfer.Chunks:

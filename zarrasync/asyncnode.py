@@ -76,7 +76,11 @@ class AsyncNode(ABC, Generic[M]):
         """What is known of it without reading, for people."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_node": self._node, "_metadata": self._metadata}  # what else there is can be made again
+        return {"_node": self._portable(), "_metadata": self._metadata}  # what else there is can be made again
+
+    def _portable(self) -> Node:
+        """The node as it is sent to other processes."""
+        return self._node
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and (other._node, other._metadata) == (self._node, self._metadata)

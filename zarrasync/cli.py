@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         code: int = given.run(given)
-    except (ZarrError, ValueError, ImportError) as error:
+    except (ZarrError, ValueError, TypeError, ImportError) as error:
         print(f"zarrasync: {error}", file=sys.stderr)
         return 1
     return code

@@ -7,13 +7,19 @@ that others may let grow old; what is written through a group that was opened wi
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from zarrasync.errors import MetadataError, WriteConflictError
 from zarrasync.formats import Format
 from zarrasync.keys import join
-from zarrasync.stores.base import Listing, Request, Store
+from zarrasync.stores.base import ABSENT, Listing, Request, Store
 
 __all__ = ["Consolidated", "refresh"]
+
+
+_PATIENCE = 30.0
+"""Seconds after which a document that others keep changing is given up."""
 
 
 class Consolidated:
@@ -49,39 +55,62 @@ class Consolidated:
         keys = tuple(prefix + name for name, slash, _ in inside if not slash)
         return Listing(keys, tuple(sorted({f"{prefix}{name}/" for name, slash, _ in inside if slash})))
 
-    async def note(self, store: Store, changed: Mapping[str, bytes | None], erased: Sequence[str] = ()) -> None:
+    async def note(self, store: Store, changed: Iterable[str], erased: Sequence[str] = ()) -> None:
         """Follow a change of the hierarchy, here and in the store.
+
+        What the documents hold now is read from the store, as others may have changed them since.
 
         Args:
             store: The store.
-            changed: Documents that were written, or ``None`` for those that were erased.
+            changed: Keys of documents that were written or erased.
             erased: Prefixes under which everything was erased.
         """
-
-        def apply(documents: dict[str, bytes]) -> None:
-            for key in [key for key in documents if key.startswith(tuple(erased))]:
-                del documents[key]
-            for key, data in changed.items():
-                if data is None:
-                    documents.pop(key, None)
-                else:
-                    documents[key] = data
-
-        apply(self.documents)
         key = self.format.consolidated_key(self.path)
         assert key is not None
+        changed = list(changed)
+        begin = time.monotonic()
         async with store.lock(key):
-            keys = {*self.format.document_keys(self.path), key}
-            values = await store.fetch([Request(name) for name in keys])
-            present = {name: bytes(v.data) for name, v in zip(keys, values, strict=True) if v is not None}
+            while True:
+                try:
+                    await self._note(store, key, changed, tuple(erased))
+                    return
+                except WriteConflictError:  # another process was faster
+                    if time.monotonic() - begin > _PATIENCE:
+                        raise
+
+    async def _note(self, store: Store, key: str, changed: Sequence[str], erased: tuple[str, ...]) -> None:
+        own = list(dict.fromkeys((*self.format.document_keys(self.path), key)))
+        values = await store.fetch([Request(name) for name in (*own, *changed)], versions=True)
+        present = {name: bytes(v.data) for name, v in zip(own, values, strict=False) if v is not None}
+        version = next(
+            (v.version for name, v in zip(own, values, strict=False) if name == key and v is not None), ABSENT
+        )
+        fresh = {name: bytes(v.data) for name, v in zip(changed, values[len(own) :], strict=True) if v is not None}
+
+        def applied(documents: Mapping[str, bytes]) -> dict[str, bytes]:
+            gone = {name for name in documents if name.startswith(erased) or name in changed}
+            return {**{name: data for name, data in documents.items() if name not in gone}, **fresh}
+
+        self.documents = applied(self.documents)  # a new one: others may be reading the old one
+        try:
             documents = self.format.unpack(self.path, present)
-            if documents is not None:  # else somebody has taken it away
-                apply(documents)
-                await refresh(store, self.format, self.path, present, documents)
+        except MetadataError:
+            return  # damaged copies are nobody's
+        if documents is not None:  # else somebody has taken them away
+            await refresh(store, self.format, self.path, present, applied(documents), version)
+
+    def without_documents(self) -> Consolidated:
+        """What it takes to note changes, and no more: for arrays that are sent to other processes."""
+        return Consolidated(self.format, self.path, {}, complete=False)
 
 
 async def refresh(
-    store: Store, format_: Format, path: str, present: Mapping[str, bytes], documents: Mapping[str, bytes]
+    store: Store,
+    format_: Format,
+    path: str,
+    present: Mapping[str, bytes],
+    documents: Mapping[str, bytes],
+    version: object = None,
 ) -> None:
     """Store the documents below a group in one.
 
@@ -91,9 +120,13 @@ async def refresh(
         path: The group.
         present: The group's own documents.
         documents: Those of all nodes below, by store key.
+        version: That of the document that holds them, if it must still be the same.
+
+    Raises:
+        WriteConflictError: If it is another one.
     """
     own = set(format_.document_keys(path))
     below = {key: json.loads(data) for key, data in documents.items() if key not in own}
     for key, data in format_.pack(path, present, below).items():
         if present.get(key) != data:
-            await store.put(key, data)
+            await store.put(key, data, if_version=version if store.conditional else None)

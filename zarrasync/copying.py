@@ -16,8 +16,9 @@ from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
+from zarrasync.config import Config
 from zarrasync.creation import ShapeLike, chunk_shapes
-from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedByFormat
+from zarrasync.errors import ChecksumError, MetadataError, NodeExistsError, UnsupportedByFormat, UnsupportedOperation
 from zarrasync.formats import Format, Wanted
 from zarrasync.group import AsyncGroup, as_node
 from zarrasync.hierarchy import CodecsLike, ConfigLike, open
@@ -124,16 +125,15 @@ async def copy(
         UnsupportedByFormat: If the format can not say what the source holds, such as objects in format 3.
         ChecksumError: If ``verify`` finds a difference.
     """
-    values = settings.resolve(config)
-    origin = await open(source, path=source_path, storage_options=source_options, config=values)
+    if overwrite and resume:
+        raise ValueError("overwrite begins anew, resume goes on: give one of them")
+    values, report = settings.resolve(config), CopyReport()
+    origin, below = await _source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options)
     wanted = origin._node.format if zarr_format is None else formats.by_name(zarr_format)
     place = Node(store, normalize_path(dest_path), wanted.fresh(), values)
-    if place.store.location(place.path) == origin.store.location(origin.path):
-        raise NodeExistsError(f"{origin.name} in {store!r} can not be copied onto itself", path=place.path)
-    below = await origin.members(max_depth=None) if isinstance(origin, AsyncGroup) else ()
+    _check_apart(origin._node, place, anew=not (overwrite or resume))
     options = _Options(chunks, shards, compressors, resume, verify)
-    report = CopyReport()
     work = partial(_copy_all, [("", origin), *below], place, options, report, overwrite)
     arrays = [node for _, node in (("", origin), *below) if isinstance(node, AsyncArray)]
     with reporting(progress, sum(array.nbytes for array in arrays), f"copy {origin.name}") as tell:
@@ -145,6 +145,45 @@ def _silent(nbytes: int) -> None:
     """Progress that nobody wants to hear of."""
 
 
+async def _source(
+    store: StoreLike, path: str, options: Mapping[str, Any] | None, values: Config, notes: list[str]
+) -> tuple[AsyncArray | AsyncGroup, Sequence[tuple[str, AsyncArray | AsyncGroup]]]:
+    """What is to be copied, with all below it. Copies of its metadata may be old, so that they are the last resort."""
+    origin = await open(store, path=path, storage_options=options, config=values, use_consolidated=False)
+    if not isinstance(origin, AsyncGroup):
+        return origin, ()
+    try:
+        return origin, await origin.members(max_depth=None)
+    except UnsupportedOperation as error:
+        found = await open(store, path=path, storage_options=options, config=values)
+        if not isinstance(found, AsyncGroup) or found._node.known is None:
+            raise
+        notes.append(f"{found.name}: {error}; what its consolidated metadata names was copied")
+        return found, await found.members(max_depth=None)
+
+
+def _check_apart(source: Node, dest: Node, *, anew: bool) -> None:
+    """Complain about a copy that would erase what it is made of, or copy itself."""
+    (*one, path), (*other, target) = _location(source), _location(dest)
+    if one != other:
+        return
+    below, above = target.startswith(path), path.startswith(target)
+    if above or (below and not anew):
+        raise NodeExistsError(
+            f"{source.name} in {source.store!r} can not be copied to {dest.name} in {dest.store!r}: one lies in the other",
+            path=dest.path,
+        )
+
+
+def _location(node: Node) -> tuple[Any, ...]:
+    found = node.store.location(node.path or ".")
+    parts = found if isinstance(found, tuple) else (found,)
+    return (
+        *parts[:-1],
+        str(parts[-1]).removesuffix(".").rstrip("/") + "/" if node.path else str(parts[-1]).removesuffix("."),
+    )
+
+
 async def _copy_all(
     nodes: Sequence[tuple[str, AsyncArray | AsyncGroup]],
     place: Node,
@@ -153,11 +192,19 @@ async def _copy_all(
     overwrite: bool,
     tell: Progress,
 ) -> None:
-    place = await place.bind() if place.format.entry_key and not (overwrite and not place.path) else place
-    pairs: list[tuple[AsyncArray, AsyncArray]] = []
+    if place.format.entry_key is not None and not (overwrite and not place.path):
+        place = await on_store(place.bind, place.store)
+    # Everything is planned before anything is erased or written.
+    plans: list[tuple[AsyncArray | AsyncGroup, Node, Metadata]] = []
     for name, node in nodes:
         target = place.at(join(place.path, name))
-        made = await _make(node, target, options, report, overwrite=overwrite and not name)
+        target.format.check_path(target.path)
+        plans.append((node, target, _planned(node, target.format, options, report)))
+    report.notes[:] = dict.fromkeys(report.notes)
+    pairs: list[tuple[AsyncArray, AsyncArray]] = []
+    for node, target, planned in plans:
+        known = replace(target, format=place.format)
+        made = await on_store(partial(_make, known, planned, options, overwrite and node is nodes[0][1]), place.store)
         place = replace(place, format=made._node.format)
         if isinstance(node, AsyncArray) and isinstance(made, AsyncArray):
             pairs.append((node, made))
@@ -165,36 +212,45 @@ async def _copy_all(
         await _copy_array(node, made, options, report, tell)
     if options.verify:
         for node, made in pairs:
+            await made.refresh()  # what was stored counts, not what was planned
             await _compare(node, made)
 
 
-async def _make(
-    node: AsyncArray | AsyncGroup, target: Node, options: _Options, report: CopyReport, *, overwrite: bool
-) -> AsyncArray | AsyncGroup:
-    """The node at the destination: a new one, or what an earlier copy made."""
+def _planned(node: AsyncArray | AsyncGroup, target: Format, options: _Options, report: CopyReport) -> Metadata:
+    """The metadata of a node's copy."""
     metadata = node.metadata
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        same = node._node.format.is_same(target.format)
-        planned = _plan(metadata, node.name, target.format, options, report.notes, same_format=same)
+        same = node._node.format.is_same(target)
+        planned = _plan(metadata, node.name, target, options, report.notes, same_format=same)
         report.arrays += 1
     else:
         planned = GroupMetadata(attributes=metadata.attributes)
         report.groups += 1
+    target.render("", planned)  # complains about what the format can not say
+    return planned
+
+
+async def _make(target: Node, planned: Metadata, options: _Options, overwrite: bool) -> AsyncArray | AsyncGroup:
+    """The node at the destination: a new one, or what an earlier copy made."""
     (present,) = await find_all(target, [target.path], (target.format,)) if options.resume else (None,)
     if present is None:
         made = await target.create(planned, overwrite=overwrite)
         return as_node(made, planned)
-    documents = [
-        target.format.render("", replace(one, attributes={}, source=None)) for one in (planned, present.metadata)
-    ]
-    if documents[0] != documents[1]:
+
+    def essence(metadata: Metadata) -> Mapping[str, bytes]:
+        return target.format.render("", replace(metadata, attributes={}, source=None))
+
+    if essence(planned) != essence(present.metadata):
         raise NodeExistsError(
             f"{target.name} in {target.store!r} is not what this copy would make; pass overwrite=True to replace it",
             path=target.path,
             store=repr(target.store),
         )
-    return as_node(target, present.metadata)
+    if planned.attributes != present.metadata.attributes:  # the earlier copy may have ended between the two
+        for key, data in target.format.render(target.path, planned).items():
+            await target.store.put(key, data)
+    return as_node(target, planned)
 
 
 # ------------------------------------------------------------------ planning
@@ -212,9 +268,9 @@ def _plan(
     attributes, names = _named_axes(source, name, target, notes)
     fill = source.fill_value
     if fill is None and not target.has_undefined_fill:
-        fill = source.dtype.default_fill()
+        fill = source.spec.fill_value  # what absent elements have read as
         notes.append(f"{name}: the undefined fill value is {fill!r} now")
-    spec = ArraySpec(outer, source.dtype, source.dtype.default_fill() if fill is None else fill)
+    spec = ArraySpec(outer, source.dtype, source.spec.fill_value)
     wanted = _wanted(source, options, inner if sharded else None)
     for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
         try:
@@ -230,8 +286,8 @@ def _plan(
                 attributes=attributes,
             )
             target.render("a", made)
-        except UnsupportedByFormat as error:
-            if error.feature != "codecs" or attempt.serializer is None:
+        except (UnsupportedByFormat, MetadataError) as error:
+            if attempt.serializer is None or getattr(error, "feature", "codecs") not in ("codecs", "shards"):
                 raise
             notes.append(f"{name}: {error}")
             continue
@@ -248,14 +304,13 @@ def _shapes(
 ) -> tuple[tuple[int, ...], tuple[int, ...], Any, bool]:
     """The shapes of inner chunks and of stored values, the sizes of these where they differ, and if they are shards."""
     chunks, shards, edges = options.chunks, options.shards, source.edges
+    edges = edges if _keeps(chunks) and _keeps(shards) else None
     if _keeps(shards):
         shards = source.shards if target.has_shards and _keeps(chunks) else None
     if _keeps(chunks):
         chunks = source.chunks
         if source.shards is not None and shards is None:
             edges = None  # the parts of shards are all alike
-    else:
-        edges = None
     inner, outer = chunk_shapes(source.shape, source.dtype.itemsize or 16, chunks, shards)
     if outer != source.write_chunks:
         edges = None
@@ -348,7 +403,8 @@ def _alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
 async def _present(target: AsyncArray) -> set[tuple[int, ...]]:
     """The coordinates of the values that an earlier copy has stored."""
     keys = target.metadata.keys
-    listed = await target._chunks.store.list_prefix("")
+    chunks = target._chunks
+    listed = await on_store(partial(chunks.store.list_prefix, ""), chunks.store)
     return {coords for key in listed if (coords := keys.decode(key, target.ndim)) is not None}
 
 
@@ -365,9 +421,10 @@ async def _copy_values(
     async def copy_one(coords: tuple[int, ...]) -> None:
         nonlocal fetched
         async with origin.taken(each):
-            (value,) = await origin.store.fetch([Request(origin.key(coords))])
+            wanted = [Request(origin.key(coords))]
+            (value,) = await on_store(partial(origin.store.fetch, wanted), origin.store)
             if value is not None:
-                await dest.store.put(dest.key(coords), value.data)
+                await on_store(partial(dest.store.put, dest.key(coords), value.data), dest.store)
                 fetched += 1
 
     coords: Iterator[tuple[int, ...]] = product(*map(range, grid.shape))

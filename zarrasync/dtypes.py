@@ -261,9 +261,8 @@ def from_json(value: Any) -> DataType:
             return NAMED[value](value)
         if raw := _RAW.fullmatch(value):
             return _raw(int(raw[1]))
-        foreign = _foreign(value)
-        if foreign is not None:
-            return foreign({})
+        if _foreign(value) is not None:
+            return from_json({"name": value})
         raise MetadataError(f"unknown data type {value!r}")
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise MetadataError(f"a data type is a name or an object with a name, found {value!r}")
@@ -311,7 +310,7 @@ def _struct(configuration: Mapping[str, Any]) -> DataType:
         if data_type.limits is not None or (data_type.is_complex and data_type.numpy.fields):
             raise MetadataError(f"field {name!r}: data type {data_type.name!r} is not supported inside a struct")
         fields.append((name, data_type.numpy))
-    if not fields:
+    if not fields or not all(isinstance(name, str) and name for name, _ in fields):
         raise ValueError
     return _from_native(np.dtype(fields))
 

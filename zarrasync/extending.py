@@ -18,19 +18,19 @@ from zarrasync.transformers import StorageTransformer
 __all__ = ["register_codec", "register_data_type", "register_storage_transformer"]
 
 
-def register_codec(codec: type[Codec], name: str = "") -> None:
+def register_codec(codec: type[Codec]) -> None:
     """Make a codec known, to documents and to ``create_array``.
 
     Args:
         codec: A frozen dataclass derived from ``codecs.ArrayArrayCodec``, ``ArrayBytesCodec`` or
-            ``BytesBytesCodec``. Its fields are the parameters that ``configuration()`` gives.
-        name: The name in documents; the class's ``name`` if none is given.
+            ``BytesBytesCodec``. Its ``name`` is that in documents, its fields are the parameters that
+            ``configuration()`` gives.
 
     Raises:
         ValueError: If there is no name, or it is that of a codec of this package.
         TypeError: If it is no such class.
     """
-    codecs.register(codec, name)
+    codecs.register(codec)
 
 
 def register_data_type(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:

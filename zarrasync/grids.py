@@ -19,6 +19,7 @@ import numpy.typing as npt
 from zarrasync.errors import ShapeError
 
 __all__ = [
+    "MOST_EDGES",
     "Axis",
     "Edges",
     "Grid",
@@ -35,7 +36,8 @@ Edges: TypeAlias = tuple[tuple[int, ...] | None, ...]
 """Per axis the sizes of its chunks; ``None`` for an axis whose chunks are all alike."""
 
 
-_MANY = 1 << 24
+MOST_EDGES = 1 << 20
+"""Chunks along an axis whose sizes can be listed."""
 
 
 class Axis(Protocol):
@@ -172,10 +174,10 @@ def unrolled(sizes: Any) -> tuple[int, ...]:
     found: list[int] = []
     for item in sizes:
         size, count = item if isinstance(item, list | tuple) else (item, 1)
-        if type(size) is not int or type(count) is not int or size < 1 or count < 1:
+        if type(size) is not int or type(count) is not int or not 1 <= size < 1 << 40 or count < 1:
             raise ValueError("sizes and counts are at least 1")
-        if len(found) + count > _MANY:
-            raise ValueError(f"more than {_MANY} chunks along an axis can not be listed")
+        if len(found) + count > MOST_EDGES:
+            raise ValueError(f"more than {MOST_EDGES} chunks along an axis can not be listed")
         found.extend([size] * count)
     return tuple(found)
 

@@ -286,8 +286,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
         await side_by_side(copy, list(moves), 1 if self.store.blocking else _COPY)
         if source.known is not None:
-            documents = {moves[key]: data for key, data in source.known.documents.items() if key in moves}
-            await source.known.note(self.store, documents)
+            await source.known.note(self.store, [moves[key] for key in source.known.documents if key in moves])
         await source.erase()
 
 
@@ -315,10 +314,16 @@ def as_node(node: Node, metadata: Metadata) -> AsyncArray | AsyncGroup:
     return AsyncArray(node, metadata) if isinstance(metadata, ArrayMetadata) else AsyncGroup(node, metadata)
 
 
+async def _bound(node: Node, *, overwrite: bool) -> Node:
+    """A place with the format as its store speaks it, unless nothing of the store is to be left."""
+    known = node.format.entry_key is None or (overwrite and not node.path)
+    return node if known else await on_store(node.bind, node.store)
+
+
 async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
     """Create an array at a place, and write its ``data`` if there is some."""
     check_options(options)
-    node = await on_store(node.bind, node.store) if node.format.entry_key else node
+    node = await _bound(node, overwrite=overwrite)
     metadata = plan_array(node.format, **options)
     node = await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     array = AsyncArray(node, metadata)
@@ -332,7 +337,7 @@ async def create_group_at(
     node: Node, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> AsyncGroup:
     """Create a group at a place."""
-    node = await on_store(node.bind, node.store) if node.format.entry_key else node
+    node = await _bound(node, overwrite=overwrite)
     metadata = GroupMetadata(attributes=attributes_of(attributes))
     node = await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     return AsyncGroup(node, metadata)

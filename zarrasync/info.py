@@ -48,6 +48,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, np.datetime64 | np.timedelta64) and np.datetime_data(value.dtype)[0] == "generic":
+        return "NaT" if np.isnat(value) else str(value.astype(np.int64))
     return str(value) if isinstance(value, np.generic) else repr(value)
 
 

@@ -106,7 +106,7 @@ class ChunkKeyEncoding:
         if not ndim:
             return () if key == head else None
         parts = key[len(head) :].split(self.separator) if key.startswith(head) else []
-        if len(parts) != ndim or not all(part.isascii() and part.isdigit() for part in parts):
+        if len(parts) != ndim or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
             return None
         coords = tuple(map(int, parts))
         return coords if self.encode(coords) == key else None  # no leading zeros

@@ -19,7 +19,7 @@ from zarrasync._frozen import freeze
 from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
 from zarrasync.dtypes import DataType
 from zarrasync.errors import MetadataError, ShapeError
-from zarrasync.grids import Edges, Grid, grid_of
+from zarrasync.grids import MOST_EDGES, Edges, Grid, grid_of
 from zarrasync.keys import ChunkKeyEncoding
 from zarrasync.transformers import StorageTransformer
 
@@ -205,6 +205,9 @@ class ArrayMetadata(NodeMetadata):
         if self.edges is None:
             return replace(self, shape=shape)
         # New chunks are as large as the last one.
+        for own, n in zip(self.edges, shape, strict=True):
+            if own is not None and len(own) + max(n - sum(own), 0) // own[-1] > MOST_EDGES:
+                raise ShapeError(f"{n} elements would take more than {MOST_EDGES} chunks of listed sizes", found=shape)
         longer = tuple(
             None if own is None else own + (own[-1],) * -(-max(n - sum(own), 0) // own[-1])
             for own, n in zip(self.edges, shape, strict=True)

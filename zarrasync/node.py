@@ -178,7 +178,9 @@ class Node:
             UnsupportedByFormat: If the format can not say it; nothing is written then.
         """
         self.format.check_path(self.path)
-        documents = {**self.format.entry_documents(), **self.format.render(self.path, metadata)}
+        anew = overwrite and not self.path  # then nothing of what the store knows is left
+        documents = self.format.entry_documents() if anew or self.format.entry_key is not None else {}
+        documents.update(self.format.render(self.path, metadata))
         above = [self.path.rpartition("/")[0]] if parents and self.path else []
         while above and above[-1]:
             above.append(above[-1].rpartition("/")[0])
@@ -198,6 +200,14 @@ class Node:
                 path=self.path,
                 store=repr(self.store),
             )
+        if isinstance(metadata, ArrayMetadata) and self.format.implicit_groups and not overwrite:
+            with contextlib.suppress(UnsupportedOperation):
+                if found[0] is None and await self.children():
+                    raise NodeExistsError(
+                        f"{self.name} in {self.store!r} is a group: something lies below; pass overwrite=True to replace it",
+                        path=self.path,
+                        store=repr(self.store),
+                    )
         for path, node in zip(above, found[1:], strict=True):
             if node is None and not self.format.implicit_groups:
                 documents.update(self.format.render(path, GroupMetadata()))
@@ -223,7 +233,7 @@ class Node:
         for prefix in prefixes:
             await self.store.erase_prefix(prefix)
         if self.known is not None:
-            await self.known.note(self.store, dict.fromkeys(keys), prefixes)
+            await self.known.note(self.store, keys, prefixes)
 
     async def children(self, max_depth: int | None = 0) -> dict[str, bool]:
         """What may be nodes below this one, from one listing.
@@ -234,7 +244,7 @@ class Node:
         Returns:
             Paths relative to this one, each with whether it is a group even if it has no document.
         """
-        prefix = self.format.listing_prefix(self.path)
+        prefix, copies = self.format.listing_prefix(self.path), self.format.consolidated_key(self.path)
         source = self.store if self.known is None else self.known
         if self.format.apart and max_depth != 0:
             listed = source.list_prefix(prefix)
@@ -244,7 +254,14 @@ class Node:
                 name: implied for name, implied in found.items() if max_depth is None or name.count("/") <= max_depth
             }
         listing = self.known.list_dir(prefix) if self.known is not None else await self.store.list_dir(prefix)
-        return self.format.children(self.path, listing.keys, listing.prefixes)
+        below = []
+        for one in listing.prefixes:
+            if copies is not None and copies.startswith(one) and self.known is None:
+                inside = await self.store.list_dir(one)
+                if inside.keys == (copies,) and not inside.prefixes:
+                    continue  # it holds consolidated metadata, and no node
+            below.append(one)
+        return self.format.children(self.path, listing.keys, below)
 
 
 async def _put(store: Store, key: str, data: bytes) -> None:
@@ -357,7 +374,14 @@ def _found(
                 "config.allow_pickle=True opens it, for data of your own"
             )
         return Found(format_, metadata)
-    copies = format_.unpack(path, documents) if consolidated is not False else None
+    copies = None
+    if consolidated is not False:
+        try:
+            copies = format_.unpack(path, documents)
+        except MetadataError as error:
+            if consolidated:
+                raise
+            warnings.warn(f"/{path}: its consolidated metadata is damaged, and not used: {error}", stacklevel=2)
     if copies is None:
         return Found(format_, metadata)
     return Found(format_, metadata, Consolidated(format_, path, copies, complete=consolidated is True))
@@ -440,8 +464,8 @@ async def consolidate(node: Node) -> None:
             for place, one in zip(found, nodes, strict=True)
             if one is not None and isinstance(one.metadata, GroupMetadata) and not format_.apart
         ]
-    own = format_.document_keys(node.path)
-    async with node.lock():
+    own, copies = format_.document_keys(node.path), format_.consolidated_key(node.path)
+    async with node.store.lock(copies or own[0]):
         asked = [*own, *keys]
         values = await node.store.fetch([Request(key) for key in asked])
         documents = {key: bytes(v.data) for key, v in zip(asked, values, strict=True) if v is not None}

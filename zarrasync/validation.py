@@ -123,7 +123,8 @@ async def validate(
     candidates = CANDIDATES if zarr_format is None else (chosen,)
     node = Node(ReadOnlyStore(resolve(store, storage_options)), normalize_path(path), chosen, values)
     report = Report()
-    await on_store(partial(_look, node, candidates, report, data), node.store)
+    trusting = settings.resolve(config).allow_pickle
+    await on_store(partial(_look, node, candidates, report, data, trusting), node.store)
     report.findings.sort(key=lambda finding: (finding.key, finding.location))
     return report
 
@@ -131,8 +132,8 @@ async def validate(
 class _Look:
     """One validation."""
 
-    def __init__(self, report: Report) -> None:
-        self.report = report
+    def __init__(self, report: Report, trusting: bool) -> None:
+        self.report, self.trusting = report, trusting
         self.broken: list[str] = []
 
     def add(self, severity: Severity, key: str, message: str, location: str = "") -> None:
@@ -147,8 +148,8 @@ class _Look:
             self.add("error", key, str(error))
 
 
-async def _look(node: Node, candidates: Sequence[Format], report: Report, data: bool) -> None:
-    look = _Look(report)
+async def _look(node: Node, candidates: Sequence[Format], report: Report, data: bool, trusting: bool) -> None:
+    look = _Look(report, trusting)
     try:
         top = await find(node, candidates, consolidated=None)
     except NodeNotFoundError:
@@ -174,6 +175,9 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
                         below.append(child)
         level = below
     for path, found in nodes.items():
+        parent = path.rpartition("/")[0]
+        if path != node.path and parent in nodes and isinstance(nodes[parent].metadata, ArrayMetadata):
+            look.add("error", root.format.document_keys(path)[0], f"lies below /{parent}, which is an array")
         await _check_node(root.at(path), found, look, data)
     if keys is not None:
         _leftovers(root, nodes, keys, look)
@@ -184,7 +188,8 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
 async def _keys(node: Node, format_: Format) -> list[str] | None:
     """All keys that may belong to a node and what lies below it; ``None`` if the store can not list."""
     try:
-        return sorted(await node.store.list_prefix(format_.listing_prefix(node.path)))
+        listed = [await node.store.list_prefix(prefix) for prefix in format_.erase_prefixes(node.path)]
+        return sorted(key for keys in listed for key in keys)
     except UnsupportedOperation:
         return None
 
@@ -231,6 +236,10 @@ async def _check_chunks(array: AsyncArray, look: _Look) -> None:
     """Decode everything that is stored of an array."""
     chunks, metadata = array._chunks, array.metadata
     grid = metadata.grid
+    if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not look.trusting:
+        message = "its chunks are pickles and were not looked at: reading one runs code (config.allow_pickle)"
+        look.add("note", chunks.prefix or array.name, message)
+        return
     stored = 0
 
     async def check(key: str) -> None:

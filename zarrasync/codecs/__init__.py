@@ -100,12 +100,11 @@ _PARSERS: dict[str, Callable[[Mapping[str, Any]], Codec]] = {
 _registered: dict[str, type[Codec]] = {}
 
 
-def register(codec: type[Codec], name: str = "") -> None:
-    """Make a codec known.
+def register(codec: type[Codec]) -> None:
+    """Make a codec known under the name of its class.
 
     Args:
         codec: A frozen dataclass derived from ``ArrayArrayCodec``, ``ArrayBytesCodec`` or ``BytesBytesCodec``.
-        name: The name in documents; the class's ``name`` if none is given.
 
     Raises:
         ValueError: If there is no name, or it is that of a codec of this package.
@@ -113,7 +112,7 @@ def register(codec: type[Codec], name: str = "") -> None:
     """
     if not isinstance(codec, type) or not issubclass(codec, Codec):
         raise TypeError(f"{codec!r} is no class of codecs")
-    name = name or codec.name
+    name = codec.name
     if not name or name in _PARSERS:
         raise ValueError(f"there is a codec {name!r} already" if name else f"{codec.__name__} has no name")
     _registered[name] = codec

@@ -261,7 +261,7 @@ def bounded_decode(
     """
     decoder = _DECODERS.get(kind)
     if kind == "lzma" and config is not None and config.get("filters") is not None:
-        decoder = _streamed(partial(_raw_lzma, config["format"], config["filters"]))
+        decoder = _streamed(partial(_raw_lzma, config.get("format", 1), config["filters"]))
     if decoder is None:
         return None
     try:

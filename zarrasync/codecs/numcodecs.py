@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from json import dumps, loads
@@ -35,7 +35,7 @@ from zarrasync.dtypes import from_numpy
 from zarrasync.errors import MetadataError, UnknownCodecError
 from zarrasync.regions import Region
 
-__all__ = ["NumcodecsArray", "NumcodecsBytes", "NumcodecsSerializer", "adapt", "numcodecs_codec"]
+__all__ = ["NumcodecsArray", "NumcodecsBytes", "NumcodecsSerializer", "adapt", "check_complete", "numcodecs_codec"]
 
 ARRAY_ARRAY = frozenset({"delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits"})
 ARRAY_BYTES = frozenset({"zfpy", "pcodec"})
@@ -135,8 +135,13 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
         if not target:
             return spec
         dtype = from_numpy(target)
-        with np.errstate(all="ignore"):
-            fill = np.asarray(spec.fill_value).astype(dtype.numpy)[()]
+        try:
+            with np.errstate(all="ignore"):
+                fill = np.asarray(spec.fill_value).astype(dtype.numpy)[()]
+        except (ValueError, TypeError) as error:
+            raise MetadataError(
+                f"codec {self.label!r} can not store the fill value {spec.fill_value!r}: {error}"
+            ) from error
         return spec.replace(dtype=dtype, fill_value=fill)
 
     def encode(self, array: Array, spec: ArraySpec) -> Array:
@@ -189,6 +194,8 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         return _flat_bytes(self._run("encode", view))
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: npt.NDArray[np.uint8] | None) -> Buffer:
+        if self.kind == "zfpy":
+            data = zfpy_stream(self, data, size, None)
         found = bounded_decode(self, self.kind, data, size, limit, out, self.config)
         if found is None:
             found = _flat_bytes(self._run("decode", data))
@@ -220,13 +227,13 @@ class _BoundSerializer:
         return _flat_bytes(found)
 
     def decode(self, data: Buffer) -> Array:
-        count = math.prod(self._spec.shape)
-        if self._codec.kind == "zfpy" and (declared := _zfp_count(bytes(data[:12]))) != count:
-            raise self._codec.fail(f"its header declares {declared} elements, the chunk has {count}")
+        dtype, shape = self._spec.dtype.numpy, self._spec.shape
+        if self._codec.kind == "zfpy":
+            data = zfpy_stream(self._codec, data, math.prod(shape) * dtype.itemsize, dtype)
         found = np.asarray(self._codec._run("decode", bytes(data)))
-        if found.size != count or found.dtype.itemsize != self._spec.dtype.numpy.itemsize:
-            raise self._codec.fail(f"{found.size} elements of {found.dtype} came out, the chunk has {count}")
-        return found.view(self._spec.dtype.numpy).reshape(self._spec.shape)
+        if found.size != math.prod(shape) or found.dtype != dtype:
+            raise self._codec.fail(f"{found.size} elements of {found.dtype} came out, the chunk has {shape} of {dtype}")
+        return found.reshape(shape)
 
     def locate(self, region: Region, out: Array) -> Locator | None:
         return None
@@ -237,12 +244,45 @@ class _BoundSerializer:
         return self.encode(chunk)
 
 
-def _zfp_count(header: bytes) -> int:
-    """The number of elements that a zfp header declares: type and dimensions in 52 bits after the magic number."""
-    meta = int.from_bytes(header[4:], "little") & (1 << 52) - 1
-    ndim = (meta >> 2 & 3) + 1
+_ZFP_TYPES = tuple(map(np.dtype, ("i4", "i8", "f4", "f8")))
+
+
+def zfpy_stream(codec: Codec, data: Buffer, size: int | None, dtype: np.dtype[Any] | None) -> bytes:
+    """A zfp stream with its header, if that declares what must come out, and nothing is missing at its end.
+
+    zfp itself believes the header, and reads on after the end.
+
+    Raises:
+        CodecError: If it is damaged.
+    """
+    view = bytes(data)
+    if len(view) < 12 or view[:4] != b"zfp\x05":
+        raise codec.fail("it does not begin as a zfp stream does")
+    meta = int.from_bytes(view[4:12], "little") & (1 << 52) - 1  # type and dimensions
+    kind, ndim = _ZFP_TYPES[meta & 3], (meta >> 2 & 3) + 1
     width = 48 // ndim
-    return math.prod((meta >> 4 + axis * width & (1 << width) - 1) + 1 for axis in range(ndim))
+    count = math.prod((meta >> 4 + axis * width & (1 << width) - 1) + 1 for axis in range(ndim))
+    if (size is not None and count * kind.itemsize != size) or dtype not in (None, kind):
+        raise codec.fail(
+            f"its header declares {count} elements of {kind}, the chunk has {size} bytes of {dtype or 'any'}"
+        )
+    if size is None and count > 1 << 28:
+        raise codec.fail(f"its header declares {count} elements")
+    import zfpy
+
+    check_complete(codec, lambda padding: zfpy.decompress_numpy(view + padding), count * kind.itemsize)
+    return view + bytes(count * kind.itemsize + 64)
+
+
+def check_complete(codec: Codec, decode: Callable[[bytes], Array], size: int) -> None:
+    """Complain if what a zfp stream decodes to depends on what follows it: then it is cut short.
+
+    Raises:
+        CodecError: If so.
+    """
+    zeros, ones = (np.array(decode(byte * (size + 64))).tobytes() for byte in (b"\0", b"\xff"))
+    if zeros != ones:
+        raise codec.fail("the stream is cut short")
 
 
 def _scaled(size: int, source: str, target: str) -> int:

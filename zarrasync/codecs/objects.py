@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, Buffer, Locator
 from zarrasync.codecs.numcodecs import numcodecs_codec
-from zarrasync.errors import MetadataError
+from zarrasync.errors import CodecError, MetadataError
 from zarrasync.regions import Region
 
 __all__ = ["OBJECT_CODECS", "ObjectCodec"]
@@ -62,28 +63,35 @@ class _BoundObjects:
         self._codec, self._spec = codec, spec
 
     def decode(self, data: Buffer) -> Array:
-        shape, codec = self._spec.shape, self._codec
         try:
-            # Whether pickles may be read was asked when the array was opened (config.allow_pickle).
-            found = (
-                pickle.loads(bytes(data))  # noqa: S301
-                if codec.runs_code
-                else numcodecs_codec(codec.config).decode(bytes(data))
-            )
-            if self._spec.dtype.numpy.kind != "O":
-                return np.asarray(found, self._spec.dtype.numpy).reshape(shape)
-            found = np.asarray(found, dtype=object)
+            found = self._objects(bytes(data))
+        except CodecError:
+            raise
         except Exception as error:  # whatever a third party's codec raises is a failure of that codec
-            raise codec.fail(f"{type(error).__name__}: {error}") from error
-        # JSON and MessagePack keep the shape they were given, which may be that of a list of lists.
-        if math.prod(found.shape[: len(shape)]) != math.prod(shape) and found.size != math.prod(shape):
-            raise self._codec.fail(f"the value has {found.size} elements, the chunk {math.prod(shape)}")
-        out = np.empty(math.prod(shape), object)
-        if found.size == out.size:
-            out[:] = found.reshape(-1)
-        else:  # elements that are lists of one length were made an axis of their own
-            out[:] = [item.tolist() for item in found.reshape(len(out), -1)]
-        return out.reshape(shape)
+            raise self._codec.fail(f"{type(error).__name__}: {error}") from error
+        if found.size != math.prod(self._spec.shape):
+            raise self._wrong(found.size)
+        return found.reshape(self._spec.shape)
+
+    def _wrong(self, count: object) -> CodecError:
+        return self._codec.fail(f"the value has {count} elements, the chunk {math.prod(self._spec.shape)}")
+
+    def _objects(self, data: bytes) -> Array:
+        """The elements. What a value declares is compared with the chunk before memory is taken for it."""
+        codec, count = self._codec, math.prod(self._spec.shape)
+        if codec.label in ("json2", "msgpack2"):
+            items = json.loads(data) if codec.label == "json2" else _unpacked(data)
+            shape = items[-1]
+            if math.prod(shape) != count:
+                raise self._wrong(shape)
+            return _flat(items[:-2], shape, count)
+        if codec.label == "vlen-array" and (declared := int.from_bytes(data[:4], "little")) != count:
+            raise self._wrong(declared)
+        # Whether pickles may be read was asked when the array was opened (config.allow_pickle).
+        found = pickle.loads(data) if codec.runs_code else numcodecs_codec(codec.config).decode(data)  # noqa: S301
+        if isinstance(found, np.ndarray):
+            return np.asarray(found, self._spec.dtype.numpy).reshape(-1)
+        return _flat(found, (count,), count)
 
     def encode(self, array: Array) -> Buffer:
         try:
@@ -101,3 +109,21 @@ class _BoundObjects:
         chunk = self.decode(data)
         region.write(chunk, values)
         return self.encode(chunk)
+
+
+def _unpacked(data: bytes) -> Any:
+    import msgpack
+
+    return msgpack.unpackb(data, raw=False, strict_map_key=False)
+
+
+def _flat(items: Any, shape: Sequence[int], count: int) -> Array:
+    """Lists nested as deeply as the shape has axes, as one array of objects."""
+    for _ in shape[1:]:
+        items = [item for inner in items for item in inner]
+    if len(items) != count:
+        raise ValueError(f"{len(items)} elements where {count} are declared")
+    out = np.empty(count, object)
+    for number, item in enumerate(items):  # NumPy would make axes of lists of one length
+        out[number] = item
+    return out

@@ -21,7 +21,8 @@ from zarrasync.codecs.base import (
 )
 from zarrasync.codecs.bytes import BytesCodec, check_limits
 from zarrasync.codecs.chain import CodecChain
-from zarrasync.errors import MetadataError, UnknownCodecError
+from zarrasync.codecs.numcodecs import check_complete
+from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 from zarrasync.regions import Region
 
 __all__ = ["ConditionalCodec", "N5Codec", "PackbitsCodec", "ZfpCodec"]
@@ -156,6 +157,9 @@ _ZFP_MODES: dict[str, tuple[str, ...]] = {
 }
 
 
+_ZFP_LIMITS: dict[str, tuple[float, float]] = {"tolerance": (0, 1e300), "rate": (0.01, 64), "precision": (1, 64)}
+
+
 @dataclass(frozen=True)
 class ZfpCodec(ArrayBytesCodec):
     """zfp streams without a header, for one to four dimensions.
@@ -174,8 +178,12 @@ class ZfpCodec(ArrayBytesCodec):
             raise ValueError(f"mode is one of {', '.join(_ZFP_MODES)}; found {mode!r}")
         _only(configuration, "mode", *_ZFP_MODES[mode])
         for name in _ZFP_MODES[mode]:
-            if isinstance(configuration[name], bool) or not isinstance(configuration[name], int | float):
-                raise ValueError(f"{name} is a number, found {configuration[name]!r}")
+            value, (low, high) = configuration[name], _ZFP_LIMITS.get(name, (-(1 << 31), 1 << 31))
+            whole = name not in ("tolerance", "rate")
+            if type(value) not in ((int,) if whole else (int, float)) or not low <= value <= high:
+                raise ValueError(
+                    f"{name} is {'an integer' if whole else 'a number'} from {low} to {high}, found {value!r}"
+                )
         return cls(dict(configuration))
 
     def configuration(self) -> dict[str, Any]:
@@ -218,13 +226,20 @@ class _BoundZfp(_Bound):
 
     def decode(self, data: Buffer) -> Array:
         zfpy, shape = _zfpy(), self._spec.shape or (1,)
-        out = np.zeros(shape, self._form)
-        # zfp reads on after the end of what it is given: bits that are not there are zero.
-        room = bytes(data) + bytes(64 + out.nbytes)
+        kind, view, out = zfpy.dtype_to_ztype(self._form), bytes(data), np.zeros(shape, self._form)
+        blocks = math.prod(-(-n // 4) for n in shape)
+        room = blocks * 4 ** len(shape) * 16  # more than any mode takes
+
+        def run(padding: bytes) -> Array:
+            # zfp reads on after the end of what it is given.
+            zfpy._decompress(view + padding, kind, shape, out=out, **self._options)
+            return out
+
         try:
-            kind = zfpy.dtype_to_ztype(self._form)
-            zfpy._decompress(room, kind, shape, out=out, **self._options)
+            check_complete(self._codec, run, room)
         except (ValueError, RuntimeError, TypeError) as error:
+            if isinstance(error, CodecError):
+                raise
             raise self._codec.fail(str(error)) from error
         if self._shift is None:
             return out.reshape(self._spec.shape)

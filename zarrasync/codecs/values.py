@@ -81,7 +81,8 @@ class BitroundCodec(ArrayArrayCodec):
             if self.keepbits >= mantissa:
                 return
             drop = np.full(words.shape, mantissa - self.keepbits, words.dtype)
-            rounded = np.ones(words.shape, bool)
+            with np.errstate(invalid="ignore"):
+                rounded = ~np.isnan(words.view(part))  # rounding could make another number of it
         else:
             # The highest set bit: exact for all 64 of them where the float does not round up to the next power.
             high = np.frexp(words.astype(np.float64))[1].astype(np.int64)
@@ -256,8 +257,8 @@ class ScaleOffsetCodec(ArrayArrayCodec):
         if not _is_number(spec.dtype):
             raise MetadataError(f"codec 'scale_offset' takes real numbers, not data type {spec.dtype.name!r}")
         _, scale = self._numbers(spec.dtype)
-        if scale == 0:
-            raise MetadataError("codec 'scale_offset': a scale of 0 loses all values")
+        if not scale or not np.isfinite(scale):
+            raise MetadataError(f"codec 'scale_offset': a scale of {scale} loses all values")
         try:
             fill = self._forth(np.array([spec.fill_value], spec.dtype.numpy), spec.dtype)[0]
         except ValueError as error:
@@ -294,6 +295,8 @@ class ScaleOffsetCodec(ArrayArrayCodec):
         offset, scale = int(offset), int(scale)
         factor = data_type.numpy.type(scale)
         rest = flat % factor
+        if scale < 0:  # the lowest integer has no counterpart
+            _within(flat, min(low * scale, high * scale), max(low * scale, high * scale), low, high)
         if rest.any():
             raise ValueError(f"{flat[rest != 0][0]} is no multiple of the scale {scale}")
         flat = flat // factor

@@ -165,7 +165,7 @@ class Format(ABC):
         return (f"{path}/" if path else "",)
 
     def entry_documents(self) -> dict[str, bytes]:
-        """The documents at the root that a new store needs before its first node."""
+        """The documents at the root that a store needs beside its nodes."""
         return {}
 
     def fresh(self) -> Format:

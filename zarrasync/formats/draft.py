@@ -28,6 +28,8 @@ from zarrasync.codecs import (
     ObjectCodec,
     ShardingCodec,
     TransposeCodec,
+    VlenBytesCodec,
+    VlenUtf8Codec,
     from_numcodecs,
 )
 from zarrasync.dtypes import DataType
@@ -141,12 +143,14 @@ class Draft(Format):
                 above = above.rpartition("/")[0]
         for prefix in prefixes:
             found.setdefault(prefix[start:].rstrip("/"), True)
-        if found.get(_COPIES) and not path and self.zarr_format == Y2022:
-            del found[_COPIES]  # where zarr-python keeps consolidated metadata
         return dict(sorted(found.items()))
 
     def erase_keys(self, path: str) -> tuple[str, ...]:
-        return self.document_keys(path) if path else ()
+        if not path:
+            return ()
+        # Some writers called the one chunk of an array without axes like the array itself.
+        more = (self.chunk_prefix(path).rstrip("/"),) if self.zarr_format == Y2022 else ()
+        return (*self.document_keys(path), *more)
 
     def erase_prefixes(self, path: str) -> tuple[str, ...]:
         return (self._base(path), self._base(path, "data/")) if path else ("",)
@@ -190,7 +194,7 @@ class Draft(Format):
     # -------------------------------------------------------------- the entry point
 
     def entry_documents(self) -> dict[str, bytes]:
-        return {} if self.entry_key is None else {ENTRY: _json.dump(self._document)}
+        return {ENTRY: _json.dump(self._document)}
 
     def fresh(self) -> Draft:
         return Draft(str(self.zarr_format))
@@ -335,9 +339,13 @@ class Draft(Format):
     def _seed_array(self, metadata: ArrayMetadata) -> dict[str, Any]:
         chain, document = self._common(metadata)
         maker = chain.array_bytes
+        if not isinstance(maker, BytesCodec):
+            if metadata.dtype.is_variable:
+                raise self._unable(f"the data type {metadata.dtype.name!r}", "data_type")
+            raise self._unable(f"the codec {maker.label!r}", "codecs")
         data_type, in_code = self._render_type(metadata, maker)
         codecs = [_entry("codecs", codec) for codec in map(to_numcodecs, chain.bytes_bytes)]
-        big = isinstance(maker, BytesCodec) and maker.stored_form(metadata.dtype.numpy).str[0] == ">"
+        big = maker.stored_form(metadata.dtype.numpy).str[0] == ">"
         if big and not in_code:
             codecs.insert(0, {"type": codec_uri("codecs", "endian"), "configuration": {"endian": "big"}})
         if metadata.fill_value is None and not in_code:
@@ -348,6 +356,8 @@ class Draft(Format):
     def _old_array(self, metadata: ArrayMetadata) -> dict[str, Any]:
         chain, document = self._common(metadata)
         maker = chain.array_bytes
+        if not isinstance(maker, BytesCodec | ObjectCodec | VlenUtf8Codec | VlenBytesCodec):
+            raise self._unable(f"the codec {maker.label!r}", "codecs")
         data_type, _ = self._render_type(metadata, maker)
         filters = [to_numcodecs(codec) for codec in chain.bytes_bytes]
         if not isinstance(maker, BytesCodec):

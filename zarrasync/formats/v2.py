@@ -145,13 +145,13 @@ class V2(Format):
         source = metadata.source if metadata.source and metadata.source.zarr_format == self.zarr_format else None
         kept = {key.rpartition("/")[2]: dict(value) for key, value in source.documents.items()} if source else {}
         documents: dict[str, bytes] = {}
+        if metadata.attributes or ".zattrs" in kept:  # first, so that there is no node that lacks them
+            documents[attributes_key] = _json.dump(metadata.attributes)
         if isinstance(metadata, GroupMetadata):
             documents[group_key] = _json.dump(kept.get(".zgroup", {"zarr_format": 2}))
         else:
             document = kept[".zarray"] if ".zarray" in kept else self._array(metadata)
             documents[array_key] = _json.dump({**document, "shape": list(metadata.shape)})
-        if metadata.attributes or ".zattrs" in kept:
-            documents[attributes_key] = _json.dump(metadata.attributes)
         return documents
 
     def _array(self, metadata: ArrayMetadata) -> dict[str, Any]:

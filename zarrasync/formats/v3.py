@@ -141,7 +141,7 @@ class V3(Format):
                 own = None if type(axis) is int else unrolled(axis)
                 sizes.append(max(own) if own else axis)
                 edges.append(own)
-                if sizes[-1] < 1:
+                if not 1 <= sizes[-1] < 1 << 63:
                     raise ValueError
             except (TypeError, ValueError):
                 where = f"chunk_grid.configuration.chunk_shapes[{number}]"
@@ -210,7 +210,10 @@ class V3(Format):
 
     def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
         key = self.consolidated_key(path)
-        look = Inspector(documents[key] or b"", key)
+        data = documents.get(key)
+        if data is None:
+            return None
+        look = Inspector(data, key)
         copies = look.document.get("consolidated_metadata")
         if copies is None:
             return None

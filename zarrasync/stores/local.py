@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import hashlib
 import itertools
 import os
 import shutil
-from collections.abc import Hashable, Iterable, Sequence
+import tempfile
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 
 from zarrasync import config
 from zarrasync._runtime import thread_lock
@@ -18,11 +21,18 @@ from zarrasync.errors import WriteConflictError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error
 
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 __all__ = ["LocalStore"]
 
 _PARTIAL = ".zarrasync-partial"
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _READ = os.O_RDONLY | _CLOEXEC
+_SAFE = _CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _ONE_CALL = 1 << 30
 """A read that gets fewer bytes has met the end; above, systems cut a call short (Linux at 2 GiB)."""
 _counter = itertools.count()
@@ -31,12 +41,34 @@ _conditional = thread_lock()
 _readv = getattr(os, "readv", None)
 
 
+@contextlib.contextmanager
+def _exclusive(place: str) -> Iterator[None]:
+    """Hold a value among all threads and processes of this machine.
+
+    A lock on one byte of a file that all processes share; the byte's number comes from the value's path. The system
+    frees it when its process ends, however that happens.
+    """
+    with _conditional:
+        if fcntl is None:
+            yield
+            return
+        handle = os.open(os.path.join(tempfile.gettempdir(), "zarrasync.lock"), os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
+        try:
+            with contextlib.suppress(PermissionError):  # for the other users, who may write here, too
+                os.fchmod(handle, 0o666)
+            spot = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=7).digest(), "little")
+            fcntl.lockf(handle, fcntl.LOCK_EX, 1, spot)
+            yield
+        finally:
+            os.close(handle)
+
+
 class LocalStore(Store):
     """Files under a directory; a key is a path relative to it.
 
     A value gets its name in one step after it is complete (temporary file, then rename), so a reader
-    or a crash never sees half of one. Conditional writes hold among the threads of a process;
-    creating (``if_version=ABSENT``) holds among processes too.
+    or a crash never sees half of one. Conditional writes hold among the threads and processes of a machine (on
+    Windows among threads; creating, ``if_version=ABSENT``, among processes too).
 
     Args:
         root: The directory. It is made when the first value is written.
@@ -191,7 +223,7 @@ class LocalStore(Store):
                 raise conflict from None
             os.unlink(temporary)
             return
-        with _conditional:
+        with _exclusive(f"{self._real}/{key}"):
             if self._version(path) != if_version:
                 raise conflict
             os.replace(temporary, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import lzma
 import os
 import struct
 import zipfile
@@ -19,6 +20,12 @@ __all__ = ["ZipStore"]
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _ENCRYPTED = 1
+_MOST = 1 << 20
+"""Bytes that one byte of any method can become, generously."""
+_DAMAGE = (
+    OSError, ValueError, OverflowError, MemoryError, EOFError, NotImplementedError,
+    struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
+)  # fmt: skip
 
 
 class _Entry(NamedTuple):
@@ -59,8 +66,7 @@ class ZipStore(Store):
 
     def _reset(self) -> None:
         self._mutex = thread_lock()
-        self._entries: dict[str, _Entry] | None = None
-        self._handle: int | None = None
+        self._archive: _Archive | None = None
 
     @property
     def identity(self) -> Hashable:
@@ -78,53 +84,97 @@ class ZipStore(Store):
         self.__dict__.update(state)
         self._reset()
 
-    def __del__(self) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        handle, self._handle, self._entries = getattr(self, "_handle", None), None, None
-        if handle is not None:
-            os.close(handle)
-
     async def close(self) -> None:
-        with self._mutex:
-            self._close()
+        self._archive = None  # whoever reads keeps it open until it is done
 
-    # -------------------------------------------------------------- the archive
-
-    def _open(self) -> dict[str, _Entry]:
-        """The directory of members, read on first use."""
-        entries = self._entries
-        if entries is not None:
-            return entries
+    def _open(self) -> _Archive:
+        """The archive, opened on first use."""
+        archive = self._archive
+        if archive is not None:
+            return archive
         with self._mutex:
-            if self._entries is None:
+            if self._archive is None:
                 try:
-                    if self._path is not None:
-                        with open(self._path, "rb") as file:
-                            self._entries = _directory(file)
-                            self._handle = os.dup(file.fileno())
-                    else:
-                        self._entries = _directory(self._file)
+                    self._archive = _Archive(self._path, self._file)
                 except FileNotFoundError:
                     raise StoreError(f"there is no file {str(self._path)!r}") from None
-                except (OSError, zipfile.BadZipFile, ValueError, struct.error) as error:
+                except _DAMAGE as error:
                     raise StoreError(f"{self!r} is not a readable zip archive: {error}") from error
-            return self._entries
+            return self._archive
+
+    # -------------------------------------------------------------- reading
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        archive = self._open()
+        found: list[Value | None] = []
+        for request in requests:
+            entry = archive.entries.get(request.key)
+            if entry is None:
+                found.append(None)
+                continue
+            try:
+                data = archive.read(entry, request)
+            except _DAMAGE as error:
+                raise store_error(error, request.key, "read", self) from error
+            found.append(Value(data, (entry.header, entry.crc), entry.size))
+        return found
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        return [key for key in self._open().entries if key.startswith(prefix)]
+
+
+class _Archive:
+    """An open archive, which closes its file when nobody reads it any more."""
+
+    def __init__(self, path: Path | None, file: Any) -> None:
+        self._mutex = thread_lock()
+        self._owned = path is not None
+        self._file = open(path, "rb") if path is not None else file  # noqa: SIM115
+        try:
+            self._positioned = self._owned and hasattr(os, "pread")
+            self.entries = self._directory()
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if self._owned:
+            self._file.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._close()
+
+    def _directory(self) -> dict[str, _Entry]:
+        self._file.seek(0, os.SEEK_END)
+        size = self._file.tell()
+        with zipfile.ZipFile(self._file) as archive:
+            found = {}
+            for member in archive.infolist():
+                if member.is_dir():
+                    continue
+                if member.flag_bits & _ENCRYPTED:
+                    raise ValueError(f"its member {member.filename!r} is encrypted")
+                plain = member.compress_type == zipfile.ZIP_STORED
+                stored, whole = member.compress_size, member.file_size
+                if member.header_offset + stored > size or (whole != stored if plain else whole > _MOST * (stored + 1)):
+                    raise ValueError(f"its member {member.filename!r} can not have {stored} bytes that make {whole}")
+                found[member.filename] = _Entry(member.header_offset, stored, whole, member.compress_type, member.CRC)
+            return found
 
     def _pread(self, size: int, offset: int) -> bytes:
         if size <= 0:
             return b""
-        if self._handle is not None and hasattr(os, "pread"):
+        if self._positioned:
             parts, missing = [], size
-            while missing and (part := os.pread(self._handle, missing, offset + size - missing)):
+            while missing and (part := os.pread(self._file.fileno(), missing, offset + size - missing)):
                 parts.append(part)
                 missing -= len(part)
             data = parts[0] if len(parts) == 1 else b"".join(parts)
         else:
-            with self._mutex, _seekable(self._file, self._path) as file:
-                file.seek(offset)
-                data = file.read(size)
+            with self._mutex:
+                self._file.seek(offset)
+                data = self._file.read(size)
         if len(data) != size:
             raise ValueError(f"it ends {size - len(data)} bytes early")
         return data
@@ -136,24 +186,8 @@ class ZipStore(Store):
             raise ValueError("a member's header is damaged")
         return entry.header + _LOCAL.size + int(name) + int(extra)
 
-    # -------------------------------------------------------------- reading
-
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        entries = self._open()
-        found: list[Value | None] = []
-        for request in requests:
-            entry = entries.get(request.key)
-            if entry is None:
-                found.append(None)
-                continue
-            try:
-                data = self._read(entry, request)
-            except (OSError, ValueError, struct.error, zlib.error, zipfile.BadZipFile) as error:
-                raise store_error(error, request.key, "read", self) from error
-            found.append(Value(data, (entry.header, entry.crc), entry.size))
-        return found
-
-    def _read(self, entry: _Entry, request: Request) -> Any:
+    def read(self, entry: _Entry, request: Request) -> Any:
+        """A member, or the part of it that is asked for."""
         if entry.method == zipfile.ZIP_STORED:
             start = max(0, entry.size - (request.length or 0)) if request.suffix else min(request.start, entry.size)
             length = entry.size - start if request.length is None else min(request.length, entry.size - start)
@@ -165,45 +199,13 @@ class ZipStore(Store):
             data = stream.decompress(self._pread(entry.stored, self._begin(entry)), entry.size + 1)
         else:
             # Python's module knows some methods more; which ones depends on its version.
-            with self._mutex, _seekable(self._file, self._path) as file, zipfile.ZipFile(file) as archive:
+            with self._mutex, zipfile.ZipFile(self._file) as archive:
                 try:
                     with archive.open(request.key) as member:
                         data = member.read(entry.size + 1)
                 except (NotImplementedError, RuntimeError) as error:
                     raise ValueError(f"{error} (compression method {entry.method})") from error
         return clip(_checked(data, entry), request)
-
-    async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        return [key for key in self._open() if key.startswith(prefix)]
-
-
-def _directory(file: Any) -> dict[str, _Entry]:
-    with zipfile.ZipFile(file) as archive:
-        found = {}
-        for member in archive.infolist():
-            if member.is_dir():
-                continue
-            if member.flag_bits & _ENCRYPTED:
-                raise ValueError(f"its member {member.filename!r} is encrypted")
-            found[member.filename] = _Entry(
-                member.header_offset, member.compress_size, member.file_size, member.compress_type, member.CRC
-            )
-        return found
-
-
-class _seekable:
-    """A file to seek in: the one that was given, at the place where it was afterwards, or the path's."""
-
-    def __init__(self, file: Any, path: Path | None) -> None:
-        self._file = open(path, "rb") if path is not None else file  # noqa: SIM115
-        self._own = path is not None
-
-    def __enter__(self) -> Any:
-        return self._file
-
-    def __exit__(self, *error: object) -> None:
-        if self._own:
-            self._file.close()
 
 
 def _checked(data: bytes, entry: _Entry) -> bytes:

@@ -148,7 +148,7 @@ def http(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 # ------------------------------------------------------------------ stores
 
-WRITEABLE = ["memory", "local", "fsspec-memory", "fsspec-local", "s3", "obstore", "prefix", "counting"]
+WRITEABLE = ["memory", "local", "fsspec-memory", "fsspec-local", "s3", "obstore", "zarr-python", "prefix", "counting"]
 
 
 @pytest.fixture(params=WRITEABLE)
@@ -171,6 +171,9 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
     if kind == "s3":
         url, options = request.getfixturevalue("s3")
         return stores.resolve(url, {**options, "backend": "fsspec"})
+    if kind == "zarr-python":
+        zarr = pytest.importorskip("zarr")
+        return stores.resolve(zarr.storage.LocalStore(tmp_path / "theirs"))
     if kind == "obstore":
         pytest.importorskip("obstore")
         url, options = request.getfixturevalue("s3")

@@ -17,6 +17,7 @@ from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.obstore import ObjectStore, translate, usable
 from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
+from zarrasync.stores.zarrpython import ZarrPythonStore, is_zarr_store
 from zarrasync.stores.zip import ZipStore
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "StoreLike",
     "Value",
     "WrapperStore",
+    "ZarrPythonStore",
     "ZipStore",
     "resolve",
 ]
@@ -77,6 +79,8 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         return _fsspec(FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", ""))))
     if isinstance(store, MutableMapping):
         return MemoryStore(store)
+    if is_zarr_store(store):
+        return ZarrPythonStore(store)
     if type(store).__module__.startswith("obstore."):
         return ObjectStore(store)
     if hasattr(store, "async_impl"):
@@ -85,7 +89,7 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         return LocalStore(store)
     raise TypeError(
         f"{type(store).__name__} is not a store: give a Store, a path, a URL, a mutable mapping, "
-        "or an fsspec filesystem or mapper"
+        "an fsspec filesystem or mapper, an obstore store, or a store of zarr-python"
     )
 
 

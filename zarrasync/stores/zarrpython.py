@@ -1,0 +1,129 @@
+"""Stores of zarr-python, and whatever has its interface: icechunk's sessions, VirtualiZarr's manifests."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
+
+from zarrasync import config
+from zarrasync.codecs.base import Buffer
+from zarrasync.errors import StoreError, ZarrError
+from zarrasync.keys import check_prefix
+from zarrasync.stores.base import Listing, Request, Value, store_error
+from zarrasync.stores.remote import RemoteStore
+
+__all__ = ["ZarrPythonStore", "is_zarr_store"]
+
+
+def is_zarr_store(value: object) -> bool:
+    """Whether something has the interface of zarr-python's ``zarr.abc.store.Store``."""
+    return all(hasattr(value, name) for name in ("get_partial_values", "list_prefix", "list_dir", "supports_writes"))
+
+
+class ZarrPythonStore(RemoteStore):
+    """A store with zarr-python's interface.
+
+    Args:
+        store: The store. It is opened on first use, and not closed here.
+        concurrency: Requests in flight at the most.
+    """
+
+    def __init__(self, store: Any, *, concurrency: int = 0) -> None:
+        self.settings = config.get()
+        self.store = store
+        self.writeable = bool(store.supports_writes) and not getattr(store, "read_only", False)
+        self.listable = bool(store.supports_listing)
+        self.concurrency = concurrency or self.settings.concurrency or 64
+
+    @property
+    def identity(self) -> Hashable:
+        try:
+            return ("zarr-python", type(self.store).__name__, hash(self.store))
+        except TypeError:
+            return ("zarr-python", type(self.store).__name__, id(self.store))
+
+    def __repr__(self) -> str:
+        return f"ZarrPythonStore({self.store!r})"
+
+    async def _call(self, key: str, verb: str, name: str, *args: Any, **options: Any) -> Any:
+        gate = self.limiter()
+        await gate.acquire()
+        try:
+            if not getattr(self.store, "_is_open", True):
+                await self.store._open()
+            return await getattr(self.store, name)(*args, **options)
+        except ZarrError:
+            raise
+        except Exception as error:
+            raise store_error(error, key, verb, self) from error
+        finally:
+            gate.release()
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        return await self._all([partial(self._fetch_one, request) for request in requests])
+
+    async def _fetch_one(self, request: Request) -> Value | None:
+        from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+        from zarr.core.buffer import default_buffer_prototype
+
+        wanted: Any = None
+        if request.suffix:
+            wanted = SuffixByteRequest(request.length or 0)
+        elif request.length is not None:
+            wanted = RangeByteRequest(request.start, request.start + request.length)
+        elif request.start:
+            wanted = OffsetByteRequest(request.start)
+        found = await self._call(request.key, "read", "get", request.key, default_buffer_prototype(), byte_range=wanted)
+        if found is None:
+            return None
+        data = found.to_bytes()
+        if request.length is not None and len(data) > request.length:
+            raise StoreError(
+                f"{self!r} gave {len(data)} bytes of {request.key!r} instead of {request.length}", key=request.key
+            )
+        return Value(data)
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        from zarr.core.buffer import default_buffer_prototype
+
+        if if_version is not None:
+            raise self._unable("compare versions")
+        if not self.writeable:
+            raise self._unable("write")
+        buffer = default_buffer_prototype().buffer.from_bytes(data if isinstance(data, bytes) else bytes(data))
+        await self._call(key, "write", "set", key, buffer)
+        return None
+
+    async def erase(self, key: str) -> None:
+        if not self.writeable:
+            raise self._unable("erase")
+        try:
+            await self._call(key, "erase", "delete", key)
+        except StoreError as error:
+            if not isinstance(error.__cause__, FileNotFoundError | KeyError):
+                raise
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        check_prefix(prefix)
+        if not self.listable:
+            raise self._unable("list")
+        try:
+            return [key async for key in self.store.list_prefix(prefix)]
+        except Exception as error:
+            raise store_error(error, prefix, "list", self) from error
+
+    async def list_dir(self, prefix: str) -> Listing:
+        check_prefix(prefix)
+        if not self.listable:
+            raise self._unable("list")
+        try:
+            names = [name.rstrip("/") async for name in self.store.list_dir(prefix.rstrip("/"))]
+        except Exception as error:
+            raise store_error(error, prefix, "list", self) from error
+        # Their listing does not tell keys from prefixes: a key has a value.
+        found = await self.fetch([Request(prefix + name, 0, 1) for name in names])
+        keys = [prefix + name for name, value in zip(names, found, strict=True) if value is not None]
+        rest = [f"{prefix}{name}/" for name, value in zip(names, found, strict=True) if value is None]
+        return Listing(tuple(sorted(keys)), tuple(sorted(rest)))

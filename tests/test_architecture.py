@@ -42,7 +42,7 @@ LAYERS = [
             "extending",
         },
     ),
-    ("surface", {"__init__", "_sync_base", "_codegen", "sync", "cli"}),
+    ("surface", {"integrations", "__init__", "_sync_base", "_codegen", "sync", "cli"}),
 ]
 
 

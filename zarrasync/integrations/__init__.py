@@ -1,0 +1,1 @@
+"""zarrasync inside other libraries. Each module here needs the library it is called after."""

@@ -1,0 +1,207 @@
+"""xarray reads through zarrasync: ``xarray.open_dataset(url, engine="zarrasync")``.
+
+Arrays are lazy and pickle; ``await dataset.load_async()`` reads all variables side by side. Names of axes come from
+``dimension_names`` or xarray's attribute ``_ARRAY_DIMENSIONS``, fill values and encodings as in xarray's own engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, DataTree, Variable
+from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint, StoreBackendEntrypoint
+from xarray.backends.zarr import FillValueCoder
+from xarray.core import indexing
+
+from zarrasync import sync
+from zarrasync.errors import MetadataError
+from zarrasync.stores import StoreLike
+
+__all__ = ["ZarrasyncBackend"]
+
+_DIMENSIONS = "_ARRAY_DIMENSIONS"
+_FILL = "_FillValue"
+
+
+class _LazyArray(BackendArray):
+    """An array that is read when it is indexed."""
+
+    def __init__(self, array: sync.Array) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __dask_tokenize__(self) -> Any:
+        return (type(self).__name__, repr(self.array.store), self.array.path, repr(self.array.metadata))
+
+    def _view(self, key: indexing.ExplicitIndexer) -> Any:
+        view = self.array.view
+        if isinstance(key, indexing.VectorizedIndexer):
+            return view.vindex
+        return view.oindex if isinstance(key, indexing.OuterIndexer) else view
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        def read(selection: tuple[Any, ...]) -> Any:
+            return np.asarray(self._view(key)[selection].read())
+
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.VECTORIZED, read)
+
+    async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
+        """Read without blocking the event loop."""
+
+        async def read(selection: tuple[Any, ...]) -> Any:
+            return np.asarray(await self._view(key)[selection]._async.read())
+
+        return await indexing.async_explicit_indexing_adapter(
+            key, self.shape, indexing.IndexingSupport.VECTORIZED, read
+        )
+
+
+class _Store(AbstractDataStore):
+    """A group as xarray's decoding takes it."""
+
+    def __init__(self, group: sync.Group, *, mask: bool | None) -> None:
+        self.group, self._mask = group, mask
+
+    def get_attrs(self) -> Mapping[str, Any]:
+        """The group's attributes."""
+        hidden = ("_NCProperties", "_nczarr_attrs", "_nczarr_group", "_nczarr_superblock")
+        return {name: _thawed(value) for name, value in self.group.attrs.items() if name.lower() not in hidden}
+
+    def get_variables(self) -> Mapping[str, Variable]:
+        """The group's arrays."""
+        return {name: self._variable(name, array) for name, array in self.group.arrays()}
+
+    def get_dimensions(self) -> Mapping[str, int]:
+        """The sizes of axes by name."""
+        return {str(dim): n for variable in self.get_variables().values() for dim, n in variable.sizes.items()}
+
+    def _variable(self, name: str, array: sync.Array) -> Variable:
+        attributes = {key: _thawed(value) for key, value in array.attrs.items()}
+        dims = _dimensions(name, array, attributes.pop(_DIMENSIONS, None))
+        encoding: dict[str, Any] = {
+            "chunks": array.chunks,
+            "preferred_chunks": _preferred(array, dims),
+            "compressors": array.compressors,
+            "filters": array.filters,
+            "shards": array.shards,
+        }
+        if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
+            encoding["dtype"] = array.dtype
+        # Where a fill value may be left undefined, one that is defined says what is missing.
+        mask = array._async._node.format.has_undefined_fill if self._mask is None else self._mask
+        if _FILL in attributes:
+            attributes[_FILL] = FillValueCoder.decode(attributes[_FILL], array.dtype)
+        elif mask and array.fill_value is not None:
+            attributes[_FILL] = array.fill_value
+        return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
+
+    def close(self) -> None:
+        """Let go of the store's connections."""
+        self.group.close()
+
+
+def _thawed(value: Any) -> Any:
+    """Attributes as plain dicts and lists, as xarray expects them."""
+    if isinstance(value, Mapping):
+        return {name: _thawed(item) for name, item in value.items()}
+    return [_thawed(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _dimensions(name: str, array: sync.Array, listed: Any) -> tuple[str, ...]:
+    names = array.dimension_names
+    found = list(names) if names is not None else listed if isinstance(listed, list) else [None] * array.ndim
+    if len(found) != array.ndim:
+        raise MetadataError(f"{array.name}: {_DIMENSIONS} {found} does not fit its {array.ndim} axes")
+    return tuple(one if isinstance(one, str) else f"{name}_dim_{axis}" for axis, one in enumerate(found))
+
+
+def _preferred(array: sync.Array, dims: tuple[str, ...]) -> dict[str, Any]:
+    """Chunks for dask: one size per axis, or all sizes where they differ."""
+    edges = array.metadata.edges if array.shards is None else None
+    sizes = array.read_chunk_sizes if edges is not None else array.chunks
+    return dict(zip(dims, sizes, strict=True))
+
+
+class ZarrasyncBackend(BackendEntrypoint):
+    """The engine ``"zarrasync"``."""
+
+    description = "Zarr of every format through zarrasync, with async loading"
+    url = "https://zarrasync.readthedocs.io"
+    supports_groups = True
+
+    def open_dataset(
+        self,
+        filename_or_obj: StoreLike,
+        *,
+        mask_and_scale: bool = True,
+        decode_times: bool = True,
+        concat_characters: bool = True,
+        decode_coords: bool = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: bool | None = None,
+        decode_timedelta: bool | None = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        zarr_format: int | str | None = None,
+        consolidated: bool | None = None,
+        use_zarr_fill_value_as_mask: bool | None = None,
+        config: Any = None,
+    ) -> Dataset:
+        """Open a group of arrays as a dataset.
+
+        Args:
+            filename_or_obj: A store, path, URL, mapping, or fsspec filesystem or mapper.
+            mask_and_scale: As for ``xarray.open_dataset``.
+            decode_times: Likewise.
+            concat_characters: Likewise.
+            decode_coords: Likewise.
+            drop_variables: Likewise.
+            use_cftime: Likewise.
+            decode_timedelta: Likewise.
+            group: The group's path in the store.
+            storage_options: Options for the filesystem of a URL.
+            zarr_format: The format, if known; found out otherwise.
+            consolidated: Whether to use consolidated metadata; ``None`` where there is some.
+            use_zarr_fill_value_as_mask: Whether the arrays' fill values mean missing; ``None``: in format 2.
+            config: Settings.
+        """
+        node = sync.open_group(
+            filename_or_obj,
+            path=group or "",
+            zarr_format=zarr_format,
+            use_consolidated=consolidated,
+            storage_options=storage_options,
+            config=config,
+        )
+        return StoreBackendEntrypoint().open_dataset(
+            _Store(node, mask=use_zarr_fill_value_as_mask),
+            mask_and_scale=mask_and_scale,
+            decode_times=decode_times,
+            concat_characters=concat_characters,
+            decode_coords=decode_coords,
+            drop_variables=drop_variables,
+            use_cftime=use_cftime,
+            decode_timedelta=decode_timedelta,
+        )
+
+    def open_groups_as_dict(
+        self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any
+    ) -> dict[str, Dataset]:
+        """Open a group and all below it as datasets by path."""
+        known = ("storage_options", "zarr_format", "config")
+        where = {name: options[name] for name in known if name in options}
+        nodes = sync.list_nodes(filename_or_obj, path=group or "", **where)
+        paths = [path for path, kind in nodes if kind == "group"]
+        start = len(group.strip("/")) if group else 0
+        return {
+            f"/{path[start:].strip('/')}": self.open_dataset(filename_or_obj, group=path, **options) for path in paths
+        }
+
+    def open_datatree(self, filename_or_obj: StoreLike, **options: Any) -> DataTree:
+        """Open a group and all below it as a tree."""
+        return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Never: the engine is used where it is named."""
+        return False

@@ -10,10 +10,11 @@ import zlib
 import numcodecs
 import numpy as np
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zarrasync import sync
+from zarrasync import stores, sync
 from zarrasync.codecs import (
     ArraySpec,
     BloscCodec,
@@ -273,6 +274,23 @@ def test_damage_in_a_store_names_the_key():
             with pytest.raises(CodecError, match=r"^g/a/c/1 in MemoryStore\(5 values\): ") as error:
                 read()
             assert error.value.key == "g/a/c/1"
+
+
+def test_inner_chunks_without_bytes_are_damage():
+    a = sync.create_array(
+        {}, data=np.arange(6000).reshape(6, 1000), chunks=(1, 1000), shards=(6, 1000), compressors="zstd"
+    )
+    value = bytearray(a.store.values["c/0/0"])
+    value[-92:-84] = bytes(8)  # the length of the first
+    value[-4:] = crc32c(bytes(value[-100:-4])).to_bytes(4, "little")
+    a.store.values["c/0/0"] = bytes(value)
+    remote = stores.WrapperStore(a.store)
+    remote.blocking = False
+    for opened in (sync.open_array(a.store), sync.open_array(remote)):
+        np.testing.assert_array_equal(opened[1], np.arange(1000, 2000))
+        for selection in (0, slice(0, 2), ...):
+            with pytest.raises(CodecError, match="c/0/0"):
+                opened[selection]
 
 
 @pytest.mark.parametrize(

@@ -433,9 +433,9 @@ class _Reading(Placing):
 def _group(spans: Sequence[_Span], most: int) -> list[list[_Span]]:
     """Spans by the batch that they are fetched in."""
     groups: list[list[_Span]] = []
-    size = most
+    size = 0
     for span in spans:
-        if size + span.length > most or len(groups[-1]) >= 256:
+        if not groups or size + span.length > most or len(groups[-1]) >= 256:
             groups.append([])
             size = 0
         groups[-1].append(span)

@@ -87,8 +87,11 @@ def hierarchy(zarr_format):
 @cache
 def samples():
     """All of them; of groups nothing is said but the name and the values."""
-    made = [make(one["name"].removeprefix("numcodecs.") if one else str(dtype), dtype, **{kind: one and [one]} if
-                 kind != "serializer" else {kind: one}) for dtype, kind, one in CODED]  # fmt: skip
+    made = []
+    for dtype, kind, one in CODED:
+        raw = one is not None and "filters" in one["configuration"]  # which has no checksum
+        label = "raw lzma" if raw else one["name"].removeprefix("numcodecs.") if one else str(dtype)
+        made.append(make(label, dtype, **{kind: one if kind == "serializer" or one is None else [one]}))
     for where, count, checksum, inner, chunk in SHARDS:
         own = {
             "index_codecs": [LITTLE, *(["crc32c"] if checksum else [])],

@@ -20,9 +20,10 @@ from zarrasync.config import Config
 from zarrasync.creation import ShapeLike, chunk_shapes
 from zarrasync.errors import ChecksumError, MetadataError, NodeExistsError, UnsupportedByFormat, UnsupportedOperation
 from zarrasync.formats import Format, Wanted
+from zarrasync.grids import lazy_product
 from zarrasync.group import AsyncGroup, as_node
 from zarrasync.hierarchy import CodecsLike, ConfigLike, open
-from zarrasync.info import counted
+from zarrasync.info import counted, shown
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, on_store
@@ -269,7 +270,7 @@ def _plan(
     fill = source.fill_value
     if fill is None and not target.has_undefined_fill:
         fill = source.spec.fill_value  # what absent elements have read as
-        notes.append(f"{name}: the undefined fill value is {fill!r} now")
+        notes.append(f"{name}: the undefined fill value is {shown(fill)} now")
     spec = ArraySpec(outer, source.dtype, source.spec.fill_value)
     wanted = _wanted(source, options, inner if sharded else None)
     for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
@@ -427,7 +428,7 @@ async def _copy_values(
                 await on_store(partial(dest.store.put, dest.key(coords), value.data), dest.store)
                 fetched += 1
 
-    coords: Iterator[tuple[int, ...]] = product(*map(range, grid.shape))
+    coords = lazy_product([range(n) for n in grid.shape])
     while batch := list(islice(coords, _BATCH)):
         missing = [at for at in batch if at not in there]
         await side_by_side(copy_one, missing, min(count, max(len(missing), 1)))

@@ -213,16 +213,16 @@ def outside(old: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[tuple[int, 
         # Before this axis what both have, so that no coordinates come twice.
         before = [min(a, b) for a, b in zip(old[:axis], kept[:axis], strict=True)]
         spans = [range(n) for n in before] + [range(rest, count)] + [range(n) for n in old[axis + 1 :]]
-        yield from _lazy_product(spans)
+        yield from lazy_product(spans)
 
 
-def _lazy_product(spans: list[range]) -> Iterator[tuple[int, ...]]:
+def lazy_product(spans: list[range]) -> Iterator[tuple[int, ...]]:
     """``itertools.product`` without holding the ranges' members."""
     if not spans:
         yield ()
         return
     for first in spans[0]:
-        for others in _lazy_product(spans[1:]):
+        for others in lazy_product(spans[1:]):
             yield (first, *others)
 
 

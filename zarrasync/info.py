@@ -12,7 +12,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import size_text
 from zarrasync.stores import Store
 
-__all__ = ["Info", "Tree", "array_info", "counted", "group_info", "render_tree"]
+__all__ = ["Info", "Tree", "array_info", "counted", "group_info", "render_tree", "shown"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A fill value, for people."""
     if isinstance(value, np.datetime64 | np.timedelta64) and np.datetime_data(value.dtype)[0] == "generic":
         return "NaT" if np.isnat(value) else str(value.astype(np.int64))
     return str(value) if isinstance(value, np.generic) else repr(value)
@@ -75,7 +76,7 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Chunk shape": str(metadata.chunks) if metadata.edges is None or metadata.shards else _edges(metadata),
         "Shard shape": str(metadata.shards) if metadata.edges is None or not metadata.shards else _edges(metadata),
         "Dimension names": str(metadata.dimension_names),
-        "Fill value": _shown(metadata.fill_value),
+        "Fill value": shown(metadata.fill_value),
         "Codecs": ", ".join(codec.label for codec in codecs),
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
         "Stored values": f"{metadata.grid.size:,}",

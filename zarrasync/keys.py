@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zarrasync.errors import InvalidKeyError, MetadataError
 
-__all__ = ["ChunkKeyEncoding", "check_key", "check_prefix", "join", "normalize_path"]
+__all__ = ["ChunkKeyEncoding", "check_key", "check_prefix", "is_key", "join", "normalize_path"]
 
 # What would leave the store, or mean something else to a file system: empty names, NUL, "." and "..".
 _DANGEROUS = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|//|^/|/$|\0|^$")
@@ -20,12 +20,17 @@ def check_key(key: str) -> str:
         InvalidKeyError: If it is empty, starts or ends with ``/``, or has an empty, ``.`` or ``..``
             segment or a NUL character.
     """
-    if _DANGEROUS.search(key):
+    if not is_key(key):
         raise InvalidKeyError(
             f"{key!r} is not a valid store key: no empty, '.' or '..' segments, no leading or trailing '/', no NUL",
             key=key,
         )
     return key
+
+
+def is_key(key: str) -> bool:
+    """Whether a store can safely hold a key."""
+    return not _DANGEROUS.search(key)
 
 
 def check_prefix(prefix: str) -> str:

@@ -26,6 +26,9 @@ from zarrasync.transformers import StorageTransformer
 __all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]
 
 
+_MAX_AXES = 64
+_MAX_CHUNK = 1 << 62
+"""Bytes of a chunk that can never be, so that sizes fit into 64 bits everywhere."""
 _CHECKED = 256
 """Shapes of chunks that are checked when metadata is made; others when they are first used."""
 
@@ -96,6 +99,14 @@ class ArrayMetadata(NodeMetadata):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.grid  # complains if they do not fit
+        if len(self.shape) > _MAX_AXES:
+            raise MetadataError(
+                f"an array has at most {_MAX_AXES} axes here (NumPy's limit), this one {len(self.shape)}"
+            )
+        if math.prod(self.write_chunks) * max(self.dtype.numpy.itemsize, 1) >= _MAX_CHUNK:
+            raise MetadataError(
+                f"chunks of {self.write_chunks} elements of {self.dtype.name!r} are larger than any memory"
+            )
         if self.dimension_names is not None and len(self.dimension_names) != len(self.shape):
             raise MetadataError(
                 f"dimension_names {list(self.dimension_names)} must have one entry per axis of shape {self.shape}"

@@ -14,11 +14,9 @@ from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.consolidated import Consolidated
 from zarrasync.errors import (
-    CodecError,
     InvalidKeyError,
     MetadataError,
     NodeNotFoundError,
-    StoreError,
     UnsupportedOperation,
     ZarrError,
 )
@@ -255,8 +253,9 @@ async def _check_chunks(array: AsyncArray, look: _Look) -> None:
             if value is not None:
                 stored += 1
                 metadata.chain_of(grid.chunk_shape(coords)).decode(value.data)
-        except (CodecError, StoreError) as error:
-            look.add("error", chunks.full_key(key), str(error))
+        except Exception as error:  # whatever it is, the value can not be read, and others can be looked at
+            text = str(error) if isinstance(error, ZarrError) else f"{type(error).__name__}: {error}"
+            look.add("error", chunks.full_key(key), text)
 
     try:
         keys = sorted(await chunks.store.list_prefix(""))

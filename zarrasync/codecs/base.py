@@ -64,8 +64,15 @@ class ArraySpec:
         return None if size is None else math.prod(self.shape) * size
 
     def new_array(self) -> Array:
-        """A chunk that holds the fill value everywhere."""
-        array = np.empty(self.shape, self.dtype.numpy)
+        """A chunk that holds the fill value everywhere.
+
+        Raises:
+            CodecError: If there is no memory for it.
+        """
+        try:
+            array = np.empty(self.shape, self.dtype.numpy)
+        except MemoryError as error:
+            raise CodecError(f"there is no memory for a chunk: {error}") from error
         array[...] = self.scalar
         return array
 

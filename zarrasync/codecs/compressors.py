@@ -30,6 +30,8 @@ __all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decod
 Out = npt.NDArray[np.uint8] | None
 _MEMBERS = 1000
 """Members of a gzip or bzip2 value; parallel compressors make some, only an attack makes so many."""
+_LZMA_MEMORY = 1 << 30
+"""Bytes that LZMA may take to decompress; its presets need a fifteenth of that at the most."""
 _SMALL = 1 << 15
 """Below this, decompressing into new bytes is faster than numcodecs' checks of a caller's memory."""
 _MEDIUM = 1 << 17
@@ -216,13 +218,15 @@ def _bz2() -> Any:
 def _lzma() -> Any:
     import lzma
 
-    return lzma.LZMADecompressor()
+    return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
 
 
 def _raw_lzma(container: int, filters: Any) -> Any:
     import lzma
 
-    return lzma.LZMADecompressor(format=container, filters=filters if container == lzma.FORMAT_RAW else None)
+    if container != lzma.FORMAT_RAW:
+        return lzma.LZMADecompressor(format=container, memlimit=_LZMA_MEMORY)
+    return lzma.LZMADecompressor(format=container, filters=filters)
 
 
 _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
@@ -234,6 +238,12 @@ _DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
     "bz2": _streamed(_bz2),
     "lzma": _streamed(_lzma),
 }
+
+
+_REFUSALS = (
+    ValueError, TypeError, RuntimeError, OSError, EOFError, OverflowError, MemoryError, SystemError, zlib.error
+)  # fmt: skip
+"""What decompressors raise where a value, or a parameter that only they understand, makes no sense."""
 
 
 def bounded_decode(
@@ -266,8 +276,8 @@ def bounded_decode(
         return None
     try:
         found = decoder(memoryview(data), size, limit, out)
-    except (ValueError, RuntimeError, OSError, EOFError, zlib.error) as error:
-        raise codec.fail(str(error)) from error
+    except _REFUSALS as error:
+        raise codec.fail(str(error) or type(error).__name__) from error
     except Exception as error:  # isal has an error class of its own, numcodecs raises what its C code sets
         if type(error).__name__ not in ("IsalError", "error", "LZMAError", "ZstdError"):
             raise

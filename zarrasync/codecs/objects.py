@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,11 +83,21 @@ class _BoundObjects:
         if codec.label in ("json2", "msgpack2"):
             items = json.loads(data) if codec.label == "json2" else _unpacked(data)
             shape = items[-1]
-            if math.prod(shape) != count:
-                raise self._wrong(shape)
+            sizes = (
+                isinstance(shape, list) and len(shape) <= 64 and all(type(n) is int and 0 <= n <= count for n in shape)
+            )
+            if not sizes or math.prod(shape) != count:
+                raise self._wrong(reprlib.repr(shape))
             return _flat(items[:-2], shape, count)
         if codec.label == "vlen-array" and (declared := int.from_bytes(data[:4], "little")) != count:
             raise self._wrong(declared)
+        if codec.label == "categorize":
+            most, labels = (
+                np.frombuffer(data, codec.config.get("astype", "u1")).max(initial=0),
+                len(codec.config["labels"]),
+            )
+            if most > labels:
+                raise codec.fail(f"the value has label {most} of {labels}")
         # Whether pickles may be read was asked when the array was opened (config.allow_pickle).
         found = pickle.loads(data) if codec.runs_code else numcodecs_codec(codec.config).decode(data)  # noqa: S301
         if isinstance(found, np.ndarray):

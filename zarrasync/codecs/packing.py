@@ -226,8 +226,11 @@ class _BoundZfp(_Bound):
 
     def decode(self, data: Buffer) -> Array:
         zfpy, shape = _zfpy(), self._spec.shape or (1,)
-        kind, view, out = zfpy.dtype_to_ztype(self._form), bytes(data), np.zeros(shape, self._form)
+        kind, view = zfpy.dtype_to_ztype(self._form), bytes(data)
         blocks = math.prod(-(-n // 4) for n in shape)
+        if blocks > 8 * len(view):  # a block has a bit at least
+            raise self._codec.fail("the stream is cut short")
+        out = np.zeros(shape, self._form)
         room = blocks * 4 ** len(shape) * 16  # more than any mode takes
 
         def run(padding: bytes) -> Array:

@@ -344,8 +344,8 @@ class ReshapeCodec(ArrayArrayCodec):
     def __post_init__(self) -> None:
         entries = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in self.shape)
         for item in entries:
-            numbers = item if isinstance(item, tuple) else (max(item, 0) if item == -1 else item - 1,)
-            if not all(type(n) is int and n >= 0 for n in numbers):
+            numbers, least = (item, 0) if isinstance(item, tuple) else ((item,), -1)
+            if not all(type(n) is int and n >= least for n in numbers) or item == 0:
                 raise ValueError(f"shape has sizes, lists of axes and one -1 at the most; found {item!r}")
         if sum(item == -1 for item in entries) > 1:
             raise ValueError("shape has more than one -1")

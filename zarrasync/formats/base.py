@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from zarrasync import _json
 from zarrasync.codecs import ArraySpec, Buffer, Codec, CodecChain
 from zarrasync.errors import MetadataError, Problem, UnsupportedByFormat
-from zarrasync.keys import ChunkKeyEncoding, join
+from zarrasync.keys import ChunkKeyEncoding, is_key, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
 __all__ = ["Documents", "Format", "Inspector"]
@@ -150,11 +150,13 @@ class Format(ABC):
     def children(self, path: str, keys: Iterable[str], prefixes: Iterable[str]) -> dict[str, bool]:
         """What may be nodes below a group, from keys and prefixes under its listing prefix.
 
+        Keys that no store should hold (with empty segments or ``..``) belong to no node.
+
         Returns:
             Paths relative to the group, each with whether it is a group even if it has no document.
         """
         start = len(self.listing_prefix(path))
-        return dict.fromkeys(sorted(prefix[start:].rstrip("/") for prefix in prefixes), False)
+        return dict.fromkeys(sorted(name for prefix in prefixes if is_key(name := prefix[start:-1])), False)
 
     def erase_keys(self, path: str) -> tuple[str, ...]:
         """The keys of a node that do not lie under the prefixes of ``erase_prefixes``."""

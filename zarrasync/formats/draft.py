@@ -51,7 +51,7 @@ from zarrasync.formats.legacy import (
     to_numcodecs,
     unpack_copies,
 )
-from zarrasync.keys import ChunkKeyEncoding, join
+from zarrasync.keys import ChunkKeyEncoding, is_key, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.transformers import StorageTransformer
 
@@ -134,6 +134,8 @@ class Draft(Format):
         start = len(self.listing_prefix(path))
         found: dict[str, bool] = {}
         for key in keys:
+            if not is_key(key[start:]):
+                continue
             for ending in (f".array{self.suffix}", f".group{self.suffix}"):
                 if key.endswith(ending) and len(key) > start + len(ending):
                     found[key[start : -len(ending)]] = False
@@ -142,7 +144,8 @@ class Draft(Format):
                 found.setdefault(above, True)
                 above = above.rpartition("/")[0]
         for prefix in prefixes:
-            found.setdefault(prefix[start:].rstrip("/"), True)
+            if is_key(name := prefix[start:-1]):
+                found.setdefault(name, True)
         return dict(sorted(found.items()))
 
     def erase_keys(self, path: str) -> tuple[str, ...]:

@@ -47,12 +47,20 @@ class ZarrPythonStore(RemoteStore):
     def __repr__(self) -> str:
         return f"ZarrPythonStore({self.store!r})"
 
+    async def _ensure_open(self) -> None:
+        if getattr(self.store, "_is_open", True):
+            return
+        try:
+            await self.store._open()
+        except ValueError:  # opening twice is an error there, and someone may have been faster
+            if not self.store._is_open:
+                raise
+
     async def _call(self, key: str, verb: str, name: str, *args: Any, **options: Any) -> Any:
         gate = self.limiter()
         await gate.acquire()
         try:
-            if not getattr(self.store, "_is_open", True):
-                await self.store._open()
+            await self._ensure_open()
             return await getattr(self.store, name)(*args, **options)
         except ZarrError:
             raise

@@ -22,6 +22,8 @@ _LOCAL = struct.Struct("<4s5H3I2H")
 _ENCRYPTED = 1
 _MOST = 1 << 20
 """Bytes that one byte of any method can become, generously."""
+_DICTIONARY = 1 << 28
+"""The largest dictionary that LZMA gets, in bytes; its presets take a quarter of that at the most."""
 _DAMAGE = (
     OSError, ValueError, OverflowError, MemoryError, EOFError, NotImplementedError,
     struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
@@ -151,7 +153,7 @@ class _Archive:
         with zipfile.ZipFile(self._file) as archive:
             found = {}
             for member in archive.infolist():
-                if member.is_dir():
+                if not member.filename or member.is_dir():
                     continue
                 if member.flag_bits & _ENCRYPTED:
                     raise ValueError(f"its member {member.filename!r} is encrypted")
@@ -198,6 +200,10 @@ class _Archive:
             stream = zlib.decompressobj(-15)
             data = stream.decompress(self._pread(entry.stored, self._begin(entry)), entry.size + 1)
         else:
+            if entry.method == zipfile.ZIP_LZMA:  # version, size of the properties, one of them, the dictionary's size
+                (dictionary,) = struct.unpack_from("<5xI", self._pread(min(9, entry.stored), self._begin(entry)))
+                if dictionary > _DICTIONARY:
+                    raise ValueError(f"its dictionary of {dictionary} bytes is larger than {_DICTIONARY}")
             # Python's module knows some methods more; which ones depends on its version.
             with self._mutex, zipfile.ZipFile(self._file) as archive:
                 try:

@@ -139,7 +139,8 @@ class Placing:
         except CodecError as error:
             if not keys:
                 raise
-            raise self.chunks.locate(error, keys[_culprit(chain, values)]) from error
+            self.chunks.locate(error, keys[_culprit(chain, values)])
+            raise
 
     def _place_present(
         self, chain: BoundChain, part: Part, values: Sequence[Buffer], out: Array, rows: Rows | None
@@ -169,7 +170,8 @@ class Placing:
         except StopIteration as stop:
             pieces: list[Piece] | None = stop.value
         except CodecError as error:
-            raise self.chunks.locate(error, key) from error
+            self.chunks.locate(error, key)
+            raise
         if pieces is None or view is None:
             self.fill(part, self.out, key)
             self.report(part)
@@ -197,7 +199,8 @@ class Placing:
                 try:
                     self._place_piece(key, piece, view[start : start + piece.length], workspace)
                 except CodecError as error:
-                    raise self.chunks.locate(error, key) from error
+                    self.chunks.locate(error, key)
+                    raise
 
     def _place_piece(self, key: str, piece: Piece, data: memoryview, workspace: Workspace | None) -> None:
         if len(data) < piece.length:

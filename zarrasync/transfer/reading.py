@@ -391,7 +391,8 @@ class _Reading(Placing):
         except StopIteration as stop:
             pieces = stop.value
         except CodecError as error:
-            raise self.chunks.locate(error, key) from error
+            self.chunks.locate(error, key)
+            raise
         for piece in pieces or ():
             if size is not None and piece.start + piece.length > size:
                 raise self.cut_short(key, piece)

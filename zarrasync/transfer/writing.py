@@ -187,7 +187,8 @@ class _Writing:
                     elif old is not None:
                         await self.store.erase(key)
         except CodecError as error:
-            raise self.chunks.locate(error, key) from error
+            self.chunks.locate(error, key)
+            raise
         if self.progress is not None:
             self.progress(part.region.size * self.values.itemsize)
 
@@ -214,7 +215,8 @@ class _Writing:
         try:
             return self.chain.wrap(row)
         except CodecError as error:
-            raise self.chunks.locate(error, key) from error
+            self.chunks.locate(error, key)
+            raise
 
     def _gather(self, run: Part, rows: npt.NDArray[np.uint8]) -> None:
         """The chunks of a run in their stored form, one a row."""

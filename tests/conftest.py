@@ -148,7 +148,19 @@ def http(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 # ------------------------------------------------------------------ stores
 
-WRITEABLE = ["memory", "local", "fsspec-memory", "fsspec-local", "s3", "obstore", "zarr-python", "prefix", "counting"]
+WRITEABLE = [
+    "memory",
+    "local",
+    "fsspec-memory",
+    "fsspec-local",
+    "s3",
+    "obstore",
+    "zarr-python",
+    "prefix",
+    "counting",
+    "caching",
+    "caching-s3",
+]
 
 
 @pytest.fixture(params=WRITEABLE)
@@ -178,6 +190,10 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
         pytest.importorskip("obstore")
         url, options = request.getfixturevalue("s3")
         return stores.ObjectStore.from_url(url, options)
+    if kind == "caching":
+        return stores.CachingStore(stores.LocalStore(tmp_path / "cached"))
+    if kind == "caching-s3":
+        return stores.CachingStore(make_store("obstore", request, tmp_path))
     if kind == "prefix":
         return stores.PrefixStore(stores.MemoryStore(), "some/where/")
     return stores.CountingStore(stores.LocalStore(tmp_path / "counted"))

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
+from zarrasync.stores.caching import CacheStats, CachingStore
 from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.http import HTTPStore
 from zarrasync.stores.local import LocalStore
@@ -23,6 +24,8 @@ from zarrasync.stores.zip import ZipStore
 __all__ = [
     "ABSENT",
     "AliasStore",
+    "CacheStats",
+    "CachingStore",
     "CountingStore",
     "Counts",
     "FsspecStore",

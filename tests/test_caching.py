@@ -1,0 +1,252 @@
+"""CachingStore: fewer requests, the same values, never older ones than were promised."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Api
+
+from zarrasync import stores, sync
+from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.stores import Request, Value
+
+
+class Slow(stores.WrapperStore):
+    """A store whose requests end when they are told to."""
+
+    def __init__(self, inner: stores.Store) -> None:
+        super().__init__(inner)
+        self.blocking = False
+        self.asked: list[Request] = []
+        self.cancelled = 0
+        self.error: Exception | None = None
+        self.open = asyncio.Event()
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> list[Value | None]:
+        self.asked += requests
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+        return await self.inner.fetch(requests, versions=versions)
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def counting(values: dict[str, bytes]) -> tuple[stores.CountingStore, stores.CachingStore]:
+    counts = stores.CountingStore(stores.MemoryStore(values))
+    return counts, stores.CachingStore(counts)
+
+
+async def test_what_was_read_is_not_asked_for_again(api: Api, tmp_path: Path):
+    counts = stores.CountingStore(stores.LocalStore(tmp_path))
+    cache = stores.CachingStore(counts)
+    array = await api(api.create_array(cache, data=np.arange(4000).reshape(40, 100), chunks=(10, 10), shards=(20, 50)))
+    await api(array.view[...].read())
+    await api(array.view[3:30, 20:60].read())
+    first = counts.reset().fetches
+    np.testing.assert_array_equal(
+        await api(array.view[3:30, 20:60].read()), np.arange(4000).reshape(40, 100)[3:30, 20:60]
+    )
+    assert counts.reset().requests == 0
+    again = await api(api.open_array(cache))
+    await api(again.view[...].read())
+    documents = counts.reset().fetches
+    await api(api.open_array(cache))
+    await api(again.view[...].read())
+    assert counts.reset().requests == 0
+    assert cache.stats.misses == first + documents
+    assert cache.stats.hits > 8
+
+
+async def test_parts_and_absence():
+    counts, cache = counting({"k": b"0123456789"})
+    assert await cache.get_partial_values([("k", (2, 3)), ("k", (-2, None)), ("no", (0, 1))]) == [b"234", b"89", None]
+    counts.reset()
+    assert await cache.get_partial_values([("k", (2, 3)), ("k", (-2, None)), ("no", (0, 1))]) == [b"234", b"89", None]
+    assert counts.reset().requests == 0
+    assert await cache.get("k") == b"0123456789"
+    assert await cache.get("no") is None
+    counts.reset()
+    assert await cache.get_partial_values([("k", (5, 2)), ("k", (-4, None)), ("no", (3, 1))]) == [b"56", b"6789", None]
+    assert counts.reset().requests == 0
+
+
+async def test_writes_through_it_are_seen_and_those_of_others_when_it_says():
+    values: dict[str, bytes] = {"a/k": b"old", "a/x": b"x"}
+    counts, cache = counting(values)
+    for change, want in (
+        (cache.set("a/k", b"new"), b"new"),
+        (cache.erase("a/k"), None),
+        (cache.put_values(["a/k"], [b"more"]), b"more"),
+        (cache.erase_values(["a/k"]), None),
+        (cache.set_partial_values([("a/k", 0, b"part")]), b"part"),
+        (cache.erase_prefix("a/"), None),
+    ):
+        await cache.get("a/k")
+        await change
+        assert await cache.get("a/k") == want
+        await cache.get_partial_values([("a/k", (0, 1))])
+    assert values == {}
+    values["a/k"] = b"of another"
+    assert await cache.get("a/k") is None
+    cache.clear()
+    assert await cache.get("a/k") == b"of another"
+    young = stores.CachingStore(counts, max_age=0)
+    assert await young.get("a/k") == b"of another"
+    values["a/k"] = b"fresh"
+    assert await young.get("a/k") == b"fresh"
+
+
+async def test_a_conflict_shows_what_is_there():
+    inner = stores.MemoryStore()
+    cache = stores.CachingStore(inner)
+    await cache.set("k", b"1")
+    (mine,) = await cache.fetch([Request("k")], versions=True)
+    await inner.set("k", b"2")
+    with pytest.raises(WriteConflictError):
+        await cache.put("k", b"3", if_version=mine.version)
+    (theirs,) = await cache.fetch([Request("k")], versions=True)
+    assert theirs.data == b"2"
+    await cache.put("k", b"3", if_version=theirs.version)
+    assert await inner.get("k") == b"3"
+
+
+async def test_it_stays_within_its_bytes():
+    values = {str(i): bytes(10_000) for i in range(50)}
+    counts = stores.CountingStore(stores.MemoryStore(values))
+    cache = stores.CachingStore(counts, 100_000)
+    for i in range(50):
+        await cache.get(str(i))
+        await cache.get("0")  # used all the time, so it stays
+        assert cache.stats.nbytes <= 100_000
+    assert counts.reset().fetches == 50
+    await cache.get("49")
+    await cache.get("1")
+    assert counts.reset().fetches == 1
+    values["large"] = bytes(100_001)
+    assert len(await cache.get("large")) == 100_001
+    assert len(await cache.get("large")) == 100_001
+    assert counts.reset().fetches == 2
+    with pytest.raises(ValueError, match="at least 0"):
+        stores.CachingStore(counts, -1)
+    cache.clear()
+    assert cache.stats.nbytes == 0
+
+
+async def test_readers_of_one_value_share_a_request():
+    slow = Slow(stores.MemoryStore({"k": b"value", "l": b"other"}))
+    cache = stores.CachingStore(slow)
+    readers = [asyncio.create_task(cache.get("k")) for _ in range(50)]
+    both = asyncio.create_task(cache.fetch([Request("l"), Request("k"), Request("l")]))
+    await settle()
+    slow.open.set()
+    assert set(await asyncio.gather(*readers)) == {b"value"}
+    assert [value.data for value in await both] == [b"other", b"value", b"other"]
+    assert sorted(request.key for request in slow.asked) == ["k", "l"]
+
+
+async def test_a_request_lives_as_long_as_one_waits_for_it():
+    slow = Slow(stores.MemoryStore({"k": b"value"}))
+    cache = stores.CachingStore(slow)
+    first, second = (asyncio.create_task(cache.get("k")) for _ in range(2))
+    await settle()
+    first.cancel()
+    await settle()
+    assert slow.cancelled == 0
+    slow.open.set()
+    assert await second == b"value"
+    slow.open.clear()
+    cache.clear()
+    lonely = asyncio.create_task(cache.get("k"))
+    await settle()
+    lonely.cancel()
+    await settle()
+    assert slow.cancelled == 1
+    slow.open.set()
+    assert await cache.get("k") == b"value"
+
+
+async def test_failures_reach_all_and_are_not_remembered():
+    slow = Slow(stores.MemoryStore({"k": b"value"}))
+    cache = stores.CachingStore(slow)
+    slow.error = StoreError("it is down")
+    readers = [asyncio.create_task(cache.get("k")) for _ in range(3)]
+    await settle()
+    slow.open.set()
+    for found in await asyncio.gather(*readers, return_exceptions=True):
+        assert isinstance(found, StoreError)
+    slow.error = None
+    assert await cache.get("k") == b"value"
+
+
+async def test_what_was_asked_before_a_write_is_not_believed_after_it():
+    inner = stores.MemoryStore({"k": b"old"})
+    slow = Slow(inner)
+    cache = stores.CachingStore(slow)
+    early = asyncio.create_task(cache.get("k"))
+    await settle()
+    await cache.set("k", b"new")
+    late = asyncio.create_task(cache.get("k"))
+    await settle()
+    slow.open.set()
+    assert await late == b"new"
+    assert await early in (b"old", b"new")
+    assert await cache.get("k") == b"new"
+    assert len(slow.asked) == 2
+
+
+async def test_partial_writes_lose_nothing(api: Api):
+    array = await api(
+        api.create_array(stores.CachingStore(stores.MemoryStore()), shape=(64,), chunks=4, shards=32, dtype="i4")
+    )
+    if api.name == "async":
+        await asyncio.gather(*(array.view[i].write(i + 1) for i in range(64)))
+    else:
+        threads = [threading.Thread(target=array.__setitem__, args=(i, i + 1)) for i in range(64)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    np.testing.assert_array_equal(await api(array.view[...].read()), np.arange(64) + 1)
+
+
+def test_threads_and_loops_of_their_own(s3: Any):
+    url, options = s3
+    counts = stores.CountingStore(stores.ObjectStore.from_url(url, options))
+    cache = stores.CachingStore(counts)
+    array = sync.create_array(cache, data=np.arange(10_000), chunks=1000)
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda: results.append(array[...])) for _ in range(8)]
+    threads += [
+        threading.Thread(target=lambda: results.append(asyncio.run(array._async.view[...].read()))) for _ in range(2)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(results) == 10
+    for one in results:
+        np.testing.assert_array_equal(one, np.arange(10_000))
+    assert counts.reset().fetches <= 10 * 3 + 10  # one of each chunk per loop
+
+
+def test_copies_begin_empty(tmp_path: Path):
+    cache = stores.CachingStore(stores.LocalStore(tmp_path), 1 << 20, max_age=5)
+    sync.create_array(cache, data=np.arange(10))[...]
+    again = pickle.loads(pickle.dumps(cache))
+    assert (again.max_bytes, again.max_age, again.stats.nbytes) == (1 << 20, 5, 0)
+    np.testing.assert_array_equal(sync.open_array(again)[...], np.arange(10))

@@ -714,3 +714,51 @@ async def test_objects_of_format_2(api: Api):
         await api(api.create_array({}, shape=2, dtype=object, zarr_format=2))
     with pytest.raises(MetadataError, match="use str for text"):
         await api(api.create_array({}, shape=2, dtype=object))
+
+
+async def test_structs_of_small_numbers(api: Api):
+    fields = [("a", "int2"), ("b", "uint4"), ("z", "complex_bfloat16"), ("f", "float32")]
+    inner = {"name": "struct", "configuration": {"fields": [{"name": "i", "data_type": "int4"}]}}
+    listed = [{"name": name, "data_type": kind} for name, kind in (*fields, ("s", inner))]
+    fill = {"a": -2, "b": 15, "z": [1.0, "NaN"], "f": 0.5, "s": {"i": -8}}
+    document = {
+        "zarr_format": 3, "node_type": "array", "shape": [2, 3], "fill_value": fill, "attributes": {},
+        "data_type": {"name": "struct", "configuration": {"fields": listed}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "big"}}],
+    }  # fmt: skip
+    values = {"zarr.json": json.dumps(document).encode()}
+    array = await api(api.open_array(values, mode="r+"))
+    assert array.metadata.dtype.numpy.names == ("a", "b", "z", "f", "s")
+    absent = await api(array.view[0, 0].read())
+    assert (absent["a"], absent["b"], absent["f"], absent["s"]["i"]) == (-2, 15, 0.5, -8)
+    assert (absent["z"]["real"], np.isnan(absent["z"]["imag"])) == (1, True)
+
+    data = np.zeros((2, 3), array.dtype)
+    data["a"], data["b"], data["f"] = [[-2, -1, 0], [1, 0, -1]], 9, np.arange(6).reshape(2, 3)
+    data["z"]["real"], data["s"]["i"] = 3, [[-8, 7, 0], [1, 2, -3]]
+    await api.write(array.view if api.name == "async" else array, ..., data)
+    stored = values["c/0/0"]
+    assert len(stored) == 6 * 11
+    assert stored[5] == 0  # and the number after it begins with its most significant byte
+    assert stored[11 + 6 : 11 + 10] == np.array(1, ">f4").tobytes()
+    garbage = bytearray(stored)
+    for element in range(6):
+        for at, kept in ((0, 0b11), (1, 0b1111), (10, 0b1111)):
+            garbage[11 * element + at] = garbage[11 * element + at] & kept | (0b10100000 & ~kept)
+    values["c/0/0"] = bytes(garbage)
+    again = await api(api.open_array(values))
+    np.testing.assert_array_equal(await api(again.view[...].read()), data)
+    np.testing.assert_array_equal(await api(again.view[1, ::2].read()), data[1, ::2])
+
+    data["s"]["i"][1, 1] = 8
+    with pytest.raises(CodecError, match="from -8 to 7"):
+        await api.write(array.view if api.name == "async" else array, ..., data)
+    copied: dict[str, bytes] = {}
+    await api(api.copy(values, copied, chunks=(1, 3), progress=False))
+    made = json.loads(copied["zarr.json"])
+    assert made["data_type"] == document["data_type"]
+    assert made["fill_value"] == fill
+    found = await api(api.open_array(copied))
+    np.testing.assert_array_equal((await api(found.view[...].read()))["s"]["i"], [[-8, 7, 0], [1, 2, -3]])

@@ -121,6 +121,16 @@ class DataType:
         return (-span // 2, span // 2 - 1) if self.numpy.kind == "i" else (0, span - 1)
 
     @property
+    def small_parts(self) -> tuple[tuple[tuple[str, ...], DataType], ...]:
+        """The integers of less than a byte in an element: the names of the fields that lead there, and the type."""
+        if self.limits is not None:
+            return (((), self),)
+        if self.name != "struct":
+            return ()
+        parts = [(part["name"], from_json(part["data_type"])) for part in self.configuration["fields"] if part]
+        return tuple(((name, *path), small) for name, part in parts for path, small in part.small_parts)
+
+    @property
     def is_variable(self) -> bool:
         """Whether elements have no fixed size (strings, bytes, objects)."""
         return self.numpy.kind in "TO"
@@ -303,16 +313,16 @@ def _sized(kind: str, width: int = 1) -> Callable[[Mapping[str, Any]], DataType]
 
 
 def _struct(configuration: Mapping[str, Any]) -> DataType:
-    fields: list[tuple[str, np.dtype[Any]]] = []
+    fields: list[tuple[str, DataType]] = []
     for part in configuration["fields"]:
         name, inner = (part["name"], part["data_type"]) if isinstance(part, Mapping) else part
-        data_type = from_json(inner)
-        if data_type.limits is not None or (data_type.is_complex and data_type.numpy.fields):
-            raise MetadataError(f"field {name!r}: data type {data_type.name!r} is not supported inside a struct")
-        fields.append((name, data_type.numpy))
+        fields.append((name, from_json(inner)))
     if not fields or not all(isinstance(name, str) and name for name, _ in fields):
         raise ValueError
-    return _from_native(np.dtype(fields))
+    made = _from_native(np.dtype([(name, part.numpy) for name, part in fields]))
+    # Small integers, and complex numbers of small parts, can not be told from their NumPy dtypes.
+    declared = [{"name": name, "data_type": to_json(part)} for name, part in fields]
+    return DataType("struct", made.numpy, {"fields": declared})
 
 
 def _small_float(name: str) -> DataType:

@@ -151,7 +151,11 @@ def fill_to_json(data_type: DataType, value: Any) -> Any:
     if kind == "O":
         return base64.b64encode(bytes(value)).decode()
     if dtype.fields is not None:
-        return {name: fill_to_json(from_numpy(dtype.fields[name][0]), value[name]) for name in dtype.names or ()}
+        parts = zip(dtype.names or (), data_type.configuration["fields"], strict=True)
+        return {
+            name: fill_to_json(from_json(part["data_type"]) if part else from_numpy(dtype.fields[name][0]), value[name])
+            for name, part in parts
+        }
     return list(np.array(value, dtype).tobytes())
 
 

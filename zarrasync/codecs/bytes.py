@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class BytesCodec(ArrayBytesCodec):
 
 
 class _BoundBytes:
-    __slots__ = ("_codec", "_limits", "_spec", "_stored", "encoded_size", "stored_dtype")
+    __slots__ = ("_codec", "_small", "_spec", "_stored", "encoded_size", "stored_dtype")
 
     def __init__(self, codec: BytesCodec, spec: ArraySpec) -> None:
         dtype = spec.dtype.numpy
@@ -94,9 +95,9 @@ class _BoundBytes:
             raise MetadataError(f"codec 'bytes' needs 'endian' for data type {spec.dtype.name!r}")
         self._codec, self._spec = codec, spec
         self._stored = codec.stored_form(dtype)
-        self._limits = spec.dtype.limits
+        self._small = spec.dtype.small_parts
         # Integers of less than a byte are not just their bytes: others may have left anything in the upper bits.
-        self.stored_dtype: np.dtype[Any] | None = self._stored if self._limits is None else None
+        self.stored_dtype: np.dtype[Any] | None = None if self._small else self._stored
         self.encoded_size: int | None = math.prod(spec.shape) * dtype.itemsize
 
     def decode(self, data: Buffer) -> Array:
@@ -105,10 +106,16 @@ class _BoundBytes:
         if not self.encoded_size:
             return np.zeros(self._spec.shape, self._spec.dtype.numpy)
         array = np.frombuffer(data, self._stored).reshape(self._spec.shape)
-        return array if self._limits is None else extended(array, self._spec.dtype.bits)
+        if self._small:
+            array = np.array(array, self._spec.dtype.numpy)
+            for names, part in self._small:
+                own = _part(array, names)
+                own[...] = extended(own, part.bits)
+        return array
 
     def encode(self, array: Array) -> Buffer:
-        check_limits(self._codec, array, self._limits)
+        for names, part in self._small:
+            check_limits(self._codec, _part(array, names), part.limits)
         return as_bytes_view(np.ascontiguousarray(array, self._stored))
 
     def locate(self, region: Region, out: Array) -> Locator | None:
@@ -138,6 +145,11 @@ class _BoundBytes:
         chunk = np.array(self.decode(data))
         region.write(chunk, values)
         return self.encode(chunk)
+
+
+def _part(array: Array, names: Sequence[str]) -> Array:
+    """A field of fields of structured elements, as a view."""
+    return reduce(lambda view, name: view[name], names, array)
 
 
 def extended(array: Array, bits: int) -> Array:

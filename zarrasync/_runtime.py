@@ -37,7 +37,9 @@ __all__ = [
     "codec_pool",
     "drive",
     "driven",
+    "first_error",
     "in_worker",
+    "together",
     "turns",
 ]
 
@@ -540,3 +542,25 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The answers of calls that are made side by side; the first failure cancels the others."""
+    if len(calls) == 1:
+        return [await calls[0]()]
+
+    async def one(call: Callable[[], Awaitable[T]]) -> T:
+        return await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(call)) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
+    return [task.result() for task in tasks]
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first failure of side-by-side calls, as if it had been the only call."""
+    error = errors.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from typing import Any
 
 from zarrasync import config
-from zarrasync._runtime import Gate, PerLoop, limiter
+from zarrasync._runtime import Gate, PerLoop, limiter, together
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
@@ -133,14 +133,9 @@ class FsspecStore(Store):
 
     async def _each(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> builtins.list[Any]:
         """Make calls side by side; the first failure cancels the others."""
-        if len(calls) == 1 or self.blocking:
+        if self.blocking:
             return [await call() for call in calls]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_coroutine(call)) for call in calls]
-        except BaseExceptionGroup as errors:
-            raise _first(errors) from None
-        return [task.result() for task in tasks]
+        return await together(calls)
 
     async def close(self) -> None:
         if not self.blocking:
@@ -288,16 +283,6 @@ class FsspecStore(Store):
             return []
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
-
-
-async def _coroutine(call: Callable[[], Awaitable[Any]]) -> Any:
-    return await call()
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first failure of side-by-side calls, as if it had been the only call."""
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _past_end(error: Exception) -> bool:

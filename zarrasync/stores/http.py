@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from zarrasync import config
-from zarrasync._runtime import PerLoop, limiter
+from zarrasync._runtime import PerLoop, limiter, together
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_prefix
 from zarrasync.stores.base import Listing, Request, Value, clip
@@ -115,7 +115,7 @@ class HTTPStore(RemoteStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        return await self._all([partial(self._fetch_one, request) for request in requests])
+        return await together([partial(self._fetch_one, request) for request in requests])
 
     async def _fetch_one(self, request: Request) -> Value | None:
         found: Value | None = await self._request(request.key, "read", partial(self._attempt, request))
@@ -198,7 +198,7 @@ class HTTPStore(RemoteStore):
         keys: list[str] = []
         level = [prefix]
         while level:
-            listings = await self._all([partial(self.list_dir, one) for one in level])
+            listings = await together([partial(self.list_dir, one) for one in level])
             keys.extend(key for listing in listings for key in listing.keys)
             level = [below for listing in listings for below in listing.prefixes]
         return keys

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync import config
-from zarrasync._runtime import limiter
+from zarrasync._runtime import limiter, together
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
@@ -161,7 +161,7 @@ class ObjectStore(RemoteStore):
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         if (other := self._elsewhere()) is not None:
             return await other.fetch(requests, versions=versions)
-        return await self._all([partial(self._fetch_one, request, versions) for request in requests])
+        return await together([partial(self._fetch_one, request, versions) for request in requests])
 
     async def _fetch_one(self, request: Request, versions: bool) -> Value | None:
         found: Value | None = await self._call(request.key, "read", partial(self._get, request, versions))

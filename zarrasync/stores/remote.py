@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from zarrasync.config import Config
@@ -84,25 +83,3 @@ class RemoteStore(Store):
                 ) from last
             await asyncio.sleep(pause)
             wait = min(2 * wait, _LONGEST_WAIT)
-
-    @staticmethod
-    async def _all(calls: Sequence[Callable[[], Awaitable[T]]]) -> builtins.list[T]:
-        """The answers of calls that are made side by side; the first failure cancels the others."""
-        if len(calls) == 1:
-            return [await calls[0]()]
-
-        async def one(call: Callable[[], Awaitable[T]]) -> T:
-            return await call()
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(call)) for call in calls]
-        except BaseExceptionGroup as errors:
-            raise first_error(errors) from None
-        return [task.result() for task in tasks]
-
-
-def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first failure of side-by-side calls, as if it had been the only call."""
-    error = errors.exceptions[0]
-    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from zarrasync import config
+from zarrasync._runtime import together
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.keys import check_prefix
@@ -70,7 +71,7 @@ class ZarrPythonStore(RemoteStore):
             gate.release()
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        return await self._all([partial(self._fetch_one, request) for request in requests])
+        return await together([partial(self._fetch_one, request) for request in requests])
 
     async def _fetch_one(self, request: Request) -> Value | None:
         from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest

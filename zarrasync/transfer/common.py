@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from zarrasync._runtime import Gate, budget, thread_lock
+from zarrasync._runtime import Gate, budget, first_error, thread_lock
 from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
@@ -226,9 +226,4 @@ async def side_by_side(work: Callable[[T], Awaitable[None]], items: Iterable[T],
             for _ in range(count):
                 group.create_task(worker())
     except BaseExceptionGroup as errors:
-        raise _first(errors) from None
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+        raise first_error(errors) from None

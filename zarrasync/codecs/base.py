@@ -27,6 +27,7 @@ __all__ = [
     "ArrayBytesCodec",
     "ArraySpec",
     "BoundArrayBytes",
+    "BoundWhole",
     "Buffer",
     "BytesBytesCodec",
     "Codec",
@@ -240,3 +241,28 @@ class BytesBytesCodec(Codec):
             CodecError: If the data is damaged or of another size.
         """
         raise NotImplementedError
+
+
+class BoundWhole:
+    """A bound array -> bytes codec of which nothing is found but by decoding it whole."""
+
+    encoded_size: int | None = None
+    stored_dtype: np.dtype[Any] | None = None
+
+    def decode(self, data: Buffer) -> Array:
+        """A chunk of its bytes."""
+        raise NotImplementedError
+
+    def encode(self, array: Array) -> Buffer | None:
+        """The bytes of a chunk."""
+        raise NotImplementedError
+
+    def locate(self, region: Region, out: Array) -> Locator | None:
+        """Nothing: no part can be found alone."""
+        return None
+
+    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
+        """A chunk's bytes with a region replaced."""
+        chunk = np.array(self.decode(data))
+        region.write(chunk, values)
+        return self.encode(chunk)

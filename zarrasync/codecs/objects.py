@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, Buffer, Locator
+from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, BoundWhole, Buffer
 from zarrasync.codecs.numcodecs import numcodecs_codec
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.regions import Region
 
 __all__ = ["OBJECT_CODECS", "ObjectCodec"]
 
@@ -56,10 +55,7 @@ class ObjectCodec(ArrayBytesCodec):
         return _BoundObjects(self, spec)
 
 
-class _BoundObjects:
-    encoded_size: int | None = None
-    stored_dtype: np.dtype[Any] | None = None
-
+class _BoundObjects(BoundWhole):
     def __init__(self, codec: ObjectCodec, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
 
@@ -83,19 +79,16 @@ class _BoundObjects:
         if codec.label in ("json2", "msgpack2"):
             items = json.loads(data) if codec.label == "json2" else _unpacked(data)
             shape = items[-1]
-            sizes = (
-                isinstance(shape, list) and len(shape) <= 64 and all(type(n) is int and 0 <= n <= count for n in shape)
-            )
-            if not sizes or math.prod(shape) != count:
+            usable = isinstance(shape, list) and len(shape) <= 64
+            usable = usable and all(type(n) is int and 0 <= n <= count for n in shape)
+            if not usable or math.prod(shape) != count:
                 raise self._wrong(reprlib.repr(shape))
             return _flat(items[:-2], shape, count)
         if codec.label == "vlen-array" and (declared := int.from_bytes(data[:4], "little")) != count:
             raise self._wrong(declared)
         if codec.label == "categorize":
-            most, labels = (
-                np.frombuffer(data, codec.config.get("astype", "u1")).max(initial=0),
-                len(codec.config["labels"]),
-            )
+            labels = len(codec.config["labels"])
+            most = np.frombuffer(data, codec.config.get("astype", "u1")).max(initial=0)
             if most > labels:
                 raise codec.fail(f"the value has label {most} of {labels}")
         # Whether pickles may be read was asked when the array was opened (config.allow_pickle).
@@ -112,14 +105,6 @@ class _BoundObjects:
         except Exception as error:
             raise self._codec.fail(f"{type(error).__name__}: {error}", "encode") from error
         return data
-
-    def locate(self, region: Region, out: Array) -> Locator | None:
-        return None
-
-    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer:
-        chunk = self.decode(data)
-        region.write(chunk, values)
-        return self.encode(chunk)
 
 
 def _unpacked(data: bytes) -> Any:

@@ -14,16 +14,15 @@ from zarrasync.codecs.base import (
     Array,
     ArrayBytesCodec,
     ArraySpec,
+    BoundWhole,
     Buffer,
     BytesBytesCodec,
     Codec,
-    Locator,
 )
 from zarrasync.codecs.bytes import BytesCodec, check_limits
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.numcodecs import check_complete
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
-from zarrasync.regions import Region
 
 __all__ = ["ConditionalCodec", "N5Codec", "PackbitsCodec", "ZfpCodec"]
 
@@ -31,27 +30,6 @@ __all__ = ["ConditionalCodec", "N5Codec", "PackbitsCodec", "ZfpCodec"]
 def _only(configuration: Mapping[str, Any], *known: str) -> None:
     if unknown := set(configuration) - set(known):
         raise ValueError(f"unknown member {min(unknown)!r}")
-
-
-class _Bound:
-    """An array -> bytes codec of which nothing is found but by decoding it whole."""
-
-    encoded_size: int | None = None
-    stored_dtype: np.dtype[Any] | None = None
-
-    def decode(self, data: Buffer) -> Array:
-        raise NotImplementedError
-
-    def encode(self, array: Array) -> Buffer | None:
-        raise NotImplementedError
-
-    def locate(self, region: Region, out: Array) -> Locator | None:
-        return None
-
-    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
-        chunk = np.array(self.decode(data))
-        region.write(chunk, values)
-        return self.encode(chunk)
 
 
 # ------------------------------------------------------------------ packbits
@@ -91,7 +69,7 @@ class PackbitsCodec(ArrayBytesCodec):
         return _BoundPackbits(self, spec)
 
 
-class _BoundPackbits(_Bound):
+class _BoundPackbits(BoundWhole):
     def __init__(self, codec: PackbitsCodec, spec: ArraySpec) -> None:
         data_type = spec.dtype
         known = data_type.numpy.kind in "biufcmM" or data_type.bits < 8 or data_type.name.endswith("float16")
@@ -196,7 +174,7 @@ class ZfpCodec(ArrayBytesCodec):
 _PROMOTED = {"int8": 31 - 8, "int16": 31 - 16, "uint8": 31 - 8, "uint16": 31 - 16}
 
 
-class _BoundZfp(_Bound):
+class _BoundZfp(BoundWhole):
     def __init__(self, codec: ZfpCodec, spec: ArraySpec) -> None:
         name = spec.dtype.name
         if name not in ("int32", "int64", "float32", "float64", *_PROMOTED):
@@ -298,7 +276,7 @@ class N5Codec(ArrayBytesCodec):
         return _BoundN5(self, spec)
 
 
-class _BoundN5(_Bound):
+class _BoundN5(BoundWhole):
     def __init__(self, codec: N5Codec, spec: ArraySpec) -> None:
         if spec.dtype.numpy.kind not in "iuf" or spec.dtype.bits < 8 or spec.dtype.name not in _N5_TYPES:
             raise MetadataError(f"codec 'n5_default' stores numbers, not data type {spec.dtype.name!r}")

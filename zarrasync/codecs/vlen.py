@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, Buffer, Codec, Locator
+from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, BoundWhole, Buffer, Codec
 from zarrasync.errors import MetadataError
-from zarrasync.regions import Region
 
 __all__ = ["VlenBytesCodec", "VlenUtf8Codec"]
 
@@ -51,10 +50,7 @@ class VlenBytesCodec(_Vlen):
     name = "vlen-bytes"
 
 
-class _BoundVlen:
-    encoded_size: int | None = None
-    stored_dtype: np.dtype[Any] | None = None
-
+class _BoundVlen(BoundWhole):
     def __init__(self, codec: _Vlen, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
         self._text = codec.name == "vlen-utf8"
@@ -89,11 +85,3 @@ class _BoundVlen:
                 raise self._codec.fail(f"{value!r} is not {wanted}", "encode") from error
             parts += (len(data).to_bytes(4, "little"), data)
         return b"".join(parts)
-
-    def locate(self, region: Region, out: Array) -> Locator | None:
-        return None
-
-    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer:
-        chunk = self.decode(data)
-        region.write(chunk, values)
-        return self.encode(chunk)

@@ -217,7 +217,7 @@ async def test_bytes_in_flight_are_bounded():
     data = np.zeros((64, 1 << 17), "u1")
     data[:] = np.arange(1, 65)[:, None]
     await za.create_array(store, data=data, chunks=(1, 1 << 17), compressors=None)
-    tight = await za.open_array(store, config={"memory_budget": 3 << 18})
+    tight = await za.open_array(store, config={"memory_budget": 3 << 17})
     store.most = 0
     np.testing.assert_array_equal(await tight[...], data)
     assert store.most <= 3
@@ -620,3 +620,20 @@ async def test_a_nested_shard_that_vanishes_while_it_is_read():
     await (await za.open_array(Vanishing(inner)))[3:5].read(out=out)
     assert out.tolist() == [0, 0]
     assert a.shape == (16,)
+
+
+async def test_readers_of_one_shard_share_its_index():
+    """Many who read from a shard at once ask for its index once; who is cancelled takes nothing from the others."""
+    inner = Slow(MemoryStore())
+    await za.create_array(inner, data=np.arange(10_000).reshape(100, 100), chunks=(10, 10), shards=(100, 100))
+    array = await za.open_array(counting := stores.CountingStore(inner))
+    counting.reset()
+    tasks = [asyncio.create_task(array[n, n : n + 3].read()) for n in range(50)]
+    while not inner.waiting:
+        await asyncio.sleep(0)
+    tasks[0].cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    for number, row in enumerate(found[1:], 1):
+        np.testing.assert_array_equal(row, number * 100 + np.arange(number, number + 3))
+    assert counting.reset().fetches == 1 + 49

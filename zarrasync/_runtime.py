@@ -28,6 +28,7 @@ from zarrasync import config
 __all__ = [
     "BLOCKED_LOOP",
     "Cancel",
+    "Flights",
     "Gate",
     "KeyLock",
     "KeyLocks",
@@ -542,6 +543,35 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class Flights:
+    """Calls that several tasks of one event loop want the answer of at the same time: each is made once.
+
+    A call belongs to all who wait for it: it is cancelled when the last of them is.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[asyncio.Task[Any], list[None]]] = {}
+
+    async def share(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer of the call of this name that is under way, or of a new one."""
+        loop = asyncio.get_running_loop()
+        where = (loop, name)
+        if where not in self._known:
+            self._known[where] = loop.create_task(make()), []
+        task, waiting = flight = self._known[where]
+        waiting.append(None)
+        try:
+            await asyncio.wait([task])
+            answer: T = task.result()
+            return answer
+        finally:
+            waiting.pop()
+            if not waiting:
+                task.cancel()
+                if self._known.get(where) is flight:
+                    del self._known[where]
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:

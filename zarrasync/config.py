@@ -24,6 +24,7 @@ from typing import Any, Literal
 __all__ = ["Config", "get", "set"]
 
 MiB = 1 << 20
+_CORES = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Config:
     zarr_format: int | str = 3
     threads: int = 0
     concurrency: int = 0
-    memory_budget: int = 128 * MiB
+    memory_budget: int = 192 * MiB
     batch_bytes: int = 1 * MiB
     write_empty_chunks: bool = False
     coalesce_gap: int = 32 * 1024
@@ -87,7 +88,7 @@ class Config:
     @property
     def pool_size(self) -> int:
         """The number of threads that decode and encode."""
-        return self.threads or os.cpu_count() or 1
+        return self.threads or _CORES
 
 
 def _read_environment(environment: Mapping[str, str]) -> Config:

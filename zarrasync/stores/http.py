@@ -7,6 +7,7 @@ import builtins
 import email.utils
 import json
 import re
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,7 +18,9 @@ from zarrasync import config
 from zarrasync._runtime import PerLoop, limiter, together
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_prefix
+from zarrasync.stores import http1
 from zarrasync.stores.base import Listing, Request, Value, clip
+from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import Attempt, RemoteStore
 
 __all__ = ["HTTPStore"]
@@ -26,6 +29,7 @@ _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SLOW_DOWN = frozenset({429, 503})
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _INDEX = re.compile(rb"<title>\s*(?:Index of|Directory listing for|Listing of)", re.IGNORECASE)
+_AGENT = "zarrasync"
 _LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["']""", re.IGNORECASE)
 
 
@@ -65,9 +69,9 @@ class HTTPStore(RemoteStore):
         self._base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         self._query = f"?{parts.query}" if parts.query else ""
         self.headers, self.missing = dict(headers or {}), frozenset(missing)
-        self.concurrency = concurrency or self.settings.concurrency or 128
+        self.concurrency = concurrency or self.settings.concurrency or 256
         self._options = dict(client_options or {})
-        self._sessions = self._pool()
+        self._clients = self._pool()
 
     @classmethod
     def from_url(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> HTTPStore:
@@ -85,8 +89,9 @@ class HTTPStore(RemoteStore):
         headers = {**client.pop("headers", {}), **(options.pop("headers", None) or {})}
         return cls(url, headers=headers, client_options=client, **options)
 
-    def _pool(self) -> PerLoop[Any]:
-        return PerLoop(partial(_open_session, self.headers, self._options), _close_session)
+    def _pool(self) -> PerLoop[_Clients]:
+        limit = self.settings.max_document_bytes
+        return PerLoop(partial(_make_clients, self._base, self.headers, self._options, limit), _Clients.close)
 
     @property
     def identity(self) -> Hashable:
@@ -103,14 +108,14 @@ class HTTPStore(RemoteStore):
         return f"HTTPStore({urlunsplit((parts.scheme, parts.netloc.rpartition('@')[2], parts.path, '', ''))!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_sessions"}
+        return {name: value for name, value in self.__dict__.items() if name != "_clients"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._sessions = self._pool()
+        self._clients = self._pool()
 
     async def close(self) -> None:
-        await self._sessions.close()
+        await self._clients.close()
 
     # -------------------------------------------------------------- reading
 
@@ -122,41 +127,36 @@ class HTTPStore(RemoteStore):
         return found
 
     async def _attempt(self, request: Request) -> Value | None:
-        session = await self._sessions.get()
         wanted = _range(request)
-        # What is compressed on the way has no bytes to count.
-        headers = {"Range": wanted, "Accept-Encoding": "identity"} if wanted else {}
-        async with _failures(), session.get(self._url(request.key), headers=headers) as answer:
-            if answer.status in self.missing:
-                return None
-            if answer.status == 416:
-                return await self._past_end(request, answer)
-            self._check(answer, (200, 206))
-            data = await answer.read()
-            version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-            if answer.status == 200:
-                return Value(clip(data, request), version, len(data))
-            return _part(request, data, answer, version)
+        answer = await self._get(request.key, wanted)
+        if answer.status in self.missing:
+            return None
+        if answer.status == 416:
+            return await self._past_end(request, answer)
+        self._check(answer, (200, 206))
+        version = answer.headers.get("etag") or answer.headers.get("last-modified")
+        if answer.status == 200:
+            return Value(clip(answer.body, request), version, len(answer.body))
+        return _part(request, answer, version)
 
-    def _url(self, key: str) -> Any:
-        from yarl import URL
+    async def _get(self, key: str, wanted: str = "") -> Answer:
+        clients = await self._clients.get()
+        return await clients.get(f"/{quote(key)}{self._query}", wanted)
 
-        return URL(f"{self._base}/{quote(key)}{self._query}", encoded=True)
-
-    async def _past_end(self, request: Request, answer: Any) -> Value | None:
+    async def _past_end(self, request: Request, answer: Answer) -> Value | None:
         """A range that lies past the end has no bytes."""
-        size = answer.headers.get("Content-Range", "").rpartition("/")[2]
+        size = answer.headers.get("content-range", "").rpartition("/")[2]
         if size.isdigit() and (request.suffix or request.start >= int(size)):
-            return Value(b"", answer.headers.get("ETag"), int(size))
+            return Value(b"", answer.headers.get("etag"), int(size))
         whole = await self._attempt(request._replace(start=0, length=None, suffix=False))
         return None if whole is None else whole._replace(data=clip(whole.data, request))
 
-    def _check(self, answer: Any, good: tuple[int, ...]) -> None:
+    def _check(self, answer: Answer, good: tuple[int, ...]) -> None:
         if answer.status in good:
             return
         reason = f"the server answered {answer.status} {answer.reason}"
         if answer.status in _AGAIN:
-            raise Attempt(reason, slow_down=answer.status in _SLOW_DOWN, wait=_wait(answer.headers.get("Retry-After")))
+            raise Attempt(reason, slow_down=answer.status in _SLOW_DOWN, wait=_wait(answer.headers.get("retry-after")))
         hint = " (credentials may be missing or expired)" if answer.status in (401, 403) else ""
         raise StoreError(f"{reason}{hint}")
 
@@ -180,15 +180,14 @@ class HTTPStore(RemoteStore):
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
 
     async def _list(self, prefix: str) -> builtins.list[str]:
-        session = await self._sessions.get()
-        async with _failures(), session.get(self._url(prefix)) as answer:
-            if answer.status in self.missing:
-                return []
-            kind = answer.headers.get("Content-Type", "")
-            if answer.status in (301, 302, 403, 405) or not ("json" in kind or "html" in kind):
-                raise self._unable("list (the server shows no directories; open nodes by their paths)")
+        answer = await self._get(prefix)
+        if answer.status in self.missing:
+            return []
+        kind = answer.headers.get("content-type", "")
+        found = None
+        if answer.status not in (301, 302, 403, 405) and ("json" in kind or "html" in kind):
             self._check(answer, (200,))
-            found = _names(await answer.read(), kind)
+            found = _names(bytes(answer.body), kind)
         if found is None:
             raise self._unable("list (the server shows no directories; open nodes by their paths)")
         return found
@@ -213,9 +212,9 @@ def _range(request: Request) -> str:
     return f"bytes={request.start}-{request.start + max(request.length, 1) - 1}"
 
 
-def _part(request: Request, data: bytes, answer: Any, version: object) -> Value:
+def _part(request: Request, answer: Answer, version: object) -> Value:
     """A partial answer, if it is the part that was asked for."""
-    header = answer.headers.get("Content-Range", "")
+    data, header = answer.body, answer.headers.get("content-range", "")
     found = _RANGE.fullmatch(header)
     if found is None or int(found[2]) - int(found[1]) + 1 != len(data):
         raise Attempt(f"the server sent {len(data)} bytes and calls them {header!r}")
@@ -261,31 +260,71 @@ def _names(data: bytes, kind: str) -> builtins.list[str] | None:
     return sorted({name for name in plain if name and not name.startswith(("/", ".")) and "/" not in name[:-1]})
 
 
-class _failures:
-    """Turns what aiohttp raises for a connection that fails into an attempt that may be repeated."""
+class _Clients:
+    """What a store asks a server with, on one event loop: a lean client, and a general one for all that it can not do."""
 
-    async def __aenter__(self) -> None:
-        return None
+    def __init__(self, base: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int) -> None:
+        self._base, self._headers, self._options = base, headers, options
+        own = headers if any(name.lower() == "user-agent" for name in headers) else {**headers, "User-Agent": _AGENT}
+        lean = not options and http1.suits(base, own)
+        self._path = urlsplit(base).path
+        self._lean = http1.Client(base, own, limit) if lean else None
+        self._session: Any = None
+        self._needs_more = False
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    async def get(self, target: str, wanted: str) -> Answer:
+        """Ask for what lies at a path and query below the base; ``wanted`` is a range, empty for the whole.
+
+        Raises:
+            Attempt: If the connection failed.
+            StoreError: If it makes no sense to try again.
+        """
+        if self._lean is not None and not self._needs_more:
+            # What is compressed on the way has no bytes to count.
+            lines = f"Range: {wanted}\r\nAccept-Encoding: identity\r\n" if wanted else "Accept-Encoding: gzip\r\n"
+            try:
+                return await self._lean.get(self._path + target, lines)
+            except http1.Unfit:
+                self._needs_more = True
+            except ssl.SSLCertVerificationError as error:
+                raise StoreError(f"{type(error).__name__}: {error}") from error
+            except OSError as error:
+                raise Attempt(f"{type(error).__name__}: {error}") from error
+        return await self._general(target, wanted)
+
+    async def _general(self, target: str, wanted: str) -> Answer:
         import aiohttp
+        from yarl import URL
 
-        if isinstance(error, aiohttp.InvalidURL | aiohttp.TooManyRedirects):
+        if self._session is None:
+            self._session = self._open_session()
+        headers = {"Range": wanted, "Accept-Encoding": "identity"} if wanted else {}
+        try:
+            async with self._session.get(URL(f"{self._base}{target}", encoded=True), headers=headers) as answer:
+                found = {name.lower(): value for name, value in answer.headers.items()}
+                return Answer(answer.status, answer.reason or "", found, await answer.read())
+        except (aiohttp.InvalidURL, aiohttp.TooManyRedirects, aiohttp.ClientConnectorCertificateError) as error:
             raise StoreError(f"{type(error).__name__}: {error}") from error
-        if isinstance(error, aiohttp.ClientError | ConnectionError | asyncio.IncompleteReadError):
+        except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
             raise Attempt(f"{type(error).__name__}: {error}") from error
 
+    def _open_session(self) -> Any:
+        import aiohttp
 
-async def _open_session(headers: Mapping[str, str], options: Mapping[str, Any]) -> Any:
-    import aiohttp
+        # The store's own limiter says how many requests there are.
+        chosen = {
+            "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+            "timeout": aiohttp.ClientTimeout(total=None),
+        }
+        return aiohttp.ClientSession(headers=dict(self._headers), **{**chosen, **self._options})
 
-    # The store's own limiter says how many requests there are.
-    chosen = {
-        "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
-        "timeout": aiohttp.ClientTimeout(total=None),
-    }
-    return aiohttp.ClientSession(headers=dict(headers), **{**chosen, **options})
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._lean is not None:
+            await self._lean.close()
+        if self._session is not None:
+            await self._session.close()
 
 
-async def _close_session(session: Any) -> None:
-    await session.close()
+async def _make_clients(base: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int) -> _Clients:
+    return _Clients(base, headers, options, limit)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from zarrasync._runtime import Gate, budget, first_error, thread_lock
+from zarrasync._runtime import Flights, Gate, budget, first_error, thread_lock
 from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
@@ -82,6 +82,7 @@ class Chunks:
         prefix: What stands before a chunk's key in the store that the user gave; for messages.
         origin: That store; for messages.
         indexes: Indexes of shards that were read before.
+        flights: Indexes of shards that are on their way.
         shape: The shape of the stored values, where the array has some of different shapes.
     """
 
@@ -91,6 +92,7 @@ class Chunks:
     prefix: str = ""
     origin: Store | None = None
     indexes: Indexes = field(default_factory=Indexes, compare=False, repr=False)
+    flights: Flights = field(default_factory=Flights, compare=False, repr=False)
     shape: tuple[int, ...] | None = None
 
     @property

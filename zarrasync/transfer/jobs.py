@@ -183,15 +183,19 @@ class Computer:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[], Any], int, asyncio.Future[Any]]] = deque()
         self._running: set[asyncio.Future[Any]] = set()
+        self._starting = False
 
     async def run(self, function: Callable[[], Any], nbytes: int) -> Any:
         """The function's result; ``nbytes`` says how much work it is."""
         done: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((function, nbytes, done))
-        self._start()
+        if not self._starting and len(self._running) < self._settings.pool_size:
+            self._starting = True
+            self._loop.call_soon(self._start)  # what arrives in the same turn of the loop goes along
         return await done
 
     def _start(self) -> None:
+        self._starting = False
         while self._waiting and len(self._running) < self._settings.pool_size:
             batch: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
             size = 0

@@ -303,6 +303,9 @@ class _Reading(Placing):
         find = self._find(key, part, search)
         try:
             asked = next(find)
+            if self.chunks.indexes.get(key) is None:  # many may want it now
+                fetch = partial(self.store.fetch, asked, versions=True)
+                asked = find.send(list(await self.chunks.flights.share(tuple(asked), fetch)))
             while True:
                 asked = find.send(await self.store.fetch(asked, versions=True))
         except StopIteration as stop:
@@ -323,13 +326,13 @@ class _Reading(Placing):
 
     async def _read_whole(self, computer: Computer, key: str, part: Part, search: Locator | None) -> None:
         nbytes = self.chain.nbytes
-        async with self.chunks.taken(2 * nbytes):
+        async with self.chunks.taken(nbytes):
             (value,) = await self.store.fetch([Request(key)])
             await computer.run(partial(self._place_whole, key, part, search, value), nbytes)
 
     async def _read_spans(self, computer: Computer, key: str, version: object, spans: Sequence[_Span]) -> None:
         total = sum(span.length for span in spans)
-        async with self.chunks.taken(2 * total):
+        async with self.chunks.taken(total):
             requests = [Request(key, span.start, span.length) for span in spans]
             values = await self.store.fetch(requests, versions=version is not None)
 

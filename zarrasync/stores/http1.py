@@ -1,0 +1,400 @@
+"""A lean HTTP/1.1 client: GET requests on connections that are kept, bodies received where they stay.
+
+A general client spends several times the CPU that the request itself takes. For small chunks that is what
+reads are made of. This one knows what a store needs, and says so when an answer asks for more (``Unfit``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from zarrasync.codecs.base import Buffer
+
+__all__ = ["Answer", "Client", "Unfit", "suits"]
+
+_HEAD = 1 << 16
+"""Bytes of an answer's head at the most."""
+_IDLE = 15.0
+"""Seconds after which a connection that nobody uses is closed."""
+_RESOLVED = 60.0
+"""Seconds for which a host's addresses are believed."""
+_PRINTABLE = re.compile(r"[!-~]*")
+_VALUE = re.compile(r"[ -~]*")
+_STATUS = re.compile(r"HTTP/1\.([01]) (\d{3})(?: (.*))?", re.ASCII)
+
+
+class Unfit(Exception):
+    """An answer that asks for a general client: a redirect, an encoding."""
+
+
+class Answer(NamedTuple):
+    """What a server answered.
+
+    Attributes:
+        status: The status.
+        reason: What it says about it.
+        headers: By their names in lower case.
+        body: All of it.
+    """
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: Buffer
+
+
+def suits(url: str, headers: Mapping[str, str]) -> bool:
+    """Whether requests to a URL, with these headers, can be made as they are."""
+    parts = urlsplit(url)
+    plain = _PRINTABLE.fullmatch(url) is not None and "@" not in parts.netloc
+    return plain and all(_PRINTABLE.fullmatch(n) and ":" not in n and _VALUE.fullmatch(v) for n, v in headers.items())
+
+
+class Client:
+    """Sends requests to one server, on one event loop. Clients of one server share its connections.
+
+    Args:
+        url: A URL of the server.
+        headers: Sent with each request.
+        limit: Bytes that a compressed answer may become.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], limit: int) -> None:
+        parts = urlsplit(url)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._rest = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n{lines}"
+        self._limit = limit
+        pools = _pools.setdefault(asyncio.get_running_loop(), {})
+        origin = (parts.scheme, parts.netloc)
+        self._pool = pools.setdefault(origin, _Pool(pools, origin))
+        self._pool.users += 1
+
+    async def get(self, target: str, wanted: str = "") -> Answer:
+        """A GET request.
+
+        Args:
+            target: The path and query, as they stand in the request.
+            wanted: Headers of this request, each ending in a line break.
+
+        Raises:
+            Unfit: If the answer asks for a general client.
+            OSError: If there is no connection, or it was lost.
+        """
+        request = f"GET {target}{self._rest}{wanted}\r\n".encode("ascii")
+        while True:
+            connection, used = await self._pool.take()
+            try:
+                answer = await connection.send(request, self._limit)
+            except ConnectionError:
+                if used and not connection.answered:
+                    continue  # the server had closed it meanwhile, which is its right
+                raise
+            if connection.reusable:
+                self._pool.give_back(connection)
+            return answer
+
+    async def close(self) -> None:
+        """Close the connections, unless other clients use them."""
+        self._pool.users -= 1
+        if not self._pool.users:
+            await self._pool.close()
+
+
+class _Pool:
+    """Connections to one server, on one event loop.
+
+    Attributes:
+        users: How many clients share it.
+    """
+
+    def __init__(self, among: dict[tuple[str, str], _Pool], origin: tuple[str, str]) -> None:
+        parts = urlsplit("{}://{}".format(*origin))
+        self.users = 0
+        self._among, self._origin = among, origin
+        self._host, self._tls = parts.hostname or "", parts.scheme == "https"
+        self._port = parts.port or (443 if self._tls else 80)
+        self._context: ssl.SSLContext | None = None
+        self._loop = asyncio.get_running_loop()
+        self._idle: deque[tuple[_Connection, float]] = deque()
+        self._open: set[_Connection] = set()
+        self._resolving: asyncio.Task[list[Any]] | None = None
+        self._resolved = 0.0
+        self._pruner: asyncio.TimerHandle | None = None
+
+    async def take(self) -> tuple[_Connection, bool]:
+        """A connection that nobody uses, and whether it was used before."""
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if connection.reusable:
+                return connection, True
+        if self._tls and self._context is None:
+            self._context = ssl.create_default_context()
+        failure: OSError | None = None
+        for family, _, _, _, address in await self._addresses():
+            try:
+                _, connection = await self._loop.create_connection(
+                    partial(_Connection, self._loop, self._open),
+                    address[0],
+                    address[1],
+                    family=family,
+                    ssl=self._context,
+                    server_hostname=self._host if self._tls else None,
+                )
+            except OSError as error:
+                failure = failure or error
+            else:
+                return connection, False
+        raise failure or OSError(f"{self._host!r} has no address")
+
+    def give_back(self, connection: _Connection) -> None:
+        """Keep a connection for the next request."""
+        self._idle.append((connection, self._loop.time()))
+        if self._pruner is None:
+            self._pruner = self._loop.call_later(_IDLE, self._prune)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._among.get(self._origin) is self:
+            del self._among[self._origin]
+        if self._pruner is not None:
+            self._pruner.cancel()
+        if self._resolving is not None:
+            self._resolving.cancel()
+        self._idle.clear()
+        lost = [connection.lost for connection in self._open]
+        for connection in tuple(self._open):
+            connection.transport.abort()
+        if lost:
+            await asyncio.wait(lost)
+
+    async def _addresses(self) -> list[Any]:
+        """The host's addresses; asked for once by all who need them."""
+        task, now = self._resolving, self._loop.time()
+        if task is None or now - self._resolved > _RESOLVED or (task.done() and (task.cancelled() or task.exception())):
+            lookup = self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            task = self._resolving = self._loop.create_task(lookup)
+            self._resolved = now
+        return await asyncio.shield(task)
+
+    def _prune(self) -> None:
+        """Close what was not used for some time."""
+        oldest = self._loop.time() - _IDLE
+        while self._idle and self._idle[0][1] <= oldest:
+            self._idle.popleft()[0].transport.abort()
+        wait = self._idle[0][1] - oldest if self._idle else 0.0
+        self._pruner = self._loop.call_later(wait, self._prune) if self._idle else None
+
+
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], _Pool]] = WeakKeyDictionary()
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """A connection: one request at a time.
+
+    Attributes:
+        answered: Whether bytes of an answer to the latest request came.
+        reusable: Whether another request can be sent.
+        lost: Done when the connection is.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, among: set[_Connection]) -> None:
+        self._loop, self._among, self._limit = loop, among, 0
+        self._head = bytearray(4096)
+        self._filled = 0
+        self._body: memoryview | None = None  # where a body of known length goes
+        self._received = 0
+        self._pieces: bytearray | None = None  # a body whose length shows at its end
+        self._chunked = False
+        self._future: asyncio.Future[Answer] | None = None
+        self._status, self._reason, self._headers = 0, "", dict[str, str]()
+        self._keep = False
+        self.lost: asyncio.Future[None] = loop.create_future()
+        self.answered = False
+        self.reusable = False
+
+    async def send(self, request: bytes, limit: int) -> Answer:
+        """Send a request and wait for its answer; whoever stops waiting closes the connection."""
+        self.answered = self.reusable = False
+        self._limit = limit
+        future = self._future = self._loop.create_future()
+        self.transport.write(request)
+        try:
+            answer: Answer = await future
+        except BaseException:
+            self.transport.abort()
+            raise
+        return answer
+
+    # -------------------------------------------------------------- the transport's side
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self._among.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._among.discard(self)
+        self.lost.set_result(None)
+        self.reusable = False
+        if self._pieces is not None and not self._chunked and error is None:
+            self._finish(bytes(self._pieces))
+        self._fail(error if isinstance(error, OSError) else ConnectionResetError("the server closed the connection"))
+
+    def eof_received(self) -> None:
+        self.reusable = False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._body is not None:
+            return self._body[self._received :]
+        if self._filled == len(self._head):
+            self._head.extend(bytes(len(self._head)))
+        return memoryview(self._head)[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        self.answered = True
+        try:
+            if self._body is not None:
+                self._received += count
+                if self._received == len(self._body):
+                    self._finish(self._body)
+                return
+            self._filled += count
+            self._read_on()
+        except (ValueError, MemoryError, zlib.error) as error:
+            self._fail(ConnectionError(f"the answer is not one of HTTP/1.1: {error}"))
+        except Unfit as error:
+            self._fail(error)
+
+    # -------------------------------------------------------------- answers
+
+    def _read_on(self) -> None:
+        if self._future is None:
+            raise ValueError("bytes that nobody asked for")
+        if self._pieces is None:
+            end = self._head.find(b"\r\n\r\n", 0, self._filled)
+            if end < 0:
+                if self._filled > _HEAD:
+                    raise ValueError(f"its head is longer than {_HEAD} bytes")
+                return
+            self._read_head(bytes(memoryview(self._head)[:end]))
+            rest = bytes(memoryview(self._head)[end + 4 : self._filled])
+            self._filled = 0
+            if 100 <= self._status < 200:  # something before the answer
+                self._head[: len(rest)] = rest
+                self._filled = len(rest)
+                if rest:
+                    self._read_on()
+                return
+            self._begin_body(rest)
+            return
+        self._pieces += memoryview(self._head)[: self._filled]
+        self._filled = 0
+        self._look_for_the_end()
+
+    def _read_head(self, head: bytes) -> None:
+        first, *lines = head.decode("latin-1").split("\r\n")
+        found = _STATUS.fullmatch(first)
+        if found is None:
+            raise ValueError(f"it begins with {first[:40]!r}")
+        self._status, self._reason = int(found[2]), found[3] or ""
+        headers = self._headers = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon or line[0] in " \t":
+                raise ValueError(f"a line of its head is {line[:40]!r}")
+            headers[name.lower()] = value.strip()
+        self._keep = found[1] == "1" and headers.get("connection", "").lower() != "close"
+        if self._status in (301, 302, 303, 305, 307, 308):
+            raise Unfit(f"a redirect to {headers.get('location')}")
+        if headers.get("content-encoding", "identity").lower() not in ("identity", "gzip"):
+            raise Unfit(f"the encoding {headers['content-encoding']!r}")
+
+    def _begin_body(self, rest: bytes) -> None:
+        """The head is there, and so may be a part of the body."""
+        coding, length = self._headers.get("transfer-encoding", "").lower(), self._headers.get("content-length")
+        self._chunked = coding == "chunked"
+        if coding and not self._chunked:
+            raise Unfit(f"the transfer coding {coding!r}")
+        if self._status in (204, 304):
+            self._finish(b"")
+        elif self._chunked or length is None:
+            self._pieces = bytearray(rest)
+            self._look_for_the_end()
+        elif not length.isdigit() or len(rest) > int(length):
+            raise ValueError(f"its length is said to be {length!r}, {len(rest)} bytes came")
+        elif len(rest) == int(length):
+            self._finish(rest)
+        else:
+            self._body = memoryview(np.empty(int(length), np.uint8))
+            self._body[: len(rest)] = rest
+            self._received = len(rest)
+
+    def _look_for_the_end(self) -> None:
+        """A body in chunks ends with an empty one; any other one that does not say its length, with the connection."""
+        assert self._pieces is not None
+        if self._chunked and self._pieces.endswith(b"\r\n\r\n"):
+            body = _join(self._pieces)
+            if body is not None:
+                self._finish(body)
+
+    def _finish(self, body: Buffer) -> None:
+        if self._headers.get("content-encoding", "").lower() == "gzip":
+            body = self._decompress(body)
+        future = self._future
+        self._future = self._body = self._pieces = None
+        self.reusable = self._keep and not self.transport.is_closing()
+        if not self.reusable:
+            self.transport.abort()
+        if future is not None and not future.done():
+            future.set_result(Answer(self._status, self._reason, self._headers, body))
+
+    def _decompress(self, body: Buffer) -> bytes:
+        stream = zlib.decompressobj(31)
+        data = stream.decompress(body, self._limit + 1)
+        if len(data) > self._limit:
+            raise ValueError(f"it is compressed and has more than {self._limit:,} bytes")
+        if not stream.eof:
+            raise ValueError("it is compressed and ends too early")
+        return data
+
+    def _fail(self, error: Exception) -> None:
+        future, self._future = self._future, None
+        self.reusable = False
+        if not self.transport.is_closing():
+            self.transport.abort()
+        if future is not None and not future.done():
+            future.set_exception(error)
+
+
+def _join(data: bytearray) -> bytes | None:
+    """A body of chunks in one piece; ``None`` if its end has not come."""
+    parts, at = list[bytes](), 0
+    while True:
+        line = data.find(b"\r\n", at)
+        if line < 0:
+            return None
+        size = int(bytes(data[at:line]).partition(b";")[0], 16)
+        if size < 0:
+            raise ValueError(f"a chunk of {size} bytes")
+        if size == 0:
+            return b"".join(parts) if data.find(b"\r\n\r\n", line) >= 0 else None
+        at = line + 2 + size
+        if len(data) < at + 2:
+            return None
+        if data[at : at + 2] != b"\r\n":
+            raise ValueError("a chunk is longer than it says")
+        parts.append(bytes(data[line + 2 : at]))
+        at += 2

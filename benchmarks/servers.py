@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 MODULES = Path("/usr/lib/nginx/modules")
 
@@ -61,4 +66,121 @@ def nginx(root: Path, scratch: Path, delay_ms: int = 0) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
+        process.wait()
+
+
+class Seen(NamedTuple):
+    """A request that came by, and the times at which it came and was answered."""
+
+    method: str
+    target: str
+    wanted: str
+    status: int
+    nbytes: int
+    begin: float
+    end: float
+
+
+def round_trips(seen: list[Seen]) -> int:
+    """How many requests had to wait for another one: the longest chain of requests that do not overlap."""
+    count, latest = 0, 0.0
+    for one in sorted(seen, key=lambda one: one.end):
+        if one.begin >= latest:
+            count, latest = count + 1, one.end
+    return count
+
+
+class Proxy:
+    """A proxy in front of an S3 server that writes down what passes, and lets each request take some time.
+
+    The time makes the number of round trips clear: what could have been asked at once, and was not, shows.
+    """
+
+    def __init__(self, target: str, delay_ms: float) -> None:
+        self._target, self._delay = target, delay_ms / 1000
+        self._seen: list[Seen] = []
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self.port = 0
+
+    def take(self) -> list[Seen]:
+        """What passed since the last call."""
+        seen, self._seen = self._seen, []
+        return seen
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        self._ready.wait()
+        yield f"http://127.0.0.1:{self.port}"
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._start())
+        self._ready.set()
+        self._loop.run_forever()
+
+    async def _start(self) -> None:
+        import aiohttp
+        from aiohttp import web
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), auto_decompress=False, timeout=aiohttp.ClientTimeout(60)
+        )
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_route("*", "/{tail:.*}", self._pass)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
+        await site.start()
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]  # it has started
+
+    async def _pass(self, request: Any) -> Any:
+        from aiohttp import web
+        from yarl import URL
+
+        begin, body = time.monotonic(), await request.read()
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in ("transfer-encoding", "connection")}
+        async with self._session.request(
+            request.method, URL(self._target + request.raw_path, encoded=True), data=body, headers=headers
+        ) as answer:
+            data = await answer.read()
+            await asyncio.sleep(max(0.0, begin + self._delay - time.monotonic()))
+            kept = {k: v for k, v in answer.headers.items() if k.lower() not in ("transfer-encoding", "connection")}
+            self._seen.append(
+                Seen(
+                    request.method,
+                    request.raw_path,
+                    request.headers.get("Range", ""),
+                    answer.status,
+                    len(data) + len(body),
+                    begin,
+                    time.monotonic(),
+                )
+            )
+            if request.method == "HEAD":
+                return web.Response(status=answer.status, headers=kept)
+            kept.pop("Content-Length", None)
+            return web.Response(status=answer.status, headers=kept, body=data)
+
+
+@contextmanager
+def moto(bucket: str) -> Iterator[str]:
+    """Moto's S3 in a process of its own, with a bucket; yields its endpoint."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(port)
+        endpoint = f"http://127.0.0.1:{port}"
+        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")).close()
+        yield endpoint
+    finally:
+        process.kill()
         process.wait()

@@ -28,7 +28,6 @@ from zarrasync import config
 __all__ = [
     "BLOCKED_LOOP",
     "Cancel",
-    "Flights",
     "Gate",
     "KeyLock",
     "KeyLocks",
@@ -38,9 +37,7 @@ __all__ = [
     "codec_pool",
     "drive",
     "driven",
-    "first_error",
     "in_worker",
-    "together",
     "turns",
 ]
 
@@ -171,7 +168,7 @@ BLOCKED_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("zarrasy
 
 _CALM = 1.0
 """Seconds between two times that a gate shrinks."""
-_SLICE = 0.05
+SLICE = 0.05
 """Seconds after which a waiting thread looks whether its call was cancelled."""
 
 
@@ -210,7 +207,7 @@ class _Waiter:
             assert self._future is not None
             await self._future
             return
-        while not self._event.wait(_SLICE):
+        while not self._event.wait(SLICE):
             if self._flag.set:
                 raise asyncio.CancelledError
 
@@ -543,54 +540,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-class Flights:
-    """Calls that several tasks of one event loop want the answer of at the same time: each is made once.
-
-    A call belongs to all who wait for it: it is cancelled when the last of them is.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[asyncio.Task[Any], list[None]]] = {}
-
-    async def share(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The answer of the call of this name that is under way, or of a new one."""
-        loop = asyncio.get_running_loop()
-        where = (loop, name)
-        if where not in self._known:
-            self._known[where] = loop.create_task(make()), []
-        task, waiting = flight = self._known[where]
-        waiting.append(None)
-        try:
-            await asyncio.wait([task])
-            answer: T = task.result()
-            return answer
-        finally:
-            waiting.pop()
-            if not waiting:
-                task.cancel()
-                if self._known.get(where) is flight:
-                    del self._known[where]
-
-
-async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The answers of calls that are made side by side; the first failure cancels the others."""
-    if len(calls) == 1:
-        return [await calls[0]()]
-
-    async def one(call: Callable[[], Awaitable[T]]) -> T:
-        return await call()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(call)) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise first_error(errors) from None
-    return [task.result() for task in tasks]
-
-
-def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first failure of side-by-side calls, as if it had been the only call."""
-    error = errors.exceptions[0]
-    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 from dataclasses import replace
 from functools import partial
@@ -14,7 +16,7 @@ import numpy.typing as npt
 from zarrasync import selectors, transfer
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
-from zarrasync.errors import ShapeError
+from zarrasync.errors import ShapeError, ZarrError
 from zarrasync.grids import Grid, outside
 from zarrasync.indexing import Stride, Transform, identity
 from zarrasync.info import Info, array_info
@@ -286,7 +288,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
         self._metadata.with_shape(wanted)  # complains before anything is touched
-        await on_store(partial(self._change, partial(self._resize, wanted)), self.store)
+        cuts = any(new < old for new, old in zip(wanted, self.shape, strict=True))
+        await on_store(partial(self._change, partial(self._resize, wanted), fresh=cuts), self.store)
 
     async def _resize(self, shape: tuple[int, ...], old: ArrayMetadata) -> ArrayMetadata:
         # Data goes first: a crash in between leaves an array that is too long, not one that can bring
@@ -328,7 +331,9 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
     async def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add values at the end of an axis.
 
-        The values are stored before the new shape is, so a reader never sees fill values where they will be.
+        Many may append at the same time, also from other processes and machines, where the store can compare
+        versions: each gets rows of its own. A reader never sees fill values where they will be, but on object
+        stores, where the new shape is stored first: it is what tells other writers that the place is taken.
 
         Args:
             data: Values whose other axes have the array's sizes.
@@ -345,18 +350,45 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
         axis %= self.ndim
         self._check_append(values, axis, self.shape)
-        await on_store(partial(self._change, partial(self._append, values, axis)), self.store)
+        await on_store(partial(self._append, values, axis), self.store)
         return self.shape
 
-    async def _append(self, values: npt.NDArray[Any], axis: int, old: ArrayMetadata) -> ArrayMetadata:
-        self._check_append(values, axis, old.shape)  # another writer may have resized it
-        start = old.shape[axis]
-        shape = tuple(n + values.shape[axis] if number == axis else n for number, n in enumerate(old.shape))
-        grown = old.with_shape(shape)
+    async def _append(self, values: npt.NDArray[Any], axis: int) -> None:
+        alone = self.store.exclusive or not self.store.conditional
+        start = 0
+
+        async def grow(old: ArrayMetadata) -> ArrayMetadata:
+            nonlocal start
+            self._check_append(values, axis, old.shape)  # another writer may have resized it
+            start = old.shape[axis]
+            grown = _longer(old, axis, values.shape[axis])
+            if alone:
+                await self._write_at(grown, values, axis, start)
+            return grown
+
+        await self._change(grow)
+        if alone:
+            return
+        try:
+            await self._write_at(self._metadata, values, axis, start)
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(self._give_back(axis, start, start + values.shape[axis])))
+            raise
+
+    async def _write_at(self, metadata: ArrayMetadata, values: npt.NDArray[Any], axis: int, start: int) -> None:
+        """Write values at a place along an axis of the array as it will be."""
         maps = tuple(Stride(number, start if number == axis else 0, 1) for number in range(self.ndim))
-        longer = AsyncArray(self._node, grown)
-        await transfer.write(longer._chunks, Transform(values.shape, maps), values)
-        return grown
+        await transfer.write(AsyncArray(self._node, metadata)._chunks, Transform(values.shape, maps), values)
+
+    async def _give_back(self, axis: int, start: int, stop: int) -> None:
+        """Take back a place at the end of an axis that could not be written, if it still is at the end."""
+
+        async def shrink(old: ArrayMetadata) -> ArrayMetadata:
+            lost = old.shape[axis] == stop
+            return await self._resize(_longer(old, axis, start - stop).shape, old) if lost else old
+
+        with contextlib.suppress(ZarrError):  # what made the write fail may stand in the way of this, too
+            await self._change(shrink, fresh=True)
 
     def _check_append(self, values: npt.NDArray[Any], axis: int, shape: tuple[int, ...]) -> None:
         others = [n for number, n in enumerate(shape) if number != axis]
@@ -386,6 +418,10 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
 def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transform:
     return selectors.block(key, metadata.grid, shape)
+
+
+def _longer(old: ArrayMetadata, axis: int, count: int) -> ArrayMetadata:
+    return old.with_shape(tuple(n + count if number == axis else n for number, n in enumerate(old.shape)))
 
 
 def _sizes(grid: Grid) -> tuple[tuple[int, ...], ...]:

@@ -89,8 +89,9 @@ class AsyncNode(ABC, Generic[M]):
 
     # -------------------------------------------------------------- changing
 
-    async def _change(self, change: Callable[[M], Awaitable[M]]) -> None:
-        self._metadata = await self._node.change(self._kind, change)
+    async def _change(self, change: Callable[[M], Awaitable[M]], *, fresh: bool = False) -> None:
+        """Change the metadata; ``fresh``: of what is stored now, not of what is held here if nobody has changed that."""
+        self._metadata = await self._node.change(self._kind, change, None if fresh else self._metadata)
 
     async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes; others stay as they are.

@@ -63,7 +63,7 @@ def _place(
         target = ReadOnlyStore(target)
     chosen = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
     candidates = formats.CANDIDATES if zarr_format is None else (chosen,)
-    return Node(target, normalize_path(path), chosen, values), candidates
+    return Node(target, normalize_path(path), chosen, values, sure=zarr_format is not None), candidates
 
 
 async def _find(
@@ -86,7 +86,8 @@ async def _find(
             path=node.path,
             store=repr(node.store),
         )
-    return as_node(Node(node.store, node.path, found.format, node.config, found.known), found.metadata)
+    place = Node(node.store, node.path, found.format, node.config, sure=True, known=found.known)
+    return as_node(place, found.metadata)
 
 
 async def open(

@@ -40,10 +40,12 @@ class Source:
     Attributes:
         zarr_format: The format they are in.
         documents: Parsed documents by store key.
+        versions: The stored documents' versions by store key, filled in by who fetched them.
     """
 
     zarr_format: int | str
     documents: Mapping[str, Mapping[str, Any]]
+    versions: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

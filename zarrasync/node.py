@@ -7,11 +7,13 @@ import contextlib
 import json
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from zarrasync import config, formats
-from zarrasync._runtime import KeyLock, in_worker
+from zarrasync._calls import Patience
+from zarrasync._runtime import in_worker
 from zarrasync.consolidated import Consolidated, refresh
 from zarrasync.errors import (
     InvalidKeyError,
@@ -21,11 +23,12 @@ from zarrasync.errors import (
     NodeTypeError,
     StoreError,
     UnsupportedOperation,
+    WriteConflictError,
 )
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
-from zarrasync.stores import AliasStore, PrefixStore, Request, Store, Value
+from zarrasync.stores import ABSENT, AliasStore, PrefixStore, Request, Store, Value
 
 __all__ = ["Found", "Metadata", "Node", "consolidate", "find", "find_all", "gather", "on_store", "why_absent"]
 
@@ -50,6 +53,8 @@ class Node:
         path: The path inside it, without slashes at its ends.
         format: The format spoken there.
         config: The settings that held when it was opened.
+        sure: Whether that format is known to be spoken there, and not only assumed.
+        group: The path of a group above that is known to be there.
         known: Consolidated metadata of a group above (or this one) that it was opened with.
     """
 
@@ -57,6 +62,8 @@ class Node:
     path: str
     format: Format
     config: config.Config
+    sure: bool = field(default=False, compare=False)
+    group: str | None = field(default=None, compare=False, repr=False)
     known: Consolidated | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -82,7 +89,7 @@ class Node:
         below = normalize_path(name)
         if not below:
             raise InvalidKeyError(f"{name!r} names no member of {self.name}", key=name)
-        return self.at(join(self.path, below))
+        return replace(self, path=join(self.path, below), group=self.path)
 
     def chunk_store(self, metadata: ArrayMetadata) -> Store:
         """The store of an array's chunks, with keys relative to the array."""
@@ -125,36 +132,63 @@ class Node:
             )
         return replace(self, format=found)
 
-    def lock(self) -> KeyLock:
-        """The process-wide lock on this node's metadata."""
+    def lock(self) -> AbstractAsyncContextManager[None, None]:
+        """The lock on this node's metadata."""
         return self.store.lock(self.format.document_keys(self.path)[0])
 
-    async def change(self, kind: type[M], change: Callable[[M], Awaitable[M]]) -> M:
-        """Read the metadata, change it, and store what is then different, under the node's lock.
+    async def change(self, kind: type[M], change: Callable[[M], Awaitable[M]], held: M | None = None) -> M:
+        """Change the metadata, and store what is then different.
+
+        Where the store can compare, documents replace just those that the change was made of: if another process was
+        faster, the change is made again of what is there then.
 
         Args:
             kind: What the node must be.
             change: Makes new metadata of the present one.
+            held: The metadata as it was read before: if it is still what is stored, it need not be read again.
 
         Returns:
             The new metadata.
 
         Raises:
             NodeTypeError: If the node has become another kind.
+            WriteConflictError: If others kept changing it.
         """
+        patience = Patience(self.config.total_timeout)
+        if self.store.exclusive or held is None or held.source is None or not held.source.versions:
+            held = None  # under a lock that holds for everybody what was just read is what there is
         async with self.lock():
-            present = await self.load()
-            if not isinstance(present, kind):
-                raise self.other_kind(present)
-            target = await change(present)
-            documents = self.format.render(self.path, target)
-            before: Mapping[str, Any] = present.source.documents if present.source is not None else {}
-            parsed = {key: json.loads(data) for key, data in documents.items()}
-            changed = {key: data for key, data in documents.items() if before.get(key) != parsed[key]}
-            await gather([_put(self.store, key, data) for key, data in changed.items()], self.store)
+            while True:
+                present = held if held is not None else await self.load()
+                if not isinstance(present, kind):
+                    raise self.other_kind(present)
+                target = await change(present)
+                before = present.source or Source(self.format.zarr_format, {})
+                rendered = self.format.render(self.path, target)
+                parsed = {key: json.loads(data) for key, data in rendered.items()}
+                changed = {key: data for key, data in rendered.items() if before.documents.get(key) != parsed[key]}
+                if held is not None and not changed:
+                    held = None  # somebody else may have changed it
+                    continue
+                try:
+                    fresh = await self._put(changed, before.versions)
+                    break
+                except WriteConflictError as conflict:
+                    held = None
+                    await patience.after(conflict)
         if self.known is not None and changed:
             await self.known.note(self.store, changed)
-        return replace(target, source=Source(self.format.zarr_format, parsed))
+        versions = {**before.versions, **fresh} if before.versions else {}
+        return replace(target, source=Source(self.format.zarr_format, parsed, versions))
+
+    async def _put(self, documents: Mapping[str, bytes], versions: Mapping[str, object]) -> dict[str, object]:
+        """Store documents, in the place of those of the versions that are known.
+
+        Returns:
+            Their new versions.
+        """
+        puts = [self.store.put(key, data, if_version=versions.get(key)) for key, data in documents.items()]
+        return dict(zip(documents, await gather(puts, self.store), strict=True))
 
     def other_kind(self, found: Metadata) -> NodeTypeError:
         """The error for a node that is not what it was."""
@@ -181,25 +215,24 @@ class Node:
         anew = overwrite and not self.path  # then nothing of what the store knows is left
         documents = self.format.entry_documents() if anew or self.format.entry_key is not None else {}
         documents.update(self.format.render(self.path, metadata))
-        above = [self.path.rpartition("/")[0]] if parents and self.path else []
-        while above and above[-1]:
-            above.append(above[-1].rpartition("/")[0])
+        own = self.format.document_keys(self.path)
+        above = self._above() if parents else []
         others = [format_ for format_ in CANDIDATES if format_.entry_key is None and not format_.is_same(self.format)]
         candidates = [self.format, *(other for other in others if self.format.entry not in other.document_keys(""))]
+        if self.sure:
+            candidates = [self.format]
+        # A node of one document is stored if there is none: then whether there is one need not be asked before.
+        at_once = self.sure and self.store.conditional and len(own) == 1 and not overwrite
         try:
             there = replace(self, known=None)  # copies may be old
-            found = await find_all(there, [self.path, *above], candidates, strict=False)
+            here = [] if at_once else [self.path]
+            found = [None] * at_once + await find_all(there, [*here, *above], candidates, strict=False)
         except EntryPointFound:
             if self.path or not overwrite:
                 raise
             found = [None]
         if found[0] is not None and not overwrite:
-            kind = "an array" if isinstance(found[0].metadata, ArrayMetadata) else "a group"
-            raise NodeExistsError(
-                f"{kind} exists at {self.name} in {self.store!r}; pass overwrite=True to replace it",
-                path=self.path,
-                store=repr(self.store),
-            )
+            raise self._taken(found[0])
         if isinstance(metadata, ArrayMetadata) and self.format.implicit_groups and not overwrite:
             with contextlib.suppress(UnsupportedOperation):
                 if found[0] is None and await self.children():
@@ -220,10 +253,31 @@ class Node:
                 )
         if overwrite:
             await self.erase()
-        await gather([_put(self.store, key, data) for key, data in documents.items()], self.store)
+        only_new = dict.fromkeys(own, ABSENT) if self.store.conditional and not overwrite else {}
+        try:
+            await self._put(documents, only_new)
+        except WriteConflictError:
+            (present,) = await find_all(there, [self.path], [self.format], strict=False)
+            raise self._taken(present) from None
         if self.known is not None:
             await self.known.note(self.store, documents)
-        return replace(self, format=self.format.bound())
+        return replace(self, format=self.format.bound(), sure=True)
+
+    def _above(self) -> list[str]:
+        """The paths above this one, but those of which it is known that there are groups."""
+        path, above = self.path, list[str]()
+        while path and path != self.group:
+            path = path.rpartition("/")[0]
+            above.append(path)
+        return above if self.group is None else above[:-1]
+
+    def _taken(self, found: Found | None) -> NodeExistsError:
+        kind = "an array" if found is not None and isinstance(found.metadata, ArrayMetadata) else "a group"
+        return NodeExistsError(
+            f"{kind} exists at {self.name} in {self.store!r}; pass overwrite=True to replace it",
+            path=self.path,
+            store=repr(self.store),
+        )
 
     async def erase(self) -> None:
         """Erase this node and everything below it."""
@@ -262,10 +316,6 @@ class Node:
                     continue  # it holds consolidated metadata, and no node
             below.append(one)
         return self.format.children(self.path, listing.keys, below)
-
-
-async def _put(store: Store, key: str, data: bytes) -> None:
-    await store.put(key, data)
 
 
 async def gather(work: Sequence[Coroutine[Any, Any, T]], store: Store) -> list[T]:
@@ -331,12 +381,17 @@ async def find_all(
         for path, own in zip(paths, keys, strict=True)
     ]
     asked = [key for own, found in zip(keys, documents, strict=True) if found is None for key in own]
-    values = iter(await node.store.fetch([Request(key) for key in asked]) if asked else ())
+    compare = node.store.conditional and node.store.writeable
+    values = await node.store.fetch([Request(key) for key in asked], versions=compare) if asked else []
+    versions = {k: ABSENT if v is None else v.version for k, v in zip(asked, values, strict=True)} if compare else {}
+    fetched = iter(values)
     nodes: list[Found | None] = []
     for path, own, given in zip(paths, keys, documents, strict=True):
-        held = given if given is not None else {key: _document(node, key, next(values)) for key in own}
+        held = given if given is not None else {key: _document(node, key, next(fetched)) for key in own}
         try:
             found = formats.detect(path, held, candidates)
+            if found is not None and given is None and compare and (source := found[1].source) is not None:
+                source.versions.update({key: versions[key] for key in own})
             nodes.append(None if found is None else _found(node, path, found, held, consolidated))
         except EntryPointFound:
             raise

@@ -265,7 +265,9 @@ class Array(ArrayBase):
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add values at the end of an axis.
 
-        The values are stored before the new shape is, so a reader never sees fill values where they will be.
+        Many may append at the same time, also from other processes and machines, where the store can compare
+        versions: each gets rows of its own. A reader never sees fill values where they will be, but on object
+        stores, where the new shape is stored first: it is what tells other writers that the place is taken.
 
         Args:
             data: Values whose other axes have the array's sizes.

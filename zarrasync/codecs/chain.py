@@ -228,6 +228,13 @@ class BoundChain:
             data = self.wrap(data)
         return data
 
+    def hollow(self) -> Buffer:
+        """The value of a chunk of nothing but the fill value, for where there has to be one."""
+        data = self.encode(self.spec.new_array())
+        if data is not None:
+            return data
+        return self.wrap(self._maker.hollow())  # type: ignore[attr-defined]  # only shards come to nothing
+
     def wrap(self, data: Buffer) -> Buffer:
         """Apply the bytes -> bytes codecs; the way back of ``unwrap``."""
         for codec in self._wrap:

@@ -251,9 +251,14 @@ class BoundSharding:
             kept[number] = None if empty or merged is None else _kept(merged)
         return self._assemble(kept)
 
+    def hollow(self) -> Buffer:
+        """A shard of absent inner chunks."""
+        return self._join([None] * self.grid.size)
+
     def _assemble(self, values: list[Buffer | None]) -> Buffer | None:
-        if all(value is None for value in values):
-            return None
+        return None if all(value is None for value in values) else self._join(values)
+
+    def _join(self, values: list[Buffer | None]) -> Buffer:
         at_end = self._codec.index_location == "end"
         index = np.full((len(values), 2), _MISSING, np.uint64)
         position = 0 if at_end else self._index_size

@@ -18,6 +18,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -100,6 +101,7 @@ class Store(ABC):
         writeable: Whether values can be stored and erased.
         listable: Whether keys can be listed.
         conditional: Whether ``put`` can compare versions.
+        exclusive: Whether its locks hold among all who could write, so that nobody comes between who holds one.
         blocking: Whether coroutines never suspend and must not run on an event loop.
         parallel: Whether operations of a blocking store let other threads run beside them.
         concurrency: Requests in flight that suit the store.
@@ -109,6 +111,7 @@ class Store(ABC):
     writeable: bool = True
     listable: bool = True
     conditional: bool = False
+    exclusive: bool = False
     blocking: bool = False
     parallel: bool = True
     concurrency: int = 64
@@ -172,10 +175,16 @@ class Store(ABC):
         """
         raise self._unable("write")
 
-    async def erase(self, key: str) -> None:
+    async def erase(self, key: str, *, if_version: object = None) -> None:
         """Erase a value; an absent one is no error.
 
+        Args:
+            key: A valid key.
+            if_version: Erase only if the value's version is this one.
+
         Raises:
+            WriteConflictError: If the version is another one.
+            UnsupportedOperation: If the store can not erase, or not compare.
             StoreError: If it failed.
         """
         raise self._unable("erase")
@@ -275,8 +284,8 @@ class Store(ABC):
         """What is equal for two keys of two stores that mean the same value."""
         return (self.identity, key)
 
-    def lock(self, key: str) -> KeyLock:
-        """The process-wide lock on a value."""
+    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
+        """The lock on a value: process-wide, and among the processes of a machine where the store can do that."""
         return KeyLock(self.location(key))
 
     def locks(self, keys: Iterable[str]) -> KeyLocks:

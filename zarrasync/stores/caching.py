@@ -244,8 +244,11 @@ class CachingStore(WrapperStore):
         finally:
             self._forget(keys)
 
-    async def erase(self, key: str) -> None:
-        await self.erase_values([key])
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        try:
+            await self.inner.erase(key, if_version=if_version)
+        finally:
+            self._forget([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         keys = list(keys)

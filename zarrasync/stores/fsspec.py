@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from typing import Any
 
 from zarrasync import config
-from zarrasync._runtime import Gate, PerLoop, limiter, together
+from zarrasync._calls import together
+from zarrasync._runtime import Gate, PerLoop, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
@@ -214,7 +215,9 @@ class FsspecStore(Store):
             raise store_error(error, key, "write", self) from error
         return None
 
-    async def erase(self, key: str) -> None:
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        if if_version is not None:
+            raise self._unable("compare versions")
         if not self.writeable:
             raise self._unable("erase")
         try:

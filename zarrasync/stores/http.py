@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from zarrasync import config
-from zarrasync._runtime import PerLoop, limiter, together
+from zarrasync._calls import together
+from zarrasync._runtime import PerLoop, limiter
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_prefix
 from zarrasync.stores import http1

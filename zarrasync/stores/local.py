@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import hashlib
 import itertools
 import os
 import shutil
+import struct
 import tempfile
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from zarrasync import config
-from zarrasync._runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.keys import check_prefix
@@ -37,30 +41,78 @@ _ONE_CALL = 1 << 30
 """A read that gets fewer bytes has met the end; above, systems cut a call short (Linux at 2 GiB)."""
 _counter = itertools.count()
 _token = ""
-_conditional = thread_lock()
+_FLOCK = struct.Struct("hhqqi")
+"""The system's ``struct flock``."""
 _readv = getattr(os, "readv", None)
 
 
-@contextlib.contextmanager
-def _exclusive(place: str) -> Iterator[None]:
-    """Hold a value among all threads and processes of this machine.
+class _Exclusive:
+    """Holds a value among all threads and processes of this machine. An async context manager.
 
     A lock on one byte of a file that all processes share; the byte's number comes from the value's path. The system
-    frees it when its process ends, however that happens.
+    frees it when its process ends, however that happens. Within the process a key lock comes first, so that nobody
+    waits for the system who waits for a task of this process.
     """
-    with _conditional:
-        if fcntl is None:
-            yield
-            return
-        handle = os.open(os.path.join(tempfile.gettempdir(), "zarrasync.lock"), os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
+
+    __slots__ = ("_handle", "_key_lock", "_place", "_token")
+
+    def __init__(self, key_lock: AbstractAsyncContextManager[None, None], place: str) -> None:
+        self._key_lock, self._place = key_lock, place
+
+    async def __aenter__(self) -> None:
+        await self._key_lock.__aenter__()
         try:
-            with contextlib.suppress(PermissionError):  # for the other users, who may write here, too
-                os.fchmod(handle, 0o666)
-            spot = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=7).digest(), "little")
-            fcntl.lockf(handle, fcntl.LOCK_EX, 1, spot)
-            yield
+            self._handle = _take(self._place)
+        except BaseException:
+            await self._key_lock.__aexit__(None, None, None)
+            raise
+        self._token = _held.set(_held.get() | {self._place})
+
+    async def __aexit__(self, *error: Any) -> None:
+        _held.reset(self._token)
+        try:
+            _let_go(self._handle, self._place)
         finally:
-            os.close(handle)
+            await self._key_lock.__aexit__(*error)
+
+
+_held: ContextVar[frozenset[str]] = ContextVar("zarrasync_held", default=frozenset())
+"""The places that the present call holds."""
+
+
+def _take(place: str) -> int:
+    """Lock a place among processes, waiting as long as it takes; what to let go of."""
+    if fcntl is None:
+        return -1
+    handle = os.open(os.path.join(tempfile.gettempdir(), "zarrasync.lock"), os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
+    try:
+        with contextlib.suppress(PermissionError):  # for the other users, who may write here, too
+            os.fchmod(handle, 0o666)
+        _lock_byte(handle, place, fcntl.LOCK_EX)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _let_go(handle: int, place: str) -> None:
+    if fcntl is None:
+        return
+    try:  # closing alone would not do if a child was forked meanwhile
+        _lock_byte(handle, place, fcntl.LOCK_UN)
+    finally:
+        os.close(handle)
+
+
+def _lock_byte(handle: int, place: str, kind: int) -> None:
+    """Lock or unlock the byte of the lock file that stands for a place."""
+    assert fcntl is not None
+    spot = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=7).digest(), "little")
+    if hasattr(fcntl, "F_OFD_SETLKW"):  # Linux: a lock of the open file, not of the process
+        wanted = fcntl.F_UNLCK if kind == fcntl.LOCK_UN else fcntl.F_WRLCK
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLKW, _FLOCK.pack(wanted, os.SEEK_SET, spot, 1, 0))
+    else:
+        fcntl.lockf(handle, kind, 1, spot)
 
 
 class LocalStore(Store):
@@ -77,6 +129,7 @@ class LocalStore(Store):
 
     blocking = True
     conditional = True
+    exclusive = fcntl is not None
     concurrency = 16
 
     def __init__(self, root: str | os.PathLike[str], *, fsync: bool | None = None) -> None:
@@ -173,7 +226,7 @@ class LocalStore(Store):
             size = state.st_size
             start = max(0, size - (request.length or 0)) if request.suffix else min(request.start, size)
             length = size - start if request.length is None else min(request.length, size - start)
-            version = (state.st_mtime_ns, state.st_ino, size) if versions else None
+            version = _version(state) if versions else None
             return Value(_read_exactly(handle, start, length, request.into), version, size)
         except IsADirectoryError:
             return None
@@ -182,7 +235,16 @@ class LocalStore(Store):
 
     # -------------------------------------------------------------- writing
 
+    def lock(self, key: str) -> _Exclusive:
+        return _Exclusive(super().lock(key), f"{self._real}/{key}")
+
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        if if_version is None or if_version is ABSENT or f"{self._real}/{key}" in _held.get():
+            return self._put(key, data, if_version)
+        async with self.lock(key):
+            return self._put(key, data, if_version)
+
+    def _put(self, key: str, data: Buffer, if_version: object) -> object:
         path = self._base + key
         temporary = f"{path}.{_process_token()}-{next(_counter):x}{_PARTIAL}"
         try:
@@ -196,6 +258,7 @@ class LocalStore(Store):
                     _write_all(handle, data)
                     if self._fsync:
                         os.fsync(handle)
+                    version = None if if_version is None else _version(os.fstat(handle))
                 finally:
                     os.close(handle)
                 self._publish(temporary, path, key, if_version)
@@ -205,7 +268,7 @@ class LocalStore(Store):
                 raise
             if self._fsync:
                 _sync_directory(os.path.dirname(path))
-            return self._version(path) if if_version is not None else None
+            return version
         except WriteConflictError:
             raise
         except OSError as error:
@@ -220,22 +283,28 @@ class LocalStore(Store):
             try:
                 os.link(temporary, path)  # fails if the name is taken, whoever took it
             except FileExistsError:
+                if os.path.isdir(path):
+                    raise IsADirectoryError(errno.EISDIR, "a directory has its name", path) from None
                 raise conflict from None
             os.unlink(temporary)
             return
-        with _exclusive(f"{self._real}/{key}"):
-            if self._version(path) != if_version:
-                raise conflict
-            os.replace(temporary, path)
+        if not self._is_still(path, if_version):
+            raise conflict
+        os.replace(temporary, path)
 
-    def _version(self, path: str) -> object:
+    def _is_still(self, path: str, version: object) -> bool:
         try:
-            state = os.stat(path)
+            return _version(os.stat(path)) == version
         except FileNotFoundError:
-            return ABSENT
-        return (state.st_mtime_ns, state.st_ino, state.st_size)
+            return False
 
-    async def erase(self, key: str) -> None:
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        if if_version is not None and f"{self._real}/{key}" not in _held.get():
+            async with self.lock(key):
+                await self.erase(key, if_version=if_version)
+            return
+        if if_version is not None and not self._is_still(self._base + key, if_version):
+            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
         try:
             os.unlink(self._base + key)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -297,6 +366,10 @@ class LocalStore(Store):
             return ()
         except OSError as error:
             raise store_error(error, prefix, "list", self) from error
+
+
+def _version(state: os.stat_result) -> object:
+    return (state.st_mtime_ns, state.st_ino, state.st_size)
 
 
 def _process_token() -> str:

@@ -26,6 +26,7 @@ class MemoryStore(Store):
     blocking = True
     parallel = False
     conditional = True
+    exclusive = True
 
     def __init__(self, values: MutableMapping[str, Any] | None = None) -> None:
         self.values: MutableMapping[str, Any] = {} if values is None else values
@@ -68,8 +69,11 @@ class MemoryStore(Store):
             self.values[key] = value
         return value
 
-    async def erase(self, key: str) -> None:
-        self.values.pop(key, None)
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        with self._lock:
+            if if_version is not None and self.values.get(key, ABSENT) is not if_version:
+                raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
+            self.values.pop(key, None)
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         check_prefix(prefix)

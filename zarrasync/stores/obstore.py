@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync import config
-from zarrasync._runtime import limiter, together
+from zarrasync._calls import together
+from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
@@ -234,7 +235,9 @@ class ObjectStore(RemoteStore):
             raise StoreError(f"could not write {key!r} in {self!r}: {error}", key=key) from error
         return answer.get("e_tag")
 
-    async def erase(self, key: str) -> None:
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        if if_version is not None:
+            raise self._unable("compare versions when erasing")
         await self.erase_values([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:

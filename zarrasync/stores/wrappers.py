@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ class WrapperStore(Store):
         self.inner = inner
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
         self.conditional, self.blocking, self.concurrency = inner.conditional, inner.blocking, inner.concurrency
-        self.parallel = inner.parallel
+        self.parallel, self.exclusive = inner.parallel, inner.exclusive
 
     @property
     def identity(self) -> Hashable:
@@ -42,8 +43,8 @@ class WrapperStore(Store):
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         return await self.inner.put(key, data, if_version=if_version)
 
-    async def erase(self, key: str) -> None:
-        await self.inner.erase(key)
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        await self.inner.erase(key, if_version=if_version)
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         await self.inner.erase_values(keys)
@@ -59,6 +60,9 @@ class WrapperStore(Store):
 
     def location(self, key: str) -> Hashable:
         return self.inner.location(key)
+
+    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
+        return self.inner.lock(key)
 
     def limiter(self, capacity: int = 0) -> Any:
         return self.inner.limiter(capacity)
@@ -104,8 +108,8 @@ class PrefixStore(WrapperStore):
     async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
         await self.inner.put_values([self.prefix + key for key in keys], values)
 
-    async def erase(self, key: str) -> None:
-        await self.inner.erase(self.prefix + key)
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        await self.inner.erase(self.prefix + key, if_version=if_version)
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         await self.inner.erase_values([self.prefix + key for key in keys])
@@ -125,6 +129,9 @@ class PrefixStore(WrapperStore):
     def location(self, key: str) -> Hashable:
         return self.inner.location(self.prefix + key)
 
+    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
+        return self.inner.lock(self.prefix + key)
+
     def describe(self, path: str) -> str:
         return self.inner.describe(self.prefix + path)
 
@@ -140,6 +147,7 @@ class AliasStore(WrapperStore):
     def __init__(self, inner: Store, aliases: Mapping[str, Sequence[str]]) -> None:
         super().__init__(inner)
         self.aliases = dict(aliases)
+        self.conditional = False  # what a value is found under need not be what it is written to
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         values = await self.inner.fetch(requests, versions=versions)
@@ -150,8 +158,10 @@ class AliasStore(WrapperStore):
                 values[number] = next((value for value in found if value is not None), None)
         return values
 
-    async def erase(self, key: str) -> None:
-        await self.inner.erase_values([key, *self.aliases.get(key, ())])
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        if if_version is not None:
+            raise self._unable("compare versions")  # the value's may be another key's
+        await self.erase_values([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         await self.inner.erase_values([name for key in keys for name in (key, *self.aliases.get(key, ()))])
@@ -179,7 +189,7 @@ class ReadOnlyStore(WrapperStore):
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         raise self._refuse(key)
 
-    async def erase(self, key: str) -> None:
+    async def erase(self, key: str, *, if_version: object = None) -> None:
         raise self._refuse(key)
 
     async def erase_values(self, keys: Iterable[str]) -> None:
@@ -261,8 +271,8 @@ class CountingStore(WrapperStore):
         self._count(puts=1, bytes_written=len(data))
         return version
 
-    async def erase(self, key: str) -> None:
-        await self.inner.erase(key)
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        await self.inner.erase(key, if_version=if_version)
         self._count(erases=1)
 
     async def erase_values(self, keys: Iterable[str]) -> None:

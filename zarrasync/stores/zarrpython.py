@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from zarrasync import config
-from zarrasync._runtime import together
+from zarrasync._calls import together
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.keys import check_prefix
@@ -105,7 +105,9 @@ class ZarrPythonStore(RemoteStore):
         await self._call(key, "write", "set", key, buffer)
         return None
 
-    async def erase(self, key: str) -> None:
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        if if_version is not None:
+            raise self._unable("compare versions")
         if not self.writeable:
             raise self._unable("erase")
         try:

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from zarrasync._runtime import Flights, Gate, budget, first_error, thread_lock
+from zarrasync._calls import Flights, first_error
+from zarrasync._runtime import Gate, budget, thread_lock
 from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError

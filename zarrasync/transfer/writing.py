@@ -1,7 +1,8 @@
 """Writing: encode whole values, merge into partial ones, leave out what is empty.
 
 Every value is written under its key lock, so partial writes of one process never lose each other's
-updates, and a whole write is not undone by a partial one that began before it.
+updates, and a whole write is not undone by a partial one that began before it. Among processes and machines
+a partial write replaces just the value it has seen, where the store can compare, and begins again otherwise.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._calls import Patience
 from zarrasync._runtime import cancel_flag, drive, in_worker
 from zarrasync.codecs.base import Array, Buffer
-from zarrasync.errors import CodecError, ShapeError
+from zarrasync.errors import CodecError, ShapeError, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing import Transform
 from zarrasync.regions import Part
-from zarrasync.stores.base import Request
+from zarrasync.stores.base import ABSENT, Request
 from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Progress, run_jobs, scratch
 
@@ -178,19 +180,38 @@ class _Writing:
                     async with self.store.lock(key):
                         await self.store.put(key, data)
             else:
-                async with self.store.lock(key):
-                    (old,) = await self.store.fetch([Request(key)])
-                    present = None if old is None else old.data
-                    data = await compute(partial(self._merge, part, present), nbytes)
-                    if data is not None:
-                        await self.store.put(key, data)
-                    elif old is not None:
-                        await self.store.erase(key)
+                await self._change_part(key, part, compute)
         except CodecError as error:
             self.chunks.locate(error, key)
             raise
         if self.progress is not None:
             self.progress(part.region.size * self.values.itemsize)
+
+    async def _change_part(self, key: str, part: Part, compute: Compute) -> None:
+        """Replace a part of a value, again and again until nobody else has changed it meanwhile."""
+        nbytes, compare = self.chain.nbytes, self.store.conditional
+        patience = Patience(self.chunks.config.total_timeout)
+        async with self.store.lock(key):
+            while True:
+                (old,) = await self.store.fetch([Request(key)], versions=compare)
+                data = await compute(partial(self._merge, part, None if old is None else old.data), nbytes)
+                version = None if not compare else ABSENT if old is None else old.version
+                try:
+                    if data is not None:
+                        await self.store.put(key, data, if_version=version)
+                    elif old is not None:
+                        await self._erase(key, version)
+                except WriteConflictError as conflict:
+                    await patience.after(conflict)
+                else:
+                    return
+
+    async def _erase(self, key: str, version: object) -> None:
+        """Erase a value that holds nothing any more, if it is still the one that was looked at."""
+        try:
+            await self.store.erase(key, if_version=version)
+        except UnsupportedOperation:  # it can compare when it writes only: then an empty value stays
+            await self.store.put(key, self.chain.hollow(), if_version=version)
 
     async def _write_run(self, run: Part) -> None:
         """Replace small chunks that follow each other: they are gathered, encoded and stored together."""

@@ -1,0 +1,389 @@
+"""Counts the requests, bytes and round trips of everyday tasks on S3, for zarrasync and its peers.
+
+    python benchmarks/requests.py [--only TASK …] [--engines ENGINE …] [--out DIRECTORY]
+
+All talk to the same S3 server (moto) through a proxy that writes down what passes (see ``servers.py``). The numbers
+do not depend on the machine. Round trips are the longest chain of requests of which each began after the one before
+was answered. Prints a table and writes requests.json and requests.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+if sys.flags.safe_path:  # a worker: its libraries must not take this file for the package of that name
+    servers: Any = None
+else:
+    import servers
+
+HERE = Path(__file__).parent
+BUCKET = "zarrasync"
+CHILDREN = 1000
+KEYS = {"key": "test", "secret": "test"}
+INNER = (64, 64)
+SHARD = (1024, 1024)
+"""256 inner chunks of 16 KiB, that do not compress: a shard of 4 MiB."""
+
+
+def scattered() -> tuple[np.ndarray, np.ndarray]:
+    """Twenty points in different inner chunks of one shard."""
+    rng = np.random.default_rng(1)
+    where = rng.permutation(256)[:20]
+    return where // 16 * 64 + 5, where % 16 * 64 + 7
+
+
+# ---------------------------------------------------------------------- engines
+
+
+class Engine:
+    """A library, as its documentation says to use it with S3.
+
+    Attributes:
+        root: The place in the bucket that the task has for itself.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    def open_array(self, path: str, *, write: bool = False, known: bool = True) -> Any:
+        raise NotImplementedError
+
+    def open_group(self, path: str, *, known: bool = True) -> Any:
+        raise NotImplementedError("it has no groups")
+
+    def children(self, group: Any) -> int:
+        raise NotImplementedError
+
+    def create(self, path: str) -> Any:
+        raise NotImplementedError
+
+    def get(self, array: Any, box: Any) -> Any:
+        return array[box]
+
+    def points(self, array: Any, where: Any) -> Any:
+        return array.vindex[where]
+
+    def put(self, array: Any, box: Any, value: Any) -> None:
+        array[box] = value
+
+    def append(self, array: Any, rows: np.ndarray) -> None:
+        array.append(rows)
+
+    def resize(self, array: Any, shape: tuple[int, ...]) -> None:
+        array.resize(shape)
+
+
+class Zarrasync(Engine):
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        from zarrasync import sync
+
+        self.sync = sync
+        self.options = {**KEYS, "endpoint_url": endpoint}
+
+    def _call(self, name: str, path: str, **options: Any) -> Any:
+        return getattr(self.sync, name)(f"s3://{BUCKET}/{path}", storage_options=self.options, **options)
+
+    def open_array(self, path: str, *, write: bool = False, known: bool = True) -> Any:
+        return self._call("open_array", path, mode="r+" if write else "r", **({"zarr_format": 3} if known else {}))
+
+    def open_group(self, path: str, *, known: bool = True) -> Any:
+        return self._call("open_group", path, **({"zarr_format": 3} if known else {}))
+
+    def children(self, group: Any) -> int:
+        return len(group.arrays())
+
+    def create(self, path: str) -> Any:
+        return self._call("create_array", path, shape=SHARD, chunks=INNER, dtype="f4", zarr_format=3)
+
+
+class ZarrPython(Engine):
+    backend = "fsspec"
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        import zarr
+
+        self.zarr = zarr
+
+    def _store(self, path: str) -> Any:
+        if self.backend == "obstore":
+            from obstore.store import S3Store
+
+            options: Any = {"allow_http": True}
+            return self.zarr.storage.ObjectStore(
+                S3Store(
+                    BUCKET, prefix=path, endpoint=self.endpoint, region="us-east-1", access_key_id="test",
+                    secret_access_key="test", client_options=options,
+                )
+            )  # fmt: skip
+        return self.zarr.storage.FsspecStore.from_url(
+            f"s3://{BUCKET}/{path}", storage_options={**KEYS, "endpoint_url": self.endpoint}
+        )
+
+    def open_array(self, path: str, *, write: bool = False, known: bool = True) -> Any:
+        return self.zarr.open_array(self._store(path), mode="r+" if write else "r", zarr_format=3 if known else None)
+
+    def open_group(self, path: str, *, known: bool = True) -> Any:
+        return self.zarr.open_group(self._store(path), mode="r", zarr_format=3 if known else None)
+
+    def children(self, group: Any) -> int:
+        return len(list(group.arrays()))
+
+    def create(self, path: str) -> Any:
+        return self.zarr.create_array(self._store(path), shape=SHARD, chunks=INNER, dtype="f4", zarr_format=3)
+
+
+class ZarrPythonObstore(ZarrPython):
+    backend = "obstore"
+
+
+class TensorStore(Engine):
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        import tensorstore
+
+        self.ts = tensorstore
+
+    def _spec(self, path: str) -> dict[str, Any]:
+        kvstore = {
+            "driver": "s3", "bucket": BUCKET, "path": f"{path}/", "endpoint": self.endpoint,
+            "aws_region": "us-east-1", "aws_credentials": {"type": "anonymous"},
+        }  # fmt: skip
+        return {"driver": "zarr3", "kvstore": kvstore}
+
+    def open_array(self, path: str, *, write: bool = False, known: bool = True) -> Any:
+        if not known:
+            raise NotImplementedError("the format is to be given")
+        return self.ts.open(self._spec(path), read=True, write=write).result()
+
+    def get(self, array: Any, box: Any) -> Any:
+        return array[box].read().result()
+
+    def points(self, array: Any, where: Any) -> Any:
+        return array.vindex[where].read().result()
+
+    def put(self, array: Any, box: Any, value: Any) -> None:
+        array[box].write(value).result()
+
+    def append(self, array: Any, rows: np.ndarray) -> None:
+        start = array.shape[0]
+        array = array.resize(exclusive_max=[start + len(rows), *array.shape[1:]]).result()
+        array[start : start + len(rows)].write(rows).result()
+
+    def resize(self, array: Any, shape: tuple[int, ...]) -> None:
+        array.resize(exclusive_max=shape).result()
+
+    def create(self, path: str) -> Any:
+        grid = {"name": "regular", "configuration": {"chunk_shape": INNER}}
+        metadata = {"shape": SHARD, "data_type": "float32", "chunk_grid": grid}
+        return self.ts.open({**self._spec(path), "metadata": metadata}, create=True).result()
+
+
+ENGINES: dict[str, type[Engine]] = {
+    "zarrasync": Zarrasync,
+    "zarr-python": ZarrPython,
+    "zarr-python obstore": ZarrPythonObstore,
+    "tensorstore": TensorStore,
+}
+
+# ---------------------------------------------------------------------- tasks
+
+Begin = Callable[[Engine, str], Callable[[], Any]]
+
+
+def _open(*, known: bool) -> Begin:
+    return lambda engine, root: lambda: engine.open_array(f"{root}/plain", known=known)
+
+
+def _group(*, consolidated: bool, known: bool) -> Begin:
+    path = "many-consolidated" if consolidated else "many"
+    return lambda engine, root: lambda: engine.children(engine.open_group(f"{root}/{path}", known=known))
+
+
+def _read(path: str, box: Any, *, warm: bool = False) -> Begin:
+    def begin(engine: Engine, root: str) -> Callable[[], Any]:
+        array = engine.open_array(f"{root}/{path}")
+        if warm:
+            engine.get(array, (slice(200, 201), slice(200, 201)))
+        return lambda: engine.get(array, box)
+
+    return begin
+
+
+def _points(engine: Engine, root: str) -> Callable[[], Any]:
+    array, where = engine.open_array(f"{root}/sharded"), scattered()
+    return lambda: engine.points(array, where)
+
+
+def _put(path: str, box: Any) -> Begin:
+    def begin(engine: Engine, root: str) -> Callable[[], Any]:
+        array = engine.open_array(f"{root}/{path}", write=True)
+        return lambda: engine.put(array, box, np.full(tuple(s.stop - s.start for s in box), 7, "f4"))
+
+    return begin
+
+
+def _append(engine: Engine, root: str) -> Callable[[], Any]:
+    array = engine.open_array(f"{root}/rows", write=True)
+    return lambda: engine.append(array, np.ones((1, 1024), "f4"))
+
+
+def _resize(engine: Engine, root: str) -> Callable[[], Any]:
+    array = engine.open_array(f"{root}/plain", write=True)
+    return lambda: engine.resize(array, (2048, 2048))
+
+
+def _create(engine: Engine, root: str) -> Callable[[], Any]:
+    return lambda: engine.create(f"{root}/new-{uuid.uuid4().hex}")
+
+
+ONE = (slice(3, 4), slice(3, 4))
+TASKS: dict[str, tuple[str, Begin, str]] = {
+    "open": ("open an array, format given", _open(known=True), "1 in 1: its document"),
+    "detect": ("open an array of any format", _open(known=False), "one per document of v3 and v2, in 1"),
+    "group": (f"open a group and its {CHILDREN:,} arrays", _group(consolidated=False, known=True), "group, list, 1 per array in 3"),
+    "consolidated": ("the same, consolidated", _group(consolidated=True, known=True), "1 in 1"),
+    "chunk": ("read one chunk", _read("plain", ONE), "1 in 1"),
+    "chunks": ("read 10 x 10 chunks", _read("plain", (slice(0, 640), slice(0, 640))), "100 in 1"),
+    "inner": ("read one inner chunk of a shard", _read("sharded", ONE), "2 in 2: index, chunk"),
+    "inner-warm": ("the same, another one read before", _read("sharded", ONE, warm=True), "1 in 1"),
+    "scattered": ("read 20 scattered inner chunks", _points, "index, then 20 or fewer, in 2"),
+    "shard": ("read a shard whole", _read("sharded", (slice(0, 1024), slice(0, 1024))), "1 in 1"),
+    "put-chunk": ("write one chunk whole", _put("plain", (slice(0, 64), slice(0, 64))), "1 in 1"),
+    "put-part": ("write a part of a chunk", _put("plain", (slice(0, 9), slice(0, 9))), "2 in 2: get, put"),
+    "put-shard": ("write an inner chunk of a shard", _put("sharded", (slice(0, 64), slice(0, 64))), "2 in 2: get, put"),
+    "put-shard-whole": ("write a shard whole", _put("sharded", (slice(0, 1024), slice(0, 1024))), "1 in 1"),
+    "append": ("append a row of 16 chunks", _append, "16 and the document, in 2"),
+    "resize": ("make an array larger", _resize, "1 in 1: the document"),
+    "create": ("create an array", _create, "1 in 1: the document, if none is there"),
+}  # fmt: skip
+
+
+def prepare(endpoint: str, root: str) -> None:
+    """Write what is read."""
+    from zarrasync import sync
+
+    options = {**KEYS, "endpoint_url": endpoint}
+    rng = np.random.default_rng(0)
+    url = f"s3://{BUCKET}/{root}"
+    values = rng.normal(size=SHARD).astype("f4")
+    common: dict[str, Any] = {"storage_options": options, "data": values}
+    sync.create_array(f"{url}/plain", chunks=INNER, **common)
+    sync.create_array(f"{url}/sharded", chunks=INNER, shards=SHARD, **common)
+    sync.create_array(f"{url}/rows", chunks=(1, 64), storage_options=options, data=values[:4])
+    children = {f"{n}": {"shape": (4,), "chunks": (4,), "dtype": "f4"} for n in range(CHILDREN)}
+    for name in ("many", "many-consolidated"):
+        sync.create_hierarchy(f"{url}/{name}", {"": None, **children}, storage_options=options)
+    sync.consolidate_metadata(f"{url}/many-consolidated", storage_options=options)
+
+
+# ---------------------------------------------------------------------- measuring
+
+
+def worker(name: str, endpoint: str, root: str) -> None:
+    """One engine in a process of its own: readies a task, says so, and does it when it is told to."""
+    try:
+        engine = ENGINES[name](endpoint)
+    except ImportError as error:
+        print(json.dumps({"missing": str(error)}), flush=True)
+        return
+    print("{}", flush=True)
+    for line in sys.stdin:
+        try:
+            call = TASKS[line.strip()][1](engine, root)
+            print("{}", flush=True)
+            sys.stdin.readline()
+            call()
+            print("{}", flush=True)
+        except Exception as error:  # a peer's failure is a row's result
+            print(json.dumps({"failed": f"{type(error).__name__}: {error}"[:200]}), flush=True)
+
+
+def measure(name: str, tasks: list[str], proxy: Any, endpoint: str, root: str) -> dict[str, Any]:
+    """What an engine's requests are, per task."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", __file__, "--worker", name, "--endpoint", endpoint, "--root", root],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def ask(line: str) -> dict[str, Any]:
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        return dict(json.loads(answer)) if answer else {"failed": "the process ended"}
+
+    hello = json.loads(process.stdout.readline())
+    found: dict[str, Any] = {}
+    for task in tasks if "missing" not in hello else ():
+        answer = ask(task)
+        if "failed" not in answer:
+            proxy.take()
+            answer = ask("go")
+        seen = proxy.take()
+        found[task] = answer if "failed" in answer else {
+            "requests": len(seen), "bytes": sum(one.nbytes for one in seen),
+            "round_trips": servers.round_trips(seen), "methods": sorted({one.method for one in seen}),
+            "log": [f"{one.method} {one.target} {one.wanted} {one.status}" for one in seen[:40]],
+        }  # fmt: skip
+    process.kill()
+    return found
+
+
+def size(nbytes: int) -> str:
+    return f"{nbytes / 1024:,.0f} KiB" if nbytes >= 10_240 else f"{nbytes:,} B"
+
+
+def table(rows: dict[str, dict[str, Any]], names: list[str]) -> str:
+    """Requests, round trips and bytes as Markdown."""
+    lines = ["| task | least | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
+    for task in rows[names[0]]:
+        cells = []
+        for name in names:
+            r = rows[name].get(task, {"failed": ""})
+            cells.append("–" if "failed" in r else f"{r['requests']:,} in {r['round_trips']}, {size(r['bytes'])}")
+        lines.append(f"| {TASKS[task][0]} | {TASKS[task][2]} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="*", choices=list(TASKS))
+    parser.add_argument("--engines", nargs="*", choices=list(ENGINES))
+    parser.add_argument("--out", type=Path, default=HERE / "out")
+    for hidden in ("--worker", "--endpoint", "--root"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        worker(given.worker, given.endpoint, given.root)
+        return
+    given.out.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, dict[str, Any]] = {}
+    with servers.moto(BUCKET) as target:
+        proxy = servers.Proxy(target, 200)
+        with proxy.running() as endpoint:
+            for name in given.engines or ENGINES:
+                root = uuid.uuid4().hex
+                prepare(target, root)
+                rows[name] = measure(name, given.only or list(TASKS), proxy, endpoint, root)
+                for task, result in rows[name].items():
+                    print(name, task, {k: v for k, v in result.items() if k != "log"}, flush=True)
+    text = table(rows, list(rows))
+    (given.out / "requests.md").write_text(text + "\n")
+    (given.out / "requests.json").write_text(json.dumps(rows, indent=1))
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

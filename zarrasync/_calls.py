@@ -1,0 +1,102 @@
+"""Calls side by side, calls that many share, and calls that are made again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from typing import Any, TypeVar
+
+from zarrasync._runtime import SLICE, cancel_flag, driven
+
+__all__ = ["Flights", "Patience", "first_error", "pause", "together"]
+
+T = TypeVar("T")
+
+
+class Flights:
+    """Calls that several tasks of one event loop want the answer of at the same time: each is made once.
+
+    A call belongs to all who wait for it: it is cancelled when the last of them is.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[asyncio.Task[Any], list[None]]] = {}
+
+    async def share(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer of the call of this name that is under way, or of a new one."""
+        loop = asyncio.get_running_loop()
+        where = (loop, name)
+        if where not in self._known:
+            self._known[where] = loop.create_task(make()), []
+        task, waiting = flight = self._known[where]
+        waiting.append(None)
+        try:
+            await asyncio.wait([task])
+            answer: T = task.result()
+            return answer
+        finally:
+            waiting.pop()
+            if not waiting:
+                task.cancel()
+                if self._known.get(where) is flight:
+                    del self._known[where]
+
+
+class Patience:
+    """Attempts at a write that others may be faster at: a little later each time, and not for ever.
+
+    Args:
+        seconds: How long to go on; 0 for ever.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + (seconds or float("inf"))
+        self._wait = 0.001
+
+    async def after(self, conflict: Exception) -> None:
+        """Wait until the next attempt.
+
+        Raises:
+            Exception: The conflict, if it has been long enough.
+        """
+        if time.monotonic() > self._end:
+            raise conflict
+        # By chance, so that those who were in each other's way are so no more.
+        await pause(random.uniform(0.0, self._wait))  # noqa: S311
+        self._wait = min(2 * self._wait, 0.5)
+
+
+async def pause(seconds: float) -> None:
+    """Let time pass, on a loop or on a thread of its own."""
+    if not driven():
+        await asyncio.sleep(seconds)
+        return
+    flag, end = cancel_flag(), time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if flag.set:
+            raise asyncio.CancelledError
+        time.sleep(min(left, SLICE))  # noqa: ASYNC251  # a driven coroutine has its thread for itself
+
+
+async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The answers of calls that are made side by side; the first failure cancels the others."""
+    if len(calls) == 1:
+        return [await calls[0]()]
+
+    async def one(call: Callable[[], Awaitable[T]]) -> T:
+        return await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(call)) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from None
+    return [task.result() for task in tasks]
+
+
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first failure of side-by-side calls, as if it had been the only call."""
+    error = errors.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

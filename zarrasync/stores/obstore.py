@@ -5,8 +5,12 @@ It signs and sends a request in a tenth of the time that botocore takes. It has 
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import os
+import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -34,8 +38,21 @@ _first_used_in = 0
 def usable() -> bool:
     """Whether obstore works in this process: not in a fork of one that has used it. Counts as a use."""
     global _first_used_in
-    _first_used_in = _first_used_in or os.getpid()
+    if not _first_used_in:
+        _first_used_in = os.getpid()
+        atexit.register(_settle)
     return _first_used_in == os.getpid()
+
+
+def _settle() -> None:
+    """Let obstore's threads leave the interpreter.
+
+    One that has just delivered an answer may wait for the interpreter to return from that; if it ends meanwhile, the
+    thread is unwound through Rust, and that aborts a process which had done all its work.
+    """
+    end = time.monotonic() + 1.0
+    while set(sys._current_frames()) - {thread.ident for thread in threading.enumerate()} and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 class ObjectStore(RemoteStore):

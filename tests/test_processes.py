@@ -1,0 +1,234 @@
+"""Several processes that write into the same chunks, append to one array, change one document: nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync import sync
+from zarrasync.errors import NodeExistsError
+
+PROCESSES = 4
+PREAMBLE = """
+import json, sys
+import numpy as np
+from zarrasync import sync
+url, options, number, count, writes = json.loads(sys.argv[1])
+options = {"storage_options": options} if options else {}
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def together(script: str, url: str, options: dict[str, Any], writes: int) -> None:
+    """Run a script in some processes that begin at the same moment."""
+    code = PREAMBLE + textwrap.dedent(script)
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, json.dumps([url, options, number, PROCESSES, writes])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(PROCESSES)
+    ]
+    for one in workers:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in workers:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    for one in workers:
+        one.communicate(timeout=120)
+    assert [one.returncode for one in workers] == [0] * PROCESSES
+
+
+@pytest.fixture(scope="module")
+def strict_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any]]]:
+    """An S3 server that does one thing at a time: moto itself compares and writes in two steps."""
+    pytest.importorskip("moto.server")
+    import boto3
+
+    code = """
+    import sys
+    from werkzeug.serving import make_server
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False)
+    print(server.server_port, flush=True)
+    server.serve_forever()
+    """
+    log = (tmp_path_factory.mktemp("s3") / "log").open("w")
+    server = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, stderr=log, text=True
+    )
+    assert server.stdout is not None
+    endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+    )
+    client.create_bucket(Bucket="strict")
+    client.close()
+    yield "s3://strict", {"key": "test", "secret": "test", "endpoint_url": endpoint}
+    server.kill()
+    server.communicate()
+    log.close()
+
+
+@pytest.fixture(params=["files", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any], int]:
+    """A URL, its storage options, and how many writes are fair."""
+    if request.param == "files":
+        return str(tmp_path / "x"), {}, 60
+    url, options = request.getfixturevalue("strict_s3")
+    return f"{url}/{tmp_path.name}", options, 8
+
+
+def options_of(options: dict[str, Any]) -> dict[str, Any]:
+    return {"storage_options": options} if options else {}
+
+
+@pytest.mark.parametrize("layout", [{"chunks": (1000,)}, {"chunks": (8,), "shards": (1000,)}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_parts_of_chunks(place: tuple[str, dict[str, Any], int], layout: dict[str, Any], zarr_format: int):
+    url, options, writes = place
+    if zarr_format == 2 and "shards" in layout:
+        pytest.skip("format 2 has no shards")
+    size = PROCESSES * writes
+    sync.create_array(url, shape=(size,), dtype="i4", zarr_format=zarr_format, **layout, **options_of(options))
+    together(
+        """
+        array = sync.open_array(url, mode="r+", **options)
+        for turn in range(writes):
+            array[turn * count + number] = turn * count + number + 1
+        """,
+        url,
+        options,
+        writes,
+    )
+    np.testing.assert_array_equal(sync.open_array(url, **options_of(options))[...], np.arange(1, size + 1))
+
+
+def test_chunks_that_become_empty(place: tuple[str, dict[str, Any], int]):
+    """What one process clears is not what another one has just written."""
+    url, options, writes = place
+    sync.create_array(url, shape=(PROCESSES,), chunks=(PROCESSES,), dtype="i4", **options_of(options))
+    together(
+        """
+        array = sync.open_array(url, mode="r+", **options)
+        for turn in range(writes):
+            array[number] = 0
+            array[number] = turn + 1
+            assert array[number] == turn + 1
+        """,
+        url,
+        options,
+        writes,
+    )
+    np.testing.assert_array_equal(sync.open_array(url, **options_of(options))[...], np.full(PROCESSES, writes))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_appenders(place: tuple[str, dict[str, Any], int], zarr_format: int):
+    url, options, writes = place
+    sync.create_array(url, shape=(0, 3), chunks=(7, 3), dtype="i4", zarr_format=zarr_format, **options_of(options))
+    together(
+        """
+        array = sync.open_array(url, mode="r+", **options)
+        for turn in range(writes):
+            rows = turn % 3 + 1
+            array.append(np.full((rows, 3), number * writes + turn + 1, "i4"))
+        """,
+        url,
+        options,
+        writes,
+    )
+    found = sync.open_array(url, **options_of(options))[...]
+    assert (found == found[:, :1]).all()
+    expected = [n * writes + turn + 1 for n in range(PROCESSES) for turn in range(writes) for _ in range(turn % 3 + 1)]
+    assert sorted(found[:, 0].tolist()) == expected
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_attributes(place: tuple[str, dict[str, Any], int], zarr_format: int):
+    url, options, writes = place
+    sync.create_group(url, zarr_format=zarr_format, **options_of(options))
+    together(
+        """
+        group = sync.open_group(url, mode="r+", **options)
+        for turn in range(writes):
+            group.attrs[f"{number}-{turn}"] = turn
+        """,
+        url,
+        options,
+        writes,
+    )
+    expected = {f"{number}-{turn}": turn for number in range(PROCESSES) for turn in range(writes)}
+    assert dict(sync.open_group(url, **options_of(options)).attrs) == expected
+
+
+def test_one_of_many_creates(place: tuple[str, dict[str, Any], int]):
+    """Of those who create the same array at the same moment one does, and the others hear of it."""
+    url, options, _ = place
+    together(
+        """
+        from zarrasync.errors import NodeExistsError
+        won = 0
+        for turn in range(writes):
+            try:
+                sync.create_array(f"{url}/{turn}", shape=(1,), dtype="i4", attributes={"by": number}, zarr_format=3, **options)
+                won += 1
+            except NodeExistsError:
+                pass
+        sync.create_array(f"{url}/won/{number}", shape=(won,), dtype="i4", **options)
+        """,
+        url,
+        options,
+        5,
+    )
+    won = [sync.open_array(f"{url}/won/{number}", **options_of(options)).shape[0] for number in range(PROCESSES)]
+    assert sum(won) == 5
+    with pytest.raises(NodeExistsError):
+        sync.create_array(f"{url}/0", shape=(1,), dtype="i4", **options_of(options))
+
+
+def test_a_writer_that_is_killed_leaves_no_lock_and_no_torn_value(tmp_path: Path):
+    """Kill -9 in the middle of writes: all values are whole, and others go on."""
+    url = str(tmp_path / "x")
+    sync.create_array(url, shape=(1000,), chunks=(1000,), dtype="i4")
+    code = PREAMBLE + "array = sync.open_array(url, mode='r+')\nwhile True: array[1:999] = np.random.randint(1, 9)\n"
+    array = sync.open_array(url, mode="r+")
+    for turn in range(5):
+        victim = subprocess.Popen(
+            [sys.executable, "-c", code, json.dumps([url, None, 0, 1, 1])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert victim.stdout is not None
+        assert victim.stdin is not None
+        victim.stdout.readline()
+        before = os.stat(tmp_path / "x" / "c" / "0").st_ino if turn else None
+        victim.stdin.write("\n")
+        victim.stdin.flush()
+        end = time.monotonic() + 20
+        while not (tmp_path / "x" / "c" / "0").exists() or os.stat(tmp_path / "x" / "c" / "0").st_ino == before:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        victim.send_signal(signal.SIGKILL)
+        victim.communicate()
+        values = array[1:999]
+        assert (values == values[0]).all()
+        array[0] = turn + 1
+        assert array[0] == turn + 1

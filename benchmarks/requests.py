@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -157,7 +158,7 @@ class TensorStore(Engine):
     def _spec(self, path: str) -> dict[str, Any]:
         kvstore = {
             "driver": "s3", "bucket": BUCKET, "path": f"{path}/", "endpoint": self.endpoint,
-            "aws_region": "us-east-1", "aws_credentials": {"type": "anonymous"},
+            "aws_region": "us-east-1", "aws_credentials": {"type": "environment"},
         }  # fmt: skip
         return {"driver": "zarr3", "kvstore": kvstore}
 
@@ -207,7 +208,7 @@ def _open(*, known: bool) -> Begin:
 
 def _group(*, consolidated: bool, known: bool) -> Begin:
     path = "many-consolidated" if consolidated else "many"
-    return lambda engine, root: lambda: engine.children(engine.open_group(f"{root}/{path}", known=known))
+    return lambda engine, root: lambda: engine.children(engine.open_group(f"groups/{path}", known=known))
 
 
 def _read(path: str, box: Any, *, warm: bool = False) -> Begin:
@@ -247,6 +248,7 @@ def _create(engine: Engine, root: str) -> Callable[[], Any]:
     return lambda: engine.create(f"{root}/new-{uuid.uuid4().hex}")
 
 
+READS = ("open", "detect", "group", "consolidated", "chunk", "chunks", "inner", "inner-warm", "scattered", "shard")
 ONE = (slice(3, 4), slice(3, 4))
 TASKS: dict[str, tuple[str, Begin, str]] = {
     "open": ("open an array, format given", _open(known=True), "1 in 1: its document"),
@@ -281,10 +283,18 @@ def prepare(endpoint: str, root: str) -> None:
     sync.create_array(f"{url}/plain", chunks=INNER, **common)
     sync.create_array(f"{url}/sharded", chunks=INNER, shards=SHARD, **common)
     sync.create_array(f"{url}/rows", chunks=(1, 64), storage_options=options, data=values[:4])
+
+
+def prepare_groups(endpoint: str) -> None:
+    """Write the groups, which nobody changes."""
+    from zarrasync import sync
+
+    options = {**KEYS, "endpoint_url": endpoint}
     children = {f"{n}": {"shape": (4,), "chunks": (4,), "dtype": "f4"} for n in range(CHILDREN)}
     for name in ("many", "many-consolidated"):
-        sync.create_hierarchy(f"{url}/{name}", {"": None, **children}, storage_options=options)
-    sync.consolidate_metadata(f"{url}/many-consolidated", storage_options=options)
+        url = f"s3://{BUCKET}/groups/{name}"
+        sync.create_hierarchy(url, {"": None, **children}, storage_options=options, zarr_format=3)
+    sync.consolidate_metadata(f"s3://{BUCKET}/groups/many-consolidated", storage_options=options)
 
 
 # ---------------------------------------------------------------------- measuring
@@ -327,10 +337,12 @@ def measure(name: str, tasks: list[str], proxy: Any, endpoint: str, root: str) -
     hello = json.loads(process.stdout.readline())
     found: dict[str, Any] = {}
     for task in tasks if "missing" not in hello else ():
-        answer = ask(task)
-        if "failed" not in answer:
-            proxy.take()
-            answer = ask("go")
+        answer = {}
+        for _ in range(2 if task in READS else 1):  # the second time the proxy has all answers
+            answer = ask(task)
+            if "failed" not in answer:
+                proxy.take()
+                answer = ask("go")
         seen = proxy.take()
         found[task] = answer if "failed" in answer else {
             "requests": len(seen), "bytes": sum(one.nbytes for one in seen),
@@ -365,13 +377,15 @@ def main() -> None:
     for hidden in ("--worker", "--endpoint", "--root"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test")
     if given.worker:
         worker(given.worker, given.endpoint, given.root)
         return
     given.out.mkdir(parents=True, exist_ok=True)
     rows: dict[str, dict[str, Any]] = {}
     with servers.moto(BUCKET) as target:
-        proxy = servers.Proxy(target, 200)
+        prepare_groups(target)
+        proxy = servers.Proxy(target, 300)
         with proxy.running() as endpoint:
             for name in given.engines or ENGINES:
                 root = uuid.uuid4().hex

@@ -93,11 +93,13 @@ def round_trips(seen: list[Seen]) -> int:
 class Proxy:
     """A proxy in front of an S3 server that writes down what passes, and lets each request take some time.
 
-    The time makes the number of round trips clear: what could have been asked at once, and was not, shows.
+    The time makes the number of round trips clear: what could have been asked at once, and was not, shows. Answers
+    are kept until something is written, so that a slow server does not make round trips of its own.
     """
 
     def __init__(self, target: str, delay_ms: float) -> None:
         self._target, self._delay = target, delay_ms / 1000
+        self._kept: dict[tuple[str, str, str], tuple[int, dict[str, str], bytes]] = {}
         self._seen: list[Seen] = []
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -142,29 +144,31 @@ class Proxy:
         from aiohttp import web
         from yarl import URL
 
-        begin, body = time.monotonic(), await request.read()
+        body = await request.read()
+        begin = time.monotonic()
         headers = {k: v for k, v in request.headers.items() if k.lower() not in ("transfer-encoding", "connection")}
-        async with self._session.request(
-            request.method, URL(self._target + request.raw_path, encoded=True), data=body, headers=headers
-        ) as answer:
-            data = await answer.read()
-            await asyncio.sleep(max(0.0, begin + self._delay - time.monotonic()))
-            kept = {k: v for k, v in answer.headers.items() if k.lower() not in ("transfer-encoding", "connection")}
-            self._seen.append(
-                Seen(
-                    request.method,
-                    request.raw_path,
-                    request.headers.get("Range", ""),
-                    answer.status,
-                    len(data) + len(body),
-                    begin,
-                    time.monotonic(),
-                )
-            )
-            if request.method == "HEAD":
-                return web.Response(status=answer.status, headers=kept)
-            kept.pop("Content-Length", None)
-            return web.Response(status=answer.status, headers=kept, body=data)
+        wanted = request.headers.get("Range", "")
+        name = (request.method, request.raw_path, wanted)
+        if request.method not in ("GET", "HEAD"):
+            self._kept.clear()
+        if name not in self._kept:
+            async with self._session.request(
+                request.method, URL(self._target + request.raw_path, encoded=True), data=body, headers=headers
+            ) as answer:
+                found = answer.status, dict(answer.headers), await answer.read()
+            if request.method in ("GET", "HEAD"):
+                self._kept[name] = found
+        else:
+            found = self._kept[name]
+        status, given, data = found
+        await asyncio.sleep(max(0.0, begin + self._delay - time.monotonic()))
+        nbytes = len(data) + len(body)
+        self._seen.append(Seen(request.method, request.raw_path, wanted, status, nbytes, begin, time.monotonic()))
+        kept = {k: v for k, v in given.items() if k.lower() not in ("transfer-encoding", "connection")}
+        if request.method == "HEAD":
+            return web.Response(status=status, headers=kept)
+        kept.pop("Content-Length", None)
+        return web.Response(status=status, headers=kept, body=data)
 
 
 @contextmanager

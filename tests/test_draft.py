@@ -425,7 +425,7 @@ async def test_opening_costs_little(api: Api):
     await api(group.get("a"))
     assert counting.reset().requests == 2, "a child of a known group costs its two documents"
     await api(api.open_array(counting, path="a", zarr_format=TEXT))
-    assert counting.reset().requests == 3
+    assert counting.reset().requests == 2
 
 
 # ------------------------------------------------------------------ against zarr-python 2.18

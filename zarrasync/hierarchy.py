@@ -21,7 +21,7 @@ from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at
 from zarrasync.keys import normalize_path
-from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Node, consolidate, find, gather, on_store, why_absent
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 
@@ -72,9 +72,10 @@ async def _find(
     *,
     explain: bool = True,
     consolidated: bool | None = False,
+    kind: formats.Kind | None = None,
 ) -> AsyncArray | AsyncGroup:
     try:
-        found = await find(node, candidates, consolidated=consolidated)
+        found = await find(node, candidates, consolidated=consolidated, kind=kind)
     except NodeNotFoundError as error:
         why = await why_absent(node) if explain else ""
         if why:
@@ -155,7 +156,7 @@ async def open_array(
     if mode in ("w", "w-"):
         return await create_array_at(node, overwrite=mode == "w", **options)
     try:
-        found = await on_store(partial(_find, node, candidates, explain=mode != "a"), node.store)
+        found = await on_store(partial(_find, node, candidates, explain=mode != "a", kind=ArrayMetadata), node.store)
     except NodeNotFoundError:
         if mode != "a":
             raise
@@ -205,7 +206,9 @@ async def open_group(
     if mode in ("w", "w-"):
         return await create_group_at(node, attributes=attributes, overwrite=mode == "w")
     try:
-        search = partial(_find, node, candidates, explain=mode != "a", consolidated=use_consolidated)
+        search = partial(
+            _find, node, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
+        )
         found = await on_store(search, node.store)
     except NodeNotFoundError:
         if mode != "a":

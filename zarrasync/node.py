@@ -25,7 +25,7 @@ from zarrasync.errors import (
     UnsupportedOperation,
     WriteConflictError,
 )
-from zarrasync.formats import CANDIDATES, EntryPointFound, Format
+from zarrasync.formats import CANDIDATES, EntryPointFound, Format, Kind
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.stores import ABSENT, AliasStore, PrefixStore, Request, Store, Value
@@ -253,15 +253,32 @@ class Node:
                 )
         if overwrite:
             await self.erase()
-        only_new = dict.fromkeys(own, ABSENT) if self.store.conditional and not overwrite else {}
-        try:
-            await self._put(documents, only_new)
-        except WriteConflictError:
-            (present,) = await find_all(there, [self.path], [self.format], strict=False)
-            raise self._taken(present) from None
+        await self._put_new(documents, type(metadata), only_new=self.store.conditional and not overwrite)
         if self.known is not None:
             await self.known.note(self.store, documents)
         return replace(self, format=self.format.bound(), sure=True)
+
+    async def _put_new(self, documents: Mapping[str, bytes], kind: Kind, *, only_new: bool) -> None:
+        """Store the documents of a new node, the one that tells of it after those that are told of by it."""
+        telling = self.format.keys_of(self.path, kind)[0]
+        others = {key: documents[key] for key in self.format.document_keys(self.path) if key in documents}
+        last = {key: data for key, data in documents.items() if key == telling or key not in others}
+        others.pop(telling)
+        try:
+            await self._put(others, dict.fromkeys(others, ABSENT) if only_new else {})
+        except WriteConflictError:
+            await self._refuse_taken()
+            await self._put(others, {})  # left by somebody who was interrupted
+        try:
+            await self._put(last, {telling: ABSENT} if only_new else {})
+        except WriteConflictError:
+            await self._refuse_taken()
+            raise
+
+    async def _refuse_taken(self) -> None:
+        (present,) = await find_all(replace(self, known=None), [self.path], [self.format], strict=False)
+        if present is not None:
+            raise self._taken(present) from None
 
     def _above(self) -> list[str]:
         """The paths above this one, but those of which it is known that there are groups."""
@@ -359,6 +376,7 @@ async def find_all(
     *,
     strict: bool = True,
     consolidated: bool | None = False,
+    kind: Kind | None = None,
 ) -> list[Found | None]:
     """The nodes at several paths of a store, with one batch of requests.
 
@@ -368,9 +386,10 @@ async def find_all(
         candidates: The formats whose documents to ask for.
         strict: Whether documents that do not parse are an error; otherwise they count as a group.
         consolidated: Whether to ask for consolidated metadata, too; ``None`` where there is some.
+        kind: What is looked for, if nothing else will do.
     """
     paths = list(paths)
-    keys = [[key for candidate in candidates for key in candidate.document_keys(path)] for path in paths]
+    keys = [[key for candidate in candidates for key in candidate.keys_of(path, kind)] for path in paths]
     if consolidated is not False:
         for path, own in zip(paths, keys, strict=True):
             copies = [candidate.consolidated_key(path) for candidate in candidates]
@@ -442,13 +461,16 @@ def _found(
     return Found(format_, metadata, Consolidated(format_, path, copies, complete=consolidated is True))
 
 
-async def find(node: Node, candidates: Sequence[Format], *, consolidated: bool | None = False) -> Found:
+async def find(
+    node: Node, candidates: Sequence[Format], *, consolidated: bool | None = False, kind: Kind | None = None
+) -> Found:
     """The node at a place.
 
     Args:
         node: The place.
         candidates: The formats to look for. Those whose entry point document is not known yet come last.
         consolidated: Whether to look for consolidated metadata, too; ``None`` where there is some.
+        kind: What is expected: others are looked for only if there is no such node.
 
     Raises:
         NodeNotFoundError: If there is none; says which keys were looked up.
@@ -459,7 +481,7 @@ async def find(node: Node, candidates: Sequence[Format], *, consolidated: bool |
     found, tried, unreadable = None, [], None
     if plain:
         try:
-            (found,) = await find_all(node, [node.path], plain, consolidated=consolidated)
+            (found,) = await find_all(node, [node.path], plain, consolidated=consolidated, kind=kind)
         except EntryPointFound:
             if not drafts:
                 raise
@@ -475,9 +497,13 @@ async def find(node: Node, candidates: Sequence[Format], *, consolidated: bool |
         data = _document(node, key, entry)
         format_ = None if data is None else formats.from_entry(data)
         if format_ is not None and any(map(format_.is_same, drafts)):
-            (found,) = await find_all(node, [node.path], [format_], consolidated=consolidated)
-            plain = [format_]
+            (found,) = await find_all(node, [node.path], [format_], consolidated=consolidated, kind=kind)
+            plain = [*plain, format_]
         tried.extend([format_] if format_ is not None else drafts)
+    if found is None and kind is not None:
+        kind = GroupMetadata if kind is ArrayMetadata else ArrayMetadata
+        others = [one for one in plain if set(one.keys_of(node.path, kind)) != set(one.document_keys(node.path))]
+        (found,) = await find_all(node, [node.path], others, kind=kind) if others else (None,)
     if found is None:
         found = await _implicit(node, plain)
     if found is None:

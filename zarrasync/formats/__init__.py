@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 from zarrasync.errors import MetadataError
-from zarrasync.formats.base import Documents, Format, Wanted
+from zarrasync.formats.base import Documents, Format, Kind, Wanted
 from zarrasync.formats.draft import SEED, Y2022, Draft, from_entry
 from zarrasync.formats.v2 import V2
 from zarrasync.formats.v3 import V3, EntryPointFound
@@ -17,6 +17,7 @@ __all__ = [
     "Documents",
     "EntryPointFound",
     "Format",
+    "Kind",
     "Wanted",
     "by_name",
     "detect",

@@ -13,10 +13,11 @@ from zarrasync.errors import MetadataError, Problem, UnsupportedByFormat
 from zarrasync.keys import ChunkKeyEncoding, is_key, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
-__all__ = ["Documents", "Format", "Inspector"]
+__all__ = ["Documents", "Format", "Inspector", "Kind"]
 
 Documents = Mapping[str, Buffer | None]
 """Documents by store key; ``None`` where there is none."""
+Kind = type[ArrayMetadata] | type[GroupMetadata]
 
 
 _ATTRIBUTES = ("attributes", "consolidated_metadata", "metadata")
@@ -60,6 +61,10 @@ class Format(ABC):
     @abstractmethod
     def document_keys(self, path: str) -> tuple[str, ...]:
         """The keys of all documents that a node at ``path`` may have."""
+
+    def keys_of(self, path: str, kind: Kind | None) -> tuple[str, ...]:
+        """The keys of the documents that a node of a kind may have, the one that tells of it first."""
+        return self.document_keys(path)
 
     @abstractmethod
     def parse(self, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:

@@ -34,7 +34,7 @@ from zarrasync.codecs import (
 )
 from zarrasync.dtypes import DataType
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Wanted, extension
+from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, extension
 from zarrasync.formats.draftwords import (
     codec_uri,
     codec_word,
@@ -114,6 +114,10 @@ class Draft(Format):
         inside = join(self._root, path)
         stem = f"meta/{inside}." if inside else "meta/"
         return (f"{stem}array{self.suffix}", f"{stem}group{self.suffix}")
+
+    def keys_of(self, path: str, kind: Kind | None) -> tuple[str, ...]:
+        array_key, group_key = self.document_keys(path)
+        return (array_key, group_key) if kind is None else (array_key,) if kind is ArrayMetadata else (group_key,)
 
     def chunk_prefix(self, path: str) -> str:
         return self._base(path, "data/")

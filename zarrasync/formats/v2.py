@@ -27,7 +27,7 @@ from zarrasync.codecs import (
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension
+from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, document_key, extension
 from zarrasync.formats.legacy import (
     can_say,
     chain_in_order,
@@ -57,6 +57,12 @@ class V2(Format):
 
     def document_keys(self, path: str) -> tuple[str, ...]:
         return tuple(document_key(path, name) for name in (".zarray", ".zgroup", ".zattrs"))
+
+    def keys_of(self, path: str, kind: Kind | None) -> tuple[str, ...]:
+        array_key, group_key, attributes_key = self.document_keys(path)
+        if kind is None:
+            return (array_key, group_key, attributes_key)
+        return (array_key if kind is ArrayMetadata else group_key, attributes_key)
 
     # -------------------------------------------------------------- reading
 

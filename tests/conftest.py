@@ -6,7 +6,9 @@ import inspect
 import os
 import socket
 import subprocess
+import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +26,8 @@ GOLDEN = os.environ.get("ZARRASYNC_GOLDEN", "")
 os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
 os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+# gcsfs would ask the emulator for something that it does not have, and wait for a minute.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 
 class Api:
@@ -146,6 +150,82 @@ def http(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         yield url, root
 
 
+@pytest.fixture(scope="session")
+def gcs_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an emulator of Google Cloud Storage with a bucket ``test-bucket``."""
+    pytest.importorskip("gcp_storage_emulator", reason="gcp-storage-emulator is not installed")
+    pytest.importorskip("gcsfs")
+    port = free_port()
+    command = ["-m", "gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"]
+    with serving([sys.executable, *command, "--default-bucket=test-bucket"], port, tmp_path_factory.mktemp("gcs")):
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def gcs(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:
+    """A fresh URL of Google Cloud Storage and its storage options."""
+    return f"gs://test-bucket/{uuid.uuid4().hex}", {"endpoint_url": gcs_endpoint, "token": "anon", "project": "p"}
+
+
+AZURE = {
+    "account_name": "devstoreaccount1",
+    # What every emulator has; it is no secret.
+    "account_key": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+}
+
+
+@pytest.fixture(scope="session")
+def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an emulator of Azure's blobs with a container ``test``."""
+    program = os.environ.get("ZARRASYNC_AZURITE", "")
+    if not program:
+        pytest.skip("ZARRASYNC_AZURITE does not name the program azurite-blob")
+    pytest.importorskip("adlfs")
+    from azure.storage.blob import BlobServiceClient
+
+    port, folder = free_port(), tmp_path_factory.mktemp("azure")
+    options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck"]
+    with serving([program, *options, "--silent"], port, folder):
+        endpoint = f"http://127.0.0.1:{port}/{AZURE['account_name']}"
+        with BlobServiceClient(endpoint, credential=AZURE["account_key"]) as client:
+            client.create_container("test").close()
+        yield endpoint
+
+
+@pytest.fixture
+def azure(azure_endpoint: str) -> tuple[str, dict[str, Any]]:
+    """A fresh URL of Azure and its storage options."""
+    protocol = "DefaultEndpointsProtocol=http;"
+    connection = f"{protocol}AccountName={AZURE['account_name']};AccountKey={AZURE['account_key']};BlobEndpoint={azure_endpoint};"
+    return f"az://test/{uuid.uuid4().hex}", {"connection_string": connection}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def serving(command: list[str], port: int, folder: Path) -> Iterator[None]:
+    """A server in a process of its own, once it answers."""
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        try:
+            end = time.monotonic() + 60
+            while True:
+                with socket.socket() as probe:
+                    if not probe.connect_ex(("127.0.0.1", port)):
+                        break
+                assert process.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < end, f"{command[0]} does not answer"
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+
+
 # ------------------------------------------------------------------ stores
 
 WRITEABLE = [
@@ -160,6 +240,12 @@ WRITEABLE = [
     "counting",
     "caching",
     "caching-s3",
+    "tracing",
+    "latency",
+    "zip",
+    "gcs",
+    "azure",
+    "azure-obstore",
 ]
 
 
@@ -194,6 +280,18 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
         return stores.CachingStore(stores.LocalStore(tmp_path / "cached"))
     if kind == "caching-s3":
         return stores.CachingStore(make_store("obstore", request, tmp_path))
+    if kind == "tracing":
+        return stores.TracingStore(stores.MemoryStore())
+    if kind == "latency":
+        return stores.LatencyStore(stores.MemoryStore(), 0.001)
+    if kind == "zip":
+        return stores.ZipStore(tmp_path / "written.zip", mode="w")
+    if kind == "gcs":
+        url, options = request.getfixturevalue("gcs")
+        return stores.resolve(url, {**options, "backend": "fsspec"})
+    if kind.startswith("azure"):
+        url, options = request.getfixturevalue("azure")
+        return stores.resolve(url, {**options, "backend": "obstore" if kind.endswith("obstore") else "fsspec"})
     if kind == "prefix":
         return stores.PrefixStore(stores.MemoryStore(), "some/where/")
     return stores.CountingStore(stores.LocalStore(tmp_path / "counted"))

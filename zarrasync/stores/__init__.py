@@ -12,11 +12,13 @@ from urllib.parse import unquote, urlsplit
 
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.caching import CacheStats, CachingStore
+from zarrasync.stores.faults import FaultyStore, LatencyStore
 from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.http import HTTPStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.obstore import ObjectStore, translate, usable
+from zarrasync.stores.tracing import Event, Latencies, TracingStore
 from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
 from zarrasync.stores.zarrpython import ZarrPythonStore, is_zarr_store
 from zarrasync.stores.zip import ZipStore
@@ -28,8 +30,12 @@ __all__ = [
     "CachingStore",
     "CountingStore",
     "Counts",
+    "Event",
+    "FaultyStore",
     "FsspecStore",
     "HTTPStore",
+    "Latencies",
+    "LatencyStore",
     "Listing",
     "LocalStore",
     "MemoryStore",
@@ -39,6 +45,7 @@ __all__ = [
     "Request",
     "Store",
     "StoreLike",
+    "TracingStore",
     "Value",
     "WrapperStore",
     "ZarrPythonStore",

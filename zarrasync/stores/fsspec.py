@@ -27,6 +27,7 @@ _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
 _SERVICES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory"})
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_AZURE = frozenset({"az", "abfs", "abfss"})
 _BULK = 1000
 """Keys that one S3 DeleteObjects request takes."""
 
@@ -113,8 +114,10 @@ class FsspecStore(Store):
 
     async def _make_client(self) -> Any:
         known = self._template
-        options = {**known.storage_options, "asynchronous": True, "skip_instance_cache": True}
-        fs = type(known)(*known.storage_args, **{**options, "loop": asyncio.get_running_loop()})
+        options = {**known.storage_options, "skip_instance_cache": True}
+        if self.protocol not in _AZURE:  # adlfs would at exit close its client on a loop that is gone by then
+            options.update(asynchronous=True, loop=asyncio.get_running_loop())
+        fs = type(known)(*known.storage_args, **options)
         start = getattr(fs, "set_session", None) or getattr(fs, "_set_session", None)
         if start is not None:
             await start()
@@ -156,6 +159,8 @@ class FsspecStore(Store):
     async def _fetch_one(self, request: Request) -> Value | None:
         path, options = self._full(request.key), dict(self._read_options())
         length = None if request.length is None else max(request.length, 1)  # no server gives nothing
+        if request.suffix and self.protocol in _AZURE:  # which has no ranges from the end
+            return await self._fetch_end(request)
         if request.suffix:
             options.update(start=-(length or 1), end=None)
         elif length is not None or request.start:
@@ -172,6 +177,18 @@ class FsspecStore(Store):
         if length is not None and len(data) > length:
             return Value(clip(data, request))  # the server ignored the range and sent everything
         return Value(data if request.length is None or len(data) <= request.length else data[: request.length])
+
+    async def _fetch_end(self, request: Request) -> Value | None:
+        """The last bytes of a value, where its size is to be asked for first."""
+        try:
+            size = int((await self._call("info", self._full(request.key)))["size"])
+        except _MISSING:
+            return None
+        except Exception as error:
+            raise store_error(error, request.key, "read", self) from error
+        length = min(request.length or 0, size)
+        found = await self._fetch_one(request._replace(start=size - length, length=length, suffix=False))
+        return None if found is None else found._replace(size=size)
 
     def _read_options(self) -> Mapping[str, Any]:
         # s3fs would otherwise ask for the size first and cut the value into parts.
@@ -296,6 +313,6 @@ def _past_end(error: Exception) -> bool:
 
 
 async def _close_client(fs: Any) -> None:
-    session = getattr(fs, "_s3", None) or getattr(fs, "_session", None)
+    session = getattr(fs, "_s3", None) or getattr(fs, "_session", None) or getattr(fs, "service_client", None)
     if session is not None:
         await session.close()

@@ -188,6 +188,10 @@ class ObjectStore(RemoteStore):
     async def _get(self, request: Request, versions: bool) -> Value | None:
         import obstore
 
+        if request.suffix and type(self.store).__name__ == "AzureStore":  # which has no ranges from the end
+            meta = await obstore.head_async(self.store, request.key)
+            count = min(request.length or 0, meta["size"])
+            request = request._replace(start=meta["size"] - count, length=count, suffix=False)
         start, length = request.start, request.length
         plain = not request.suffix and length is not None and length > 0 and not versions
         try:
@@ -334,6 +338,12 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     for name, value in given.items():
         if value is None or name in ("use_listings_cache", "asynchronous"):
             continue
+        if service == "azure" and name == "connection_string":
+            known = _connection(str(value))
+            if known is None:
+                return None
+            found.update(known)
+            continue
         if service == "gcs" and name == "token":
             if value != "anon":
                 return None
@@ -346,10 +356,28 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
             found[name] = dict(value)
         else:
             return None
-    if str(found.get("aws_endpoint", "")).startswith("http://"):
+    endpoint = found.get("aws_endpoint", found.get("azure_endpoint", ""))
+    if str(endpoint).startswith("http://"):
         found["client_options"] = {"allow_http": True, **found.get("client_options", {})}
     if service == "s3":
         found.setdefault(
             "aws_region", os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         )
     return found
+
+
+_CONNECTION = {
+    "accountname": "azure_storage_account_name",
+    "accountkey": "azure_storage_account_key",
+    "sharedaccesssignature": "azure_storage_sas_key",
+    "blobendpoint": "azure_endpoint",
+}
+
+
+def _connection(text: str) -> dict[str, str] | None:
+    """The settings in a connection string of Azure's; ``None`` if it says what has no counterpart."""
+    parts = {k.strip().lower(): v for k, _, v in (part.partition("=") for part in text.split(";")) if k.strip()}
+    parts.pop("defaultendpointsprotocol", None)
+    if parts.pop("endpointsuffix", "core.windows.net") != "core.windows.net" or set(parts) - set(_CONNECTION):
+        return None
+    return {_CONNECTION[name]: value for name, value in parts.items()}

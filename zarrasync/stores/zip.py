@@ -1,20 +1,31 @@
-"""Zip archives, read in place: the directory is read once, values by position."""
+"""Zip archives, read in place: the directory is read once, values by position. And written, by one process at a time."""
 
 from __future__ import annotations
 
 import builtins
+import errno
+import io
 import lzma
 import os
 import struct
+import time
+import weakref
 import zipfile
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from zarrasync._runtime import thread_lock
-from zarrasync.errors import StoreError
-from zarrasync.stores.base import Request, Store, Value, clip, store_error
+from zarrasync.codecs.base import Buffer
+from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.keys import check_prefix
+from zarrasync.stores.base import ABSENT, Request, Store, Value, clip, store_error
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]  # nothing is locked there
 
 __all__ = ["ZipStore"]
 
@@ -47,24 +58,33 @@ class ZipStore(Store):
     read whole, decompressed to no more than their declared size, and checked. Any number of threads and
     processes may read side by side.
 
+    One process at a time may write. What it writes comes after all that is there, also after the archive's directory;
+    a new directory follows when the store is closed. If that never happens, what was there before is still found, and
+    the next one who writes cuts off the rest. Replaced and erased members leave their bytes behind.
+
     Args:
         file: The archive's path, or a binary file object that can seek (which is not closed here).
-        mode: ``"r"``: archives are read, not changed.
+        mode: ``"r"`` reads, ``"a"`` adds to an archive or makes one, ``"w"`` makes a new one in the place of what is
+            there, ``"x"`` makes a new one where there is none. Close a store that was written to.
 
     Raises:
         ValueError: If the mode is another one.
+        StoreError: If another process writes to the archive, or it is there and the mode is ``"x"``.
     """
 
     blocking = True
-    writeable = False
     concurrency = 16
 
-    def __init__(self, file: str | os.PathLike[str] | IO[bytes], mode: Literal["r"] = "r") -> None:
-        if mode != "r":
-            raise ValueError(f"mode is 'r': zip archives are read, not changed; found {mode!r}")
+    def __init__(self, file: str | os.PathLike[str] | IO[bytes], mode: Literal["r", "a", "w", "x"] = "r") -> None:
+        if mode not in ("r", "a", "w", "x"):
+            raise ValueError(f"mode is 'r', 'a', 'w' or 'x', found {mode!r}")
         self._path = Path(os.path.abspath(os.fspath(file))) if isinstance(file, str | os.PathLike) else None
         self._file = None if self._path is not None else file
+        self.mode = mode
+        self.writeable = self.conditional = self.exclusive = mode != "r"
         self._reset()
+        if mode in ("w", "x"):
+            self._open()
 
     def _reset(self) -> None:
         self._mutex = thread_lock()
@@ -80,14 +100,22 @@ class ZipStore(Store):
     def __getstate__(self) -> dict[str, Any]:
         if self._path is None:
             raise TypeError(f"{self!r} reads an open file, which can not be sent to another process; give a path")
-        return {"_path": self._path, "_file": None}
+        if self.writeable:
+            raise TypeError(f"{self!r} is written to, which one process alone may do; send one with mode 'r'")
+        return {"_path": self._path, "_file": None, "mode": "r"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, writeable=False, conditional=False, exclusive=False)
         self._reset()
 
     async def close(self) -> None:
-        self._archive = None  # whoever reads keeps it open until it is done
+        archive, self._archive = self._archive, None  # whoever reads keeps it open until it is done
+        if isinstance(archive, _Writer):
+            try:
+                archive.finish()
+            except OSError as error:
+                raise StoreError(f"could not write the directory of {self!r}: {error}") from error
+            self.mode = "a"  # what is closed may be opened again, and must not be emptied then
 
     def _open(self) -> _Archive:
         """The archive, opened on first use."""
@@ -97,7 +125,15 @@ class ZipStore(Store):
         with self._mutex:
             if self._archive is None:
                 try:
-                    self._archive = _Archive(self._path, self._file)
+                    self._archive = (
+                        _Writer(self._path, self._file, self.mode)
+                        if self.mode != "r"
+                        else _Archive(self._path, self._file)
+                    )
+                except FileExistsError:
+                    raise StoreError(f"{self!r} is there already, and the mode is 'x'") from None
+                except BlockingIOError:
+                    raise StoreError(f"another process writes to {self!r}; one at a time may") from None
                 except FileNotFoundError:
                     raise StoreError(f"there is no file {str(self._path)!r}") from None
                 except _DAMAGE as error:
@@ -122,7 +158,42 @@ class ZipStore(Store):
         return found
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        return [key for key in self._open().entries if key.startswith(prefix)]
+        return [key for key in list(self._open().entries) if key.startswith(check_prefix(prefix))]
+
+    # -------------------------------------------------------------- writing
+
+    def _writer(self, verb: str) -> _Writer:
+        if not self.writeable:
+            raise self._unable(f"{verb} (open it with mode='a')")
+        archive = self._open()
+        assert isinstance(archive, _Writer)
+        return archive
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        writer = self._writer("write")
+        with writer.mutex:
+            self._compare(writer, key, if_version)
+            try:
+                entry = writer.add(key, data)
+            except (OSError, ValueError, zipfile.LargeZipFile) as error:
+                raise store_error(error, key, "write", self) from error
+        return (entry.header, entry.crc)
+
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        writer = self._writer("erase")
+        with writer.mutex:
+            self._compare(writer, key, if_version)
+            writer.drop([key])
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        writer = self._writer("erase")
+        with writer.mutex:
+            writer.drop(keys)
+
+    def _compare(self, writer: _Writer, key: str, version: object) -> None:
+        entry = writer.entries.get(key)
+        if version is not None and version != (ABSENT if entry is None else (entry.header, entry.crc)):
+            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
 
 
 class _Archive:
@@ -150,7 +221,7 @@ class _Archive:
     def _directory(self) -> dict[str, _Entry]:
         self._file.seek(0, os.SEEK_END)
         size = self._file.tell()
-        with zipfile.ZipFile(self._file) as archive:
+        with self._members(size) as archive:
             found = {}
             for member in archive.infolist():
                 if not member.filename or member.is_dir():
@@ -163,6 +234,15 @@ class _Archive:
                     raise ValueError(f"its member {member.filename!r} can not have {stored} bytes that make {whole}")
                 found[member.filename] = _Entry(member.header_offset, stored, whole, member.compress_type, member.CRC)
             return found
+
+    def _members(self, size: int) -> zipfile.ZipFile:
+        try:
+            return zipfile.ZipFile(self._file)
+        except zipfile.BadZipFile:  # perhaps somebody was interrupted while he added to it
+            end = _end(self._file, size)
+            if end == size:
+                raise
+            return zipfile.ZipFile(_Head(self._file, end))
 
     def _pread(self, size: int, offset: int) -> bytes:
         if size <= 0:
@@ -212,6 +292,163 @@ class _Archive:
                 except (NotImplementedError, RuntimeError) as error:
                     raise ValueError(f"{error} (compression method {entry.method})") from error
         return clip(_checked(data, entry), request)
+
+
+class _Writer(_Archive):
+    """An archive that is added to.
+
+    Attributes:
+        mutex: Held by who changes it.
+    """
+
+    def __init__(self, path: Path | None, file: Any, mode: str) -> None:
+        self.mutex = thread_lock()
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+            handle = os.open(path, flags | (os.O_EXCL if mode == "x" else 0), 0o666)
+            try:
+                if fcntl is not None:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if mode == "w":
+                    os.ftruncate(handle, 0)
+                file = os.fdopen(handle, "r+b")
+            except BaseException:
+                os.close(handle)
+                raise
+        elif mode == "w":
+            file.seek(0)
+            file.truncate()
+        elif mode == "x" and file.seek(0, os.SEEK_END):
+            raise FileExistsError(errno.EEXIST, "the file holds something")
+        try:
+            self._zip = _appending(file)
+        except BaseException:
+            if path is not None:
+                file.close()
+            raise
+        # Before this is collected, or the interpreter ends.
+        self._finish = weakref.finalize(self, _finish, self._zip, file, owned=path is not None)
+        self._finish.atexit = True
+        super().__init__(None, file)
+        self._positioned = path is not None and hasattr(os, "pread")
+
+    def _directory(self) -> dict[str, _Entry]:
+        return {} if not self._zip.filelist else super()._directory()
+
+    def add(self, key: str, data: Buffer) -> _Entry:
+        """Add a member, in the place of an older one."""
+        member = zipfile.ZipInfo(key, time.localtime()[:6])
+        member.external_attr = 0o644 << 16
+        self.drop([key])
+        with self._mutex:
+            self._zip.writestr(member, memoryview(data).cast("B") if len(data) else b"")
+            self._file.flush()
+        entry = _Entry(member.header_offset, member.compress_size, member.file_size, member.compress_type, member.CRC)
+        self.entries[key] = entry
+        return entry
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """Leave members out of the directory."""
+        gone = {key for key in keys if self.entries.pop(key, None) is not None}
+        if gone:
+            for key in gone:
+                self._zip.NameToInfo.pop(key, None)
+            self._zip.filelist[:] = [member for member in self._zip.filelist if member.filename not in gone]
+            self._zip._didModify = True  # type: ignore[attr-defined]  # what writing sets, too
+
+    def finish(self) -> None:
+        """Write the directory, and close."""
+        with self.mutex:
+            self._finish()
+
+
+def _appending(file: Any) -> zipfile.ZipFile:
+    """An archive that is added to behind all that it holds, its directory included."""
+    size = file.seek(0, os.SEEK_END)
+    if not size:
+        return zipfile.ZipFile(file, "w")
+    end = _end(file, size)
+    if end < size:  # somebody was interrupted while he added to it
+        file.truncate(end)
+    archive = zipfile.ZipFile(file, "a")
+    archive.start_dir = file.seek(0, os.SEEK_END)
+    return archive
+
+
+def _end(file: Any, size: int) -> int:
+    """Where the last directory that is whole ends.
+
+    Raises:
+        zipfile.BadZipFile: If there is none.
+    """
+    stop = size
+    while True:
+        at = _last(file, b"PK\5\6", stop)
+        if at < 0:
+            raise zipfile.BadZipFile("no directory is found in it")
+        file.seek(at)
+        record = file.read(22)
+        end = at + 22 + int.from_bytes(record[20:22], "little")
+        directory = int.from_bytes(record[16:20], "little")
+        if len(record) == 22 and end <= size and _is_archive(file, end, directory):
+            return end
+        stop = at + 3
+
+
+def _last(file: Any, mark: bytes, stop: int) -> int:
+    """Where a mark stands for the last time before a place; -1 if it does not."""
+    block = 1 << 20
+    while stop >= len(mark):
+        start = max(0, stop - block)
+        file.seek(start)
+        at: int = file.read(stop - start).rfind(mark)
+        if at >= 0:
+            return start + at
+        stop = start + len(mark) - 1 if start else 0
+    return -1
+
+
+class _Head(io.RawIOBase):
+    """The first bytes of a file, as a file."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        self._file, self._size, self._at = file, size, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if self._at < 0:
+            raise OSError(errno.EINVAL, "before the beginning")
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        self._file.seek(self._at)
+        data: bytes = self._file.read(left if size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+
+def _is_archive(file: Any, size: int, directory: int) -> bool:
+    """Whether the first bytes of a file are an archive whose directory begins at a place, as its end says."""
+    try:
+        with zipfile.ZipFile(_Head(file, size)) as archive:
+            # One that lies inside a member counts from the member's beginning.
+            return directory in (archive.start_dir, 0xFFFFFFFF)
+    except (zipfile.BadZipFile, OSError, ValueError, struct.error):
+        return False
+
+
+def _finish(archive: zipfile.ZipFile, file: Any, *, owned: bool) -> None:
+    archive.close()
+    if owned:
+        file.close()
 
 
 def _checked(data: bytes, entry: _Entry) -> bytes:

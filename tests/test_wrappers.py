@@ -1,0 +1,203 @@
+"""Stores that watch, hinder or fail on purpose, and those that are reached in a roundabout way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Api
+
+import zarrasync as za
+from zarrasync import stores, sync
+from zarrasync.errors import StoreError
+
+VALUES = np.arange(10_000, dtype="i4").reshape(100, 100)
+
+# ------------------------------------------------------------------ tracing
+
+
+async def test_operations_are_counted_and_timed(api: Api):
+    events: list[stores.Event] = []
+    store = stores.TracingStore(stores.LatencyStore(stores.MemoryStore(), 0.01), on_event=events.append)
+    array = await api(api.create_array(store, data=VALUES, chunks=(50, 50)))
+    np.testing.assert_array_equal(await api(array[...]), VALUES)
+    assert store.counts.fetches == len(store.latencies["fetch"]) + 4 - 1  # all but the first batch are single ones
+    assert store.latencies["put"].quantile(0.5) >= 0.01
+    assert store.latencies["put"].total >= 5 * 0.01
+    assert "p99" in repr(store.latencies["put"])
+    limits = store.latencies["fetch"].buckets()
+    assert limits[-1][1] == len(store.latencies["fetch"])
+    assert [count for _, count in limits] == sorted(count for _, count in limits)
+    assert sum(e.nbytes for e in events if e.operation == "put") == store.counts.bytes_written
+    assert {e.operation for e in events} == {"fetch", "put"}
+    assert all(e.seconds >= 0.01 and e.error is None for e in events)
+
+
+async def test_failures_are_traced():
+    events: list[stores.Event] = []
+    store = stores.TracingStore(stores.FaultyStore(stores.MemoryStore(), 1.0), on_event=events.append)
+    with pytest.raises(StoreError, match="on purpose"):
+        await store.get("k")
+    (event,) = events
+    assert isinstance(event.error, StoreError)
+    assert event.keys == ("k",)
+
+
+def test_latencies_of_nothing():
+    nothing = stores.Latencies()
+    assert (len(nothing), nothing.buckets(), nothing.quantile(0.9), repr(nothing)) == (0, [], 0.0, "<no operations>")
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        nothing.quantile(2)
+
+
+async def test_spans(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    store = stores.TracingStore(stores.MemoryStore(), spans=True)
+    await store.set("k", b"value")
+    with provider.get_tracer("mine").start_as_current_span("request"):
+        assert await store.get("k") == b"value"
+    put, fetch, request = exporter.get_finished_spans()
+    assert (put.name, fetch.name) == ("zarrasync.put", "zarrasync.fetch")
+    assert fetch.parent.span_id == request.context.span_id
+    assert fetch.attributes["zarrasync.bytes"] == 5
+
+
+def test_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
+    with pytest.raises(ImportError, match=r"zarrasync\[otel\]"):
+        stores.TracingStore(stores.MemoryStore(), spans=True)
+
+
+# ------------------------------------------------------------------ hindrance
+
+
+async def test_latency_is_paid_once_for_what_is_asked_at_once():
+    store = stores.LatencyStore(stores.MemoryStore(), 0.05, jitter=0.001)
+    await za.create_array(store, data=VALUES, chunks=(10, 10))
+    array = await za.open_array(store, zarr_format=3)
+    begin = time.perf_counter()
+    np.testing.assert_array_equal(await array[...], VALUES)
+    assert 0.05 <= time.perf_counter() - begin < 20 * 0.05  # a hundred chunks, nearly at once
+    with pytest.raises(ValueError, match="at least 0"):
+        stores.LatencyStore(stores.MemoryStore(), -1)
+
+
+async def test_failures_on_purpose(api: Api):
+    """Whatever fails, what is read is right or an error, and what is written is there or an error."""
+    memory = stores.MemoryStore()
+    await api(api.create_array(memory, data=VALUES, chunks=(10, 10), shards=(50, 50), fill_value=-1))
+    faulty = pickle.loads(pickle.dumps(stores.FaultyStore(memory, 0.2, seed=1)))
+    faulty.inner = memory
+    outcomes = {"right": 0, "error": 0}
+    for row in range(100):
+        try:
+            array = await api(api.open_array(faulty, mode="r+"))
+            np.testing.assert_array_equal(await api(array[row]), VALUES[row])
+            await api.write(array, row, VALUES[row])
+            outcomes["right"] += 1
+        except StoreError as error:
+            assert "on purpose" in str(error)
+            outcomes["error"] += 1
+    assert min(outcomes.values()) > 5
+    np.testing.assert_array_equal(await api((await api(api.open_array(memory)))[...]), VALUES)
+
+
+async def test_failures_that_are_chosen():
+    def fails(operation: str, key: str) -> bool:
+        if key == "worse":
+            raise StoreError("much worse", key=key)
+        return operation == "put" and key == "bad"
+
+    store = stores.FaultyStore(stores.MemoryStore(), fails=fails)
+    await store.set("good", b"1")
+    with pytest.raises(StoreError, match="on purpose"):
+        await store.set("bad", b"1")
+    with pytest.raises(StoreError, match="much worse"):
+        await store.get_partial_values([("good", (0, None)), ("worse", (0, 1))])
+    assert await store.list() == ["good"]
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        stores.FaultyStore(stores.MemoryStore(), 2)
+
+
+# ------------------------------------------------------------------ roundabout ways
+
+
+def test_chained_urls(s3, tmp_path: Path):
+    """Fsspec's chains: a cache of whole files in front of S3, a zip in memory."""
+    url, options = s3
+    sync.create_array(f"{url}/x", data=VALUES, chunks=(50, 50), storage_options=options)
+    given = {"s3": options, "simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    array = sync.open_array(f"simplecache::{url}/x", storage_options=given)
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert list((tmp_path / "cache").iterdir())
+
+    sync.create_array(stores.ZipStore(archive := tmp_path / "a.zip", mode="w"), data=VALUES).store.__exit__(
+        None, None, None
+    )
+    np.testing.assert_array_equal(sync.open_array(f"zip://::{archive.as_uri()}")[...], VALUES)
+
+
+def test_references(tmp_path: Path):
+    """A kerchunk document: metadata inline, chunks as parts of other files."""
+    data = VALUES[:10].tobytes()
+    (tmp_path / "data.bin").write_bytes(b"header" + data)
+    document = {
+        "zarr_format": 2, "shape": [10, 100], "chunks": [5, 100], "dtype": "<i4", "compressor": None,
+        "fill_value": 0, "order": "C", "filters": None,
+    }  # fmt: skip
+    half = len(data) // 2
+    references = {
+        "version": 1,
+        "refs": {
+            ".zgroup": json.dumps({"zarr_format": 2}),
+            "x/.zarray": json.dumps(document),
+            "x/.zattrs": json.dumps({"unit": "K"}),
+            "x/0.0": [str(tmp_path / "data.bin"), 6, half],
+            "x/1.0": [str(tmp_path / "data.bin"), 6 + half, half],
+        },
+    }
+    (tmp_path / "refs.json").write_text(json.dumps(references))
+    options = {"fo": str(tmp_path / "refs.json"), "remote_protocol": "file"}
+    group = sync.open_group("reference://", storage_options=options)
+    assert group["x"].attrs["unit"] == "K"
+    np.testing.assert_array_equal(group["x"][...], VALUES[:10])
+    np.testing.assert_array_equal(group["x"][3:7, 5], VALUES[3:7, 5])
+
+
+async def test_icechunk(api: Api, tmp_path: Path):
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repository.writable_session("main")
+    root = await api(api.create_group(session.store))
+    array = await api(root.create_array("x", shape=VALUES.shape, dtype="i4", chunks=(50, 50)))
+    await api.write(array, ..., VALUES)
+    session.commit("values")
+    found = await api(api.open_array(repository.readonly_session("main").store, path="x"))
+    np.testing.assert_array_equal(await api(found[20:70, ::3]), VALUES[20:70, ::3])
+    theirs = pytest.importorskip("zarr").open_array(repository.readonly_session("main").store, path="x", mode="r")
+    np.testing.assert_array_equal(theirs[...], VALUES)
+
+
+def test_uvloop():
+    uvloop = pytest.importorskip("uvloop")
+
+    async def read() -> np.ndarray:
+        store = stores.LatencyStore(stores.MemoryStore(), 0.001)
+        array = await za.create_array(store, data=VALUES, chunks=(10, 10))
+        return await array[...]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        np.testing.assert_array_equal(runner.run(read()), VALUES)

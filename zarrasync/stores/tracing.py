@@ -1,0 +1,160 @@
+"""A store that notes how long its operations take, for people, metrics and traces."""
+
+from __future__ import annotations
+
+import builtins
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+from zarrasync.codecs.base import Buffer
+from zarrasync.stores.base import Listing, Request, Store, Value
+from zarrasync.stores.wrappers import CountingStore
+
+__all__ = ["Event", "Latencies", "TracingStore"]
+
+
+class Event(NamedTuple):
+    """An operation of a store.
+
+    Attributes:
+        operation: ``"fetch"``, ``"put"``, ``"erase"`` or ``"list"``.
+        keys: The keys or the prefix that it was about.
+        nbytes: Bytes of values that it carried.
+        seconds: How long it took.
+        error: What it failed with.
+    """
+
+    operation: str
+    keys: tuple[str, ...]
+    nbytes: int
+    seconds: float
+    error: BaseException | None = None
+
+
+class Latencies:
+    """How long operations took: a histogram whose buckets double, from a microsecond on."""
+
+    def __init__(self) -> None:
+        self._buckets: Counter[int] = Counter()
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Note a duration."""
+        self._buckets[max(0, int(seconds * 1e6)).bit_length()] += 1
+        self.total += seconds
+
+    def __len__(self) -> int:
+        return self._buckets.total()
+
+    def buckets(self) -> builtins.list[tuple[float, int]]:
+        """Pairs of an upper limit in seconds and how many durations are not above it."""
+        found, count = [], 0
+        for power in range(max(self._buckets, default=-1) + 1):
+            count += self._buckets[power]
+            found.append((2**power / 1e6, count))
+        return found
+
+    def quantile(self, share: float) -> float:
+        """Seconds within which this share of all operations was done, rounded up to a bucket's limit.
+
+        Raises:
+            ValueError: If the share is not between 0 and 1.
+        """
+        if not 0 <= share <= 1:
+            raise ValueError(f"a share lies between 0 and 1, found {share}")
+        return next((limit for limit, count in self.buckets() if count >= share * len(self)), 0.0)
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "<no operations>"
+        shown = ", ".join(f"p{int(100 * q)} {1e3 * self.quantile(q):.3g} ms" for q in (0.5, 0.9, 0.99))
+        return f"<{len(self)} operations, {shown}>"
+
+
+class TracingStore(CountingStore):
+    """A store that counts what passes through it, and how long that takes.
+
+    Args:
+        inner: The store.
+        on_event: Called after each operation.
+        spans: Whether to make an OpenTelemetry span of each operation, below the current one.
+
+    Attributes:
+        latencies: Durations by operation.
+
+    Raises:
+        ImportError: If spans are wanted and ``opentelemetry-api`` is not installed.
+    """
+
+    def __init__(self, inner: Store, *, on_event: Callable[[Event], object] | None = None, spans: bool = False) -> None:
+        super().__init__(inner)
+        self.on_event, self.spans = on_event, spans
+        self.latencies: dict[str, Latencies] = {}
+        if spans:
+            _tracer()
+
+    @contextmanager
+    def _watch(self, operation: str, keys: Sequence[str]) -> Iterator[builtins.list[int]]:
+        """Note an operation; the block puts the bytes that it carried into the list."""
+        span: Any = nullcontext()
+        if self.spans:
+            attributes = {"zarrasync.store": repr(self.inner), "zarrasync.keys": tuple(keys)}
+            span = _tracer().start_as_current_span(f"zarrasync.{operation}", attributes=attributes)
+        nbytes, begin, error = list[int](), time.perf_counter(), None
+        try:
+            with span as current:
+                yield nbytes
+                if current is not None:
+                    current.set_attribute("zarrasync.bytes", sum(nbytes))
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            seconds = time.perf_counter() - begin
+            with self._mutex:
+                self.latencies.setdefault(operation, Latencies()).add(seconds)
+            if self.on_event is not None:
+                self.on_event(Event(operation, tuple(keys), sum(nbytes), seconds, error))
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        with self._watch("fetch", [request.key for request in requests]) as nbytes:
+            values = await super().fetch(requests, versions=versions)
+            nbytes.extend(len(value.data) for value in values if value is not None)
+            return values
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        with self._watch("put", [key]) as nbytes:
+            nbytes.append(len(data))
+            return await super().put(key, data, if_version=if_version)
+
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        with self._watch("erase", [key]):
+            await super().erase(key, if_version=if_version)
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        with self._watch("erase", keys):
+            await super().erase_values(keys)
+
+    async def erase_prefix(self, prefix: str) -> None:
+        with self._watch("erase", [prefix]):
+            await super().erase_prefix(prefix)
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        with self._watch("list", [prefix]):
+            return await super().list_prefix(prefix)
+
+    async def list_dir(self, prefix: str) -> Listing:
+        with self._watch("list", [prefix]):
+            return await super().list_dir(prefix)
+
+
+def _tracer() -> Any:
+    try:
+        from opentelemetry import trace
+    except ImportError as error:
+        raise ImportError("spans need OpenTelemetry: pip install 'zarrasync[otel]'") from error
+    return trace.get_tracer("zarrasync")

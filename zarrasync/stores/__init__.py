@@ -104,6 +104,7 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
 
 
 _BACKENDS = ("auto", "fsspec", "obstore")
+_OWN_OPTIONS = ("concurrency", "missing")
 
 
 def _from_url(url: str, options: dict[str, Any]) -> Store:
@@ -123,7 +124,7 @@ def _from_url(url: str, options: dict[str, Any]) -> Store:
 def _suits_obstore(url: str, options: Mapping[str, Any]) -> bool:
     """Whether obstore is here, knows the URL's service, and has a counterpart of every option."""
     return (
-        translate(url, {name: value for name, value in options.items() if name != "concurrency"}) is not None
+        translate(url, {name: value for name, value in options.items() if name not in _OWN_OPTIONS}) is not None
         and find_spec("obstore") is not None
         and usable()
     )

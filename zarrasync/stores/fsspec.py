@@ -39,9 +39,18 @@ class FsspecStore(Store):
         fs: The filesystem.
         path: The path inside it.
         concurrency: Requests in flight at the most.
+        missing: HTTP statuses beside 404 that mean that there is no such key when it is read: 401 or 403, which are
+            not told apart.
+
+    Raises:
+        ValueError: If ``missing`` has another status.
     """
 
-    def __init__(self, fs: Any, path: str = "", *, concurrency: int = 0) -> None:
+    def __init__(self, fs: Any, path: str = "", *, concurrency: int = 0, missing: Iterable[int] = ()) -> None:
+        refused = frozenset(missing) - {404}
+        if refused - {401, 403}:
+            raise ValueError(f"missing takes 401, 403 and 404, found {sorted(refused)}")
+        self._missing = (*_MISSING, PermissionError) if refused else _MISSING
         self._template = fs
         self.path = str(fs._strip_protocol(path)).rstrip("/")
         self.blocking = not fs.async_impl
@@ -64,6 +73,7 @@ class FsspecStore(Store):
 
         options = dict(storage_options or {})
         concurrency = int(options.pop("concurrency", 0) or config.get().concurrency)
+        missing = options.pop("missing", ())
         if "::" not in url:
             options.setdefault("use_listings_cache", False)
             if url.startswith(("s3://", "s3a://")):
@@ -77,7 +87,7 @@ class FsspecStore(Store):
             protocol = url.partition("://")[0]
             install = f"pip install 'zarrasync[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
             raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
-        return cls(fs, path, concurrency=concurrency)
+        return cls(fs, path, concurrency=concurrency, missing=missing)
 
     @property
     def identity(self) -> Hashable:
@@ -168,7 +178,7 @@ class FsspecStore(Store):
         ranged = "start" in options
         try:
             data = await self._call("cat_file", path, **options)
-        except _MISSING:
+        except self._missing:
             return None
         except Exception as error:
             if ranged and _past_end(error):

@@ -61,14 +61,29 @@ class ObjectStore(RemoteStore):
     Args:
         store: An obstore store, such as ``obstore.store.S3Store``.
         concurrency: Requests in flight at the most.
+        missing: HTTP statuses beside 404 that mean that there is no such key when it is read: 403 for buckets that
+            answer so to those who may not list them, 401.
         instead: Makes the store to use where obstore does not work: in forks of processes that have used it.
+
+    Raises:
+        ValueError: If ``missing`` has another status.
     """
 
     conditional = True
     _other: Store | None
 
-    def __init__(self, store: Any, *, concurrency: int = 0, instead: Callable[[], Store] | None = None) -> None:
+    def __init__(
+        self,
+        store: Any,
+        *,
+        concurrency: int = 0,
+        missing: Iterable[int] = (),
+        instead: Callable[[], Store] | None = None,
+    ) -> None:
         self._instead, self._other = instead, None
+        self.missing = frozenset(missing) - {404}
+        if self.missing - {401, 403}:
+            raise ValueError(f"missing takes 401, 403 and 404, found {sorted(self.missing)}")
         self.settings = config.get()
         self.store = store
         self.concurrency = concurrency or self.settings.concurrency or 256
@@ -93,7 +108,7 @@ class ObjectStore(RemoteStore):
 
         settings = config.get()
         options = dict(storage_options or {})
-        concurrency = int(options.pop("concurrency", 0))
+        concurrency, missing = int(options.pop("concurrency", 0)), options.pop("missing", ())
         found = translate(url, options)
         if found is None:
             raise ValueError(
@@ -106,6 +121,7 @@ class ObjectStore(RemoteStore):
         return cls(
             make(where, config=found, client_options=client, retry_config=retry),
             concurrency=concurrency,
+            missing=missing,
             instead=instead,
         )
 
@@ -139,7 +155,7 @@ class ObjectStore(RemoteStore):
         return f"ObjectStore({self.store!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("settings", "store", "concurrency", "_instead")
+        kept = ("settings", "store", "concurrency", "missing", "_instead")
         return {"_other": None, **{name: getattr(self, name) for name in kept}}
 
     def _elsewhere(self) -> Store | None:
@@ -170,6 +186,8 @@ class ObjectStore(RemoteStore):
         except WriteConflictError:
             raise
         except Exception as error:
+            if verb == "read" and self.missing and _status(error) in self.missing:
+                return None
             raise store_error(error, key, verb, self) from error
         finally:
             gate.release()
@@ -301,6 +319,11 @@ class ObjectStore(RemoteStore):
         keys = sorted(meta["path"] for meta in answer["objects"]) if answer else []
         prefixes = sorted(f"{path.rstrip('/')}/" for path in answer["common_prefixes"]) if answer else []
         return Listing(tuple(keys), tuple(prefixes))
+
+
+def _status(error: Exception) -> int:
+    """The HTTP status that one of obstore's errors stands for, where it may mean absence."""
+    return {"PermissionDeniedError": 403, "UnauthenticatedError": 401}.get(type(error).__name__, 0)
 
 
 _S3 = {

@@ -1,0 +1,173 @@
+"""S3 that is overloaded, breaks connections, refuses, or is not there: what is read is right, or an error says why."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync import config, stores, sync
+from zarrasync.errors import NodeNotFoundError, StoreError
+
+VALUES = np.arange(40_000, dtype="i4").reshape(200, 200)
+Answer = tuple[int, dict[str, str], bytes]
+Fault = Callable[[str, bytes | None], Answer | str | None]
+
+
+class Bucket:
+    """An S3 server that serves values and fails as it is told to.
+
+    Attributes:
+        values: What it holds.
+        fault: Asked before each answer: another answer, ``"reset"``, ``"cut"`` or ``None`` for the right one.
+        asked: The keys that were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.fault: Fault = lambda key, data: None
+        self.asked: list[str] = []
+        self.url = ""
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        return {"key": "k", "secret": "s", "endpoint_url": self.url, **more}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        bucket: Bucket = self.server.bucket  # type: ignore[attr-defined]  # the fixture sets it
+        key = self.path.split("?")[0].removeprefix("/bucket/")
+        data = bucket.values.get(key)
+        bucket.asked.append(key)
+        fault = bucket.fault(key, data)
+        if fault == "reset":
+            self.close_connection = True
+            self.connection.close()
+            return
+        if isinstance(fault, tuple):
+            self._send(*fault)
+            return
+        if data is None:
+            self._send(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
+            return
+        wanted = self.headers.get("Range")
+        status, headers, part = 200, {"ETag": f'"{hash(data)}"'}, data
+        if wanted:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            start = int(first) if first else max(0, len(data) - int(last))
+            stop = min(int(last) + 1 if first and last else len(data), len(data))
+            status, part = 206, data[start:stop]
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+        self._send(status, headers, part, cut=fault == "cut")
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes, *, cut: bool = False) -> None:
+        self.send_response(status)
+        for name, value in {"Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) // 2] if cut else body)
+        if cut:
+            self.close_connection = True
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    found = Bucket()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.bucket = found  # type: ignore[attr-defined]  # for the handler
+    found.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    sync.create_array(found.values, data=VALUES, chunks=(20, 20), shards=(100, 100), fill_value=-1)
+    yield found
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+BACKENDS = ["obstore", "fsspec"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["503", "reset", "cut"])
+def test_what_passes_is_not_noticed(bucket: Bucket, backend: str, kind: str):
+    """One request in six fails."""
+    chance = random.Random(3)
+    slow_down = b"<Error><Code>SlowDown</Code><Message>slow down</Message></Error>"
+
+    def fault(key: str, data: bytes | None) -> Answer | str | None:
+        if chance.random() > 1 / 6:
+            return None
+        return (503, {"Content-Type": "application/xml"}, slow_down) if kind == "503" else kind
+
+    bucket.fault = fault
+    array = sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend))
+    np.testing.assert_array_equal(array[...], VALUES)
+    np.testing.assert_array_equal(array[33:35, ::7], VALUES[33:35, ::7])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_refusals_are_errors_or_absence_as_told(bucket: Bucket, backend: str):
+    """Expired credentials must not read as fill values; a bucket that answers 403 for absent keys may be told of."""
+    denied = (403, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
+    array = sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend))
+    bucket.fault = lambda key, data: denied
+    with pytest.raises(StoreError, match=r"could not read 'c/[01]/[01]'"):
+        array[...]
+    with pytest.raises(StoreError):
+        sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend))
+    bucket.fault = lambda key, data: denied if data is None else None
+    del bucket.values["c/1/1"]
+    with pytest.raises(StoreError):
+        array[...]
+    lenient = sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend, missing=(403,)))
+    expected = VALUES.copy()
+    expected[100:, 100:] = -1
+    np.testing.assert_array_equal(lenient[...], expected)
+    with pytest.raises(ValueError, match="missing takes"):
+        stores.resolve("s3://bucket", bucket.options(backend=backend, missing=(500,)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_does_not_pass_says_so(bucket: Bucket, backend: str):
+    with config.set(retries=2, total_timeout=20.0):
+        options = bucket.options(
+            backend=backend, **({"config_kwargs": {"retries": {"max_attempts": 2}}} if backend == "fsspec" else {})
+        )
+        array = sync.open_array("s3://bucket", storage_options=options)
+        if backend == "obstore":
+            bucket.fault = lambda key, data: (500, {}, b"<Error><Code>InternalError</Code></Error>")
+            with pytest.raises(StoreError, match=r"could not read 'c/\d/\d' in ObjectStore.*500"):
+                array[...]
+    with pytest.raises(StoreError, match="could not read"), config.set(retries=1, total_timeout=5.0):
+        gone = {"key": "k", "secret": "s", "endpoint_url": "http://no-such-host.invalid:9", "backend": backend}
+        try:
+            sync.open_array("s3://bucket", storage_options=gone)
+        except NodeNotFoundError:  # pragma: no cover  # what it must not be
+            pytest.fail("a host that is not there has no nodes")
+
+
+def test_a_shard_that_is_replaced_between_index_and_chunk(bucket: Bucket):
+    """The index of an old shard is never used with bytes of a new one."""
+    other: dict[str, bytes] = {}
+    sync.create_array(other, data=VALUES[::-1] * 3, chunks=(20, 20), shards=(100, 100), fill_value=-1)
+    array = sync.open_array("s3://bucket", storage_options=bucket.options())
+    assert array[3, 3] == VALUES[3, 3]  # the index is known now
+    bucket.values.update(other)
+    np.testing.assert_array_equal(array[3:9, 30:40], (VALUES[::-1] * 3)[3:9, 30:40])

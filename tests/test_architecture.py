@@ -34,6 +34,8 @@ LAYERS = [
             "info",
             "progress",
             "copying",
+            "blocks",
+            "ingesting",
             "validation",
             "selection",
             "array",
@@ -152,7 +154,7 @@ PUBLIC = {
     "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",
 }
 FUNCTIONS = (
-    "consolidate_metadata copy create create_array create_group create_hierarchy list_nodes load open open_array "
+    "consolidate_metadata copy create create_array create_group create_hierarchy ingest list_nodes load open open_array "
     "open_group register_codec register_data_type register_storage_transformer save validate"
 )
 

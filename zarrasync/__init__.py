@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         open_group,
         save,
     )
+    from zarrasync.ingesting import ingest
     from zarrasync.selection import AsyncSelection
     from zarrasync.validation import validate
 
@@ -65,6 +66,7 @@ __all__ = [
     "create_group",
     "create_hierarchy",
     "errors",
+    "ingest",
     "list_nodes",
     "load",
     "open",
@@ -86,6 +88,7 @@ _HOMES = {
     "Config": "config",
     "ZarrError": "errors",
     "copy": "copying",
+    "ingest": "ingesting",
     "register_codec": "extending",
     "register_data_type": "extending",
     "register_storage_transformer": "extending",

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from zarrasync._runtime import SLICE, cancel_flag, driven
 
-__all__ = ["Flights", "Patience", "first_error", "pause", "together"]
+__all__ = ["Flights", "Patience", "Tally", "first_error", "pause", "together"]
 
 T = TypeVar("T")
 
@@ -44,6 +44,27 @@ class Flights:
                     del self._known[where]
 
 
+class Tally:
+    """Counts what happens in the process inside a ``with`` block.
+
+    Attributes:
+        conflicts: Writes that others were faster at.
+    """
+
+    def __init__(self) -> None:
+        self.conflicts = 0
+
+    def __enter__(self) -> Tally:
+        _tallies.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _tallies.remove(self)
+
+
+_tallies: list[Tally] = []
+
+
 class Patience:
     """Attempts at a write that others may be faster at: a little later each time, and not for ever.
 
@@ -61,6 +82,8 @@ class Patience:
         Raises:
             Exception: The conflict, if it has been long enough.
         """
+        for tally in tuple(_tallies):
+            tally.conflicts += 1
         if time.monotonic() > self._end:
             raise conflict
         # By chance, so that those who were in each other's way are so no more.

@@ -44,7 +44,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import array, config, copying, group, hierarchy, selection, validation
+from zarrasync import array, config, copying, group, hierarchy, ingesting, selection, validation
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
@@ -55,6 +55,7 @@ from zarrasync.dtypes import DataType
 from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
 from zarrasync.info import Info, Tree
+from zarrasync.ingesting import IngestReport, Unaligned
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import Explanation, Region
 from zarrasync.stores import Store, StoreLike, resolve
@@ -65,7 +66,7 @@ T = TypeVar("T")
 
 '''
 
-MODULES = ("hierarchy", "copying", "validation")
+MODULES = ("hierarchy", "copying", "ingesting", "validation")
 """Where the functions of the package are."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -199,6 +200,8 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
     """Functions that take stores, each with options of its own or ``storage_options``."""
     parts, names = [], []
     for node in _public(tree.body, set()):
+        if not isinstance(node, ast.AsyncFunctionDef):
+            continue
         returns, convert = _returns(node)
         names.append(node.name)
         keywords = {a.arg for a in node.args.kwonlyargs}
@@ -206,7 +209,9 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
         stores = {a.arg: f"{a.arg}_options" for a in annotated}
         stores = {name: own if own in keywords else "storage_options" for name, own in stores.items()}
         found = "".join(f"    {name}_ = resolve({name}, {own})\n" for name, own in stores.items())
-        call = ", ".join([*(f"{name}_" for name in stores), _call(node.args, skip=(*stores, *stores.values()))])
+        call = _call(node.args, skip=tuple(stores.values()))
+        for name in stores:
+            call = re.sub(rf"(^|, ){name}(?=,|$)", rf"\1{name}_", call)
         blocking = " and ".join(f"{name}_.blocking" for name in stores)
         expression = f"run({module}.{node.name}({call}), blocking={blocking})"
         parts.append(

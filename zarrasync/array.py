@@ -411,9 +411,14 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         return await on_store(self._count_stored, self.store)
 
     async def _count_stored(self) -> int:
-        keys, grid = self._metadata.keys, self._metadata.grid.shape
-        found = (keys.decode(key, self.ndim) for key in await self._chunks.store.list_prefix(""))
-        return sum(at is not None and all(i < n for i, n in zip(at, grid, strict=True)) for at in found)
+        grid = self._metadata.grid.shape
+        return sum(all(i < n for i, n in zip(at, grid, strict=True)) for at in await self._stored())
+
+    async def _stored(self) -> set[tuple[int, ...]]:
+        """The grid coordinates of the stored values that exist, also of those outside the shape. Lists their keys."""
+        store = self._chunks.store
+        listed = await on_store(partial(store.list_prefix, ""), store)
+        return {at for key in listed if (at := self._metadata.keys.decode(key, self.ndim)) is not None}
 
 
 def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transform:

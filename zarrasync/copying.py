@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, product
-from typing import Any, Literal, cast
+from itertools import islice
+from typing import Any, Literal
 
 import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync.array import AsyncArray
+from zarrasync.blocks import plan_blocks
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.config import Config
@@ -24,6 +24,7 @@ from zarrasync.grids import lazy_product
 from zarrasync.group import AsyncGroup, as_node
 from zarrasync.hierarchy import CodecsLike, ConfigLike, open
 from zarrasync.info import counted, shown
+from zarrasync.ingesting import Ingestion, IngestReport, source_of
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, on_store
@@ -366,27 +367,15 @@ def _plain(wanted: Wanted) -> Wanted:
 async def _copy_array(
     source: AsyncArray, target: AsyncArray, options: _Options, report: CopyReport, tell: Progress
 ) -> None:
-    there = await _present(target) if options.resume else set()
     if _alike(source.metadata, target.metadata):
+        there = await target._stored() if options.resume else set()
         await _copy_values(source, target, there, report, tell)
         return
-    units = target.metadata.grid
-    limit = source.config.memory_budget // 4
-    for region in _regions(source.metadata, target.metadata, limit):
-        size = math.prod(s.stop - s.start for s in region) * (target.metadata.dtype.itemsize or 16)
-        if there:
-            first = [axis.find(s.start) for axis, s in zip(units.axes, region, strict=True)]
-            last = [axis.find(s.stop - 1) for axis, s in zip(units.axes, region, strict=True)]
-            inside = product(*(range(a, b + 1) for a, b in zip(first, last, strict=True)))
-            if all(coords in there for coords in inside):
-                report.skipped += 1
-                tell(size)
-                continue
-        block = await source.view[region].read()
-        await target.view[region].write(block)
-        report.copied += 1
-        report.nbytes += size
-        tell(size)
+    done = IngestReport()
+    await Ingestion(source_of(source, {}), target, None, "allow", done).run(tell, resume=options.resume, verify=False)
+    report.copied += done.blocks
+    report.skipped += done.skipped
+    report.nbytes += done.nbytes
 
 
 def _alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
@@ -399,14 +388,6 @@ def _alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
         other.transformers,
         other.shape,
     )
-
-
-async def _present(target: AsyncArray) -> set[tuple[int, ...]]:
-    """The coordinates of the values that an earlier copy has stored."""
-    keys = target.metadata.keys
-    chunks = target._chunks
-    listed = await on_store(partial(chunks.store.list_prefix, ""), chunks.store)
-    return {coords for key in listed if (coords := keys.decode(key, target.ndim)) is not None}
 
 
 async def _copy_values(
@@ -439,32 +420,10 @@ async def _copy_values(
         tell(len(batch) * each)
 
 
-def _regions(source: ArrayMetadata, target: ArrayMetadata, limit: int) -> Iterator[tuple[slice, ...]]:
-    """Regions made of whole stored values of the target, large enough for the source, within a limit of bytes."""
-    if target.edges is not None:
-        axes = target.grid.axes
-        cuts = [
-            [slice(axis.start(i), min(axis.start(i) + axis.size(i), axis.extent)) for i in range(axis.nchunks)]
-            for axis in axes
-        ]
-    else:
-        steps = list(target.write_chunks)
-        room = limit // (target.dtype.itemsize or 16)
-        wanted = [max(-(-s // t) * t, t) for s, t in zip(source.write_chunks, steps, strict=True)]
-        for axis in reversed(range(len(steps))):  # rather whole values of the source than many small steps
-            while steps[axis] < wanted[axis] and 2 * math.prod(steps) <= room:
-                steps[axis] = min(2 * steps[axis], wanted[axis])
-        for axis in reversed(range(len(steps))):
-            while steps[axis] < target.shape[axis] and 2 * math.prod(steps) <= room:
-                steps[axis] *= 2
-        cuts = [[slice(a, min(a + s, n)) for a in range(0, n, s)] for n, s in zip(target.shape, steps, strict=True)]
-    return cast("Iterator[tuple[slice, ...]]", product(*cuts))
-
-
 async def _compare(source: AsyncArray, target: AsyncArray) -> None:
     """Complain if the copy does not read as the source does."""
     limit = source.config.memory_budget // 8
-    for region in _regions(source.metadata, target.metadata, limit):
+    for region in plan_blocks(target.metadata, source.metadata.write_chunks, limit):
         one, other = await source.view[region].read(), await target.view[region].read()
         if not _same(np.asarray(one), np.asarray(other)):
             spot = ", ".join(f"{s.start}:{s.stop}" for s in region)

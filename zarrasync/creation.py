@@ -104,7 +104,7 @@ def _in_order_of(dtype: Any) -> Any:
         given = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
         return "auto"  # a name of Zarr's
-    if given.isnative or given.kind in "TO":
+    if given.kind in "TO" or given.isnative:
         return "auto"
     return BytesCodec(None, dtypes.packed(given))
 

@@ -171,6 +171,8 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
         found = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError) as error:
         raise MetadataError(f"data type {dtype!r} is not known to NumPy or Zarr") from error
+    if found.kind == "T":
+        return STRING
     return _from_native(packed(found.newbyteorder("=")))
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import array, config, copying, group, hierarchy, selection, validation
+from zarrasync import array, config, copying, group, hierarchy, ingesting, selection, validation
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
@@ -28,6 +28,7 @@ from zarrasync.dtypes import DataType
 from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
 from zarrasync.info import Info, Tree
+from zarrasync.ingesting import IngestReport, Unaligned
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import Explanation, Region
 from zarrasync.stores import Store, StoreLike, resolve
@@ -47,6 +48,7 @@ __all__ = [
     "create_array",
     "create_group",
     "create_hierarchy",
+    "ingest",
     "list_nodes",
     "load",
     "open",
@@ -1106,6 +1108,75 @@ def copy(
             config=config,
         ),
         blocking=source_.blocking and dest_.blocking,
+    )
+
+
+def ingest(
+    source: Any,
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "a",
+    region: tuple[slice, ...] | None = None,
+    unaligned: Unaligned = "safe",
+    verify: bool = False,
+    concurrency: int = 0,
+    progress: bool | Progress = False,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    **options: Any,
+) -> IngestReport:
+    """Write all of a source into an array, block by block; a run that was interrupted is gone on with.
+
+    Blocks are made of whole chunks (shards where there are such), several are read, encoded and stored at a time, and
+    what is in flight stays within ``config.memory_budget``. A chunk is stored whole or not at all, so that what is
+    there counts as done: with ``mode="a"`` another run writes only what is missing.
+
+    Args:
+        source: What to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
+            zarrasync or zarr-python, xarray's variables); the path of an ``.npy`` file; a function that makes the block
+            of a region, given as a tuple of slices; or an iterable of pairs of such a region and its block. Functions
+            and iterables may be asynchronous; they need ``shape`` and ``dtype`` among the options.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The array's path in the store.
+        mode: ``"a"`` goes on with what is there, or creates; ``"w"`` replaces, ``"w-"`` creates only, ``"r+"`` writes
+            into an array that is there, whatever it holds.
+        region: Where in the array to write, as a tuple of slices of the source's shape; all of it if none is given.
+        unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
+            it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always.
+        verify: Read everything again at the end, and compare.
+        concurrency: Blocks at a time; as many as suit the store if 0.
+        progress: Show a progress bar, or call this with the bytes done since the last call.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings.
+        **options: For creating, as for ``create_array``; shape, data type, names of axes and attributes are the
+            source's if they are not given.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
+        NodeExistsError: If there is a node and the mode is ``"w-"``.
+        ChecksumError: If ``verify`` finds a difference.
+        WriteConflictError: If others kept changing a chunk.
+    """
+    store_ = resolve(store, storage_options)
+    return run(
+        ingesting.ingest(
+            source,
+            store_,
+            path=path,
+            mode=mode,
+            region=region,
+            unaligned=unaligned,
+            verify=verify,
+            concurrency=concurrency,
+            progress=progress,
+            config=config,
+            **options,
+        ),
+        blocking=store_.blocking,
     )
 
 

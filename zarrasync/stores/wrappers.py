@@ -266,10 +266,20 @@ class CountingStore(WrapperStore):
         )
         return values
 
+    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+        values = await self.inner.fetch_values(keys, spaces)
+        absent = sum(value is None for value in values)
+        self._count(fetches=len(values), absent=absent, bytes_read=sum(len(v) for v in values if v is not None))
+        return values
+
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         version = await self.inner.put(key, data, if_version=if_version)
-        self._count(puts=1, bytes_written=len(data))
+        self._count(puts=1, bytes_written=memoryview(data).nbytes)
         return version
+
+    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
+        await self.inner.put_values(keys, values)
+        self._count(puts=len(keys), bytes_written=sum(memoryview(value).nbytes for value in values))
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         await self.inner.erase(key, if_version=if_version)

@@ -1,0 +1,299 @@
+"""Bulk ingestion: of everything that holds values, interrupted and gone on with, beside others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Api
+
+import zarrasync as za
+from zarrasync import stores, sync
+from zarrasync.errors import ChecksumError, NodeExistsError, ShapeError, StoreError
+
+VALUES = np.arange(1, 90 * 70 + 1, dtype="i4").reshape(90, 70)
+LAYOUTS = [{"chunks": (20, 20)}, {"chunks": (5, 10), "shards": (20, 40)}, {"chunks": [[30, 60], [10, 40, 20]]}]
+
+
+def blocks_of(values: np.ndarray, size: int) -> list[tuple[tuple[slice, ...], np.ndarray]]:
+    cuts = [[slice(a, min(a + size, n)) for a in range(0, n, size)] for n in values.shape]
+    return [((r, c), values[r, c]) for r in cuts[0] for c in cuts[1]]
+
+
+class Sources:
+    """The same values in all forms that can be ingested."""
+
+    def __init__(self, folder: Path, api: Api) -> None:
+        self.folder, self.api = folder, api
+
+    async def make(self, kind: str) -> tuple[Any, dict[str, Any]]:
+        described = {"shape": VALUES.shape, "dtype": "i4"}
+        if kind == "numpy":
+            return VALUES, {}
+        if kind == "npy":
+            np.save(self.folder / "x.npy", VALUES)
+            return self.folder / "x.npy", {}
+        if kind == "dask":
+            return pytest.importorskip("dask.array").from_array(VALUES, chunks=(33, 17)), {}
+        if kind == "xarray":
+            xarray = pytest.importorskip("xarray")
+            return xarray.DataArray(VALUES, dims=("y", "x"), attrs={"unit": "K"}), {}
+        if kind == "zarr-python":
+            zarr = pytest.importorskip("zarr")
+            return zarr.create_array({}, data=VALUES, chunks=(31, 31)), {}
+        if kind == "zarrasync":
+            return await self.api(self.api.create_array({}, data=VALUES, chunks=(7, 70))), {}
+        if kind == "remote":
+            store = stores.LatencyStore(stores.MemoryStore(), 0.001)
+            return await self.api(self.api.create_array(store, data=VALUES, chunks=(7, 70))), {}
+        if kind == "function":
+            return lambda region: VALUES[region], described
+        if kind == "coroutine function":
+            return self.later, described
+        if kind == "pairs":
+            return iter(blocks_of(VALUES, 20)), described
+        return self.pairs(), described
+
+    async def later(self, region: tuple[slice, ...]) -> np.ndarray:
+        await asyncio.sleep(0)
+        return VALUES[region]
+
+    async def pairs(self) -> Any:
+        for pair in blocks_of(VALUES, 20):
+            await asyncio.sleep(0)
+            yield pair
+
+
+KINDS = [
+    "numpy", "npy", "dask", "xarray", "zarr-python", "zarrasync", "remote", "function", "coroutine function", "pairs",
+    "asynchronous pairs",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("target", ["memory", "local", "latency"])
+async def test_sources(api: Api, kind: str, target: str, tmp_path: Path):
+    source, options = await Sources(tmp_path, api).make(kind)
+    store: Any = {"memory": {}, "local": tmp_path / "t"}.get(target)
+    if target == "latency":
+        store = stores.LatencyStore(stores.MemoryStore(), 0.001)
+    seen: list[int] = []
+    report = await api(api.ingest(source, store, chunks=(20, 20), verify=True, progress=seen.append, **options))
+    array = await api(api.open_array(store))
+    np.testing.assert_array_equal(await api(array[...]), VALUES)
+    assert array.dtype == VALUES.dtype
+    assert report.nbytes == sum(seen) == VALUES.nbytes
+    assert report.blocks == report.verified > 1
+    assert report.stored > 1000
+    assert report.requests >= 20
+    assert "blocks written" in str(report)
+    if kind == "xarray":
+        assert array.dimension_names == ("y", "x")
+        assert dict(array.attrs) == {"unit": "K"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_second_run_writes_what_is_missing(api: Api, layout: dict[str, Any]):
+    """After an interruption; nothing that was there is read from the source or written again."""
+    memory = stores.MemoryStore()
+    asked: list[tuple[slice, ...]] = []
+
+    def source(region: tuple[slice, ...]) -> np.ndarray:
+        asked.append(region)
+        return VALUES[region]
+
+    def fails(operation: str, key: str) -> bool:
+        return operation == "put" and "c/" in key and len(memory.values) > 3
+
+    options = {"shape": VALUES.shape, "dtype": "i4", "config": {"memory_budget": 4096}, **layout}
+    with pytest.raises(StoreError, match="on purpose"):
+        await api(api.ingest(source, stores.FaultyStore(memory, fails=fails), **options))
+    there = {key: value for key, value in memory.values.items() if "c/" in key}
+    assert there
+    asked.clear()
+    report = await api(api.ingest(source, memory, **options))
+    np.testing.assert_array_equal(await api((await api(api.open_array(memory)))[...]), VALUES)
+    assert report.skipped > 0
+    assert len(asked) == report.blocks
+    assert all(memory.values[key] is value for key, value in there.items())
+    again = await api(api.ingest(source, memory, verify=True, **options))
+    assert (again.blocks, again.verified) == (0, report.blocks + report.skipped)
+
+
+async def test_modes(api: Api):
+    store: dict[str, bytes] = {}
+    await api(api.ingest(VALUES, store, mode="w-", chunks=(50, 50)))
+    with pytest.raises(NodeExistsError):
+        await api(api.ingest(VALUES, store, mode="w-"))
+    assert (await api(api.ingest(VALUES + 1, store))).blocks == 0  # what is there counts as done
+    await api(api.ingest(VALUES + 1, store, mode="r+"))
+    np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES + 1)
+    await api(api.ingest(VALUES[:5], store, mode="w", chunks=(2, 70)))
+    assert (await api(api.open_array(store))).shape == (5, 70)
+    with pytest.raises(ValueError, match="mode is"):
+        await api(api.ingest(VALUES, store, mode="r"))
+    with pytest.raises(KeyError):
+        await api(api.ingest(VALUES, {}, mode="r+"))
+
+
+async def test_regions(api: Api):
+    """Several writers, each with a region of its own."""
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, shape=VALUES.shape, dtype="i4", chunks=(20, 20)))
+    for start in range(0, 90, 30):
+        part = slice(start, start + 30)
+        await api(api.ingest(VALUES[part], store, mode="r+", region=(part, slice(None)), verify=True))
+    np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES)
+    with pytest.raises(ShapeError, match="cuts the chunks c/1/0, c/1/1, c/1/2 and 1 more"):
+        await api(api.ingest(VALUES[:30], store, mode="r+", region=(slice(0, 30), slice(None)), unaligned="error"))
+    await api(api.ingest(VALUES[:40], store, mode="r+", region=(slice(0, 40), slice(None)), unaligned="error"))
+    with pytest.raises(ShapeError, match="source has shape"):
+        await api(api.ingest(VALUES, store, mode="r+", region=(slice(0, 30), slice(None))))
+    plain = stores.resolve(f"memory://ingest-{time.monotonic_ns()}")
+    await api(api.create_array(plain, shape=VALUES.shape, dtype="i4", chunks=(20, 20)))
+    with pytest.raises(ShapeError, match="multiples of"):  # it can not compare
+        await api(api.ingest(VALUES[:30], plain, mode="r+", region=(slice(0, 30), slice(None))))
+    await api(api.ingest(VALUES[:30], plain, mode="r+", region=(slice(0, 30), slice(None)), unaligned="allow"))
+
+
+async def test_bad_sources(api: Api):
+    with pytest.raises(TypeError, match="needs shape and dtype"):
+        await api(api.ingest(lambda region: None, {}))
+    with pytest.raises(TypeError, match="can not be ingested"):
+        await api(api.ingest(5, {}))
+    with pytest.raises(TypeError, match="no .npy file"):
+        await api(api.ingest("x.csv", {}))
+    with pytest.raises(ShapeError, match=r"has shape \(1,\), not \(4,\)"):
+        await api(api.ingest(lambda region: np.zeros(1), {}, shape=(4,), dtype="i4", chunks=4))
+    with pytest.raises(ShapeError, match="tuple of 1 slices"):
+        await api(api.ingest([(3, np.zeros(1))], {}, shape=(4,), dtype="i4"))
+    with pytest.raises(ZeroDivisionError):
+        await api(api.ingest(lambda region: 1 / 0, {}, shape=(4,), dtype="i4"))
+
+
+async def test_verifying_finds_what_was_damaged(api: Api):
+    class Forgetful(stores.WrapperStore):
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            return None if key == "c/1/1" else await self.inner.put(key, data, if_version=if_version)
+
+    for store in (Forgetful(stores.MemoryStore()), Forgetful(stores.LatencyStore(stores.MemoryStore(), 0.001))):
+        with pytest.raises(ChecksumError, match="is not what was written there"):
+            await api(api.ingest(VALUES, store, chunks=(50, 50), compressors=None, verify=True))
+
+
+async def test_text_and_structs(api: Api):
+    words = np.array([["a", "bb"], ["ü", ""]], dtype=np.dtypes.StringDType())
+    store: dict[str, bytes] = {}
+    await api(api.ingest(words, store, chunks=(1, 2), verify=True))
+    assert (await api((await api(api.open_array(store)))[...])).tolist() == words.tolist()
+    pairs = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i4"), ("b", "f8")])
+    await api(api.ingest(pairs, other := {}, chunks=1, verify=True))
+    np.testing.assert_array_equal(await api((await api(api.open_array(other)))[...]), pairs)
+
+
+async def test_memory_stays_within_the_budget():
+    """Blocks that are on their way at the same time."""
+    now, most, mutex = 0, 0, threading.Lock()
+
+    def source(region: tuple[slice, ...]) -> np.ndarray:
+        nonlocal now, most
+        with mutex:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.001)
+        with mutex:
+            now -= 1
+        return np.ones([s.stop - s.start for s in region], "u1")
+
+    store = stores.LatencyStore(stores.MemoryStore(), 0.001)
+    settings = {"memory_budget": 1 << 20}
+    report = await za.ingest(source, store, shape=(1 << 12, 1 << 10), dtype="u1", chunks=(64, 1024), config=settings)
+    assert most <= 8
+    assert report.blocks >= 4 * (1 << 22) * 4 // (1 << 20) // 4
+
+
+async def test_cancelling_leaves_whole_chunks():
+    store = stores.MemoryStore()
+    begun = asyncio.Event()
+
+    async def source(region: tuple[slice, ...]) -> np.ndarray:
+        begun.set()
+        await asyncio.sleep(0.002)
+        return VALUES[region]
+
+    options: dict[str, Any] = {
+        "shape": VALUES.shape,
+        "dtype": "i4",
+        "chunks": (10, 10),
+        "config": {"memory_budget": 4096},
+    }
+    task = asyncio.create_task(za.ingest(source, store, **options))
+    await begun.wait()
+    await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    report = await za.ingest(source, store, verify=True, **options)
+    assert report.verified == report.blocks + report.skipped
+    np.testing.assert_array_equal((await (await za.open_array(store)).view.read()), VALUES)
+
+
+KILLED = """
+import sys
+import time
+import numpy as np
+from zarrasync import sync
+values = np.lib.format.open_memmap(sys.argv[1])
+def source(region):
+    time.sleep(0.002)
+    return values[region]
+print("ready", flush=True)
+options = {"shape": values.shape, "dtype": values.dtype, "config": {"memory_budget": 1 << 15}}
+report = sync.ingest(source, sys.argv[2], chunks=(5, 10), shards=(10, 20), **options)
+print(report.blocks, report.skipped, flush=True)
+"""
+
+
+def test_ingestions_that_are_killed(tmp_path: Path):
+    """Kill -9 at random moments: what is there is always readable, and another run completes it."""
+    turns = int(os.environ.get("ZARRASYNC_KILLS", "6"))
+    values = np.random.default_rng(0).integers(1, 1 << 30, (400, 400), dtype="i4")
+    np.save(tmp_path / "x.npy", values)
+    chance = random.Random(5)
+    killed = 0
+    for turn in range(turns):
+        target = tmp_path / str(turn)
+        worker = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path / "x.npy"), str(target)], stdout=subprocess.PIPE, text=True
+        )
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        end = time.monotonic() + chance.random() * 0.4
+        while time.monotonic() < end and worker.poll() is None:
+            time.sleep(0.001)
+        worker.send_signal(signal.SIGKILL)
+        worker.communicate()
+        killed += worker.returncode == -signal.SIGKILL
+        before = {p: p.stat().st_mtime_ns for p in target.rglob("c/*/*") if not p.name.endswith("-partial")}
+        if (target / "zarr.json").exists():
+            found = sync.open_array(target)[...]
+            assert ((found == values) | (found == 0)).all()
+        report = sync.ingest(
+            values, target, chunks=(5, 10), shards=(10, 20), verify=True, config={"memory_budget": 1 << 15}
+        )
+        assert report.verified == report.blocks + report.skipped
+        np.testing.assert_array_equal(sync.open_array(target)[...], values)
+        assert all(path.stat().st_mtime_ns == when for path, when in before.items()), "rewritten though it was there"
+        assert json.loads((target / "zarr.json").read_text())["shape"] == [400, 400]
+    assert killed

@@ -1,0 +1,110 @@
+"""Blocks of an array: regions of whole stored values, which can be written without looking at what is there. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from itertools import product
+from typing import TypeAlias, cast
+
+from zarrasync.metadata import ArrayMetadata
+
+__all__ = ["Region", "cut_into_units", "plan_blocks", "units", "units_of"]
+
+Region: TypeAlias = tuple[slice, ...]
+
+
+def plan_blocks(
+    target: ArrayMetadata,
+    chunks: tuple[int, ...] | None,
+    limit: int,
+    start: tuple[int, ...] | None = None,
+    stop: tuple[int, ...] | None = None,
+    least: int = 1,
+) -> Iterator[Region]:
+    """Regions made of whole stored values.
+
+    Args:
+        target: The array that is written.
+        chunks: The shape of what the source is read by, so that it is read once if possible.
+        limit: Bytes of a region at the most, unless a stored value alone is larger.
+        start: Where the first region begins; at the array's beginning if not given.
+        stop: Where the last one ends.
+        least: How many regions there should be, if there are as many stored values.
+    """
+    start = start or (0,) * target.ndim
+    stop = stop or target.shape
+    if target.edges is not None:
+        cuts = []
+        for own, a, b in zip(target.grid.axes, start, stop, strict=True):
+            cuts.append(_cut(a, b, [own.start(i) + own.size(i) for i in range(own.nchunks)]))
+        return cast("Iterator[Region]", product(*cuts))
+    steps = list(target.write_chunks)
+    room = limit // (target.dtype.itemsize or 16)
+    extent = [b - a for a, b in zip(start, stop, strict=True)]
+
+    def fits(axis: int) -> bool:
+        longer = [2 * n if number == axis else n for number, n in enumerate(steps)]
+        count = math.prod(-(-n // s) for n, s in zip(extent, longer, strict=True))
+        return math.prod(longer) <= room and count >= least
+
+    wanted = [max(-(-s // t) * t, t) for s, t in zip(chunks or steps, steps, strict=True)]
+    for axis in reversed(range(len(steps))):  # rather whole values of the source than many small steps
+        while steps[axis] < wanted[axis] and fits(axis):
+            steps[axis] = min(2 * steps[axis], wanted[axis])
+    for axis in reversed(range(len(steps))):
+        while steps[axis] < extent[axis] and fits(axis):
+            steps[axis] *= 2
+    cuts = [_cut(a, b, range(a // s * s + s, b + s, s)) for a, b, s in zip(start, stop, steps, strict=True)]
+    return cast("Iterator[Region]", product(*cuts))
+
+
+def _cut(start: int, stop: int, ends: Collection[int]) -> list[slice]:
+    """Parts of a range between the places at which it may be cut."""
+    found = []
+    for end in ends:
+        if end > start and start < stop:
+            found.append(slice(start, min(end, stop)))
+            start = min(end, stop)
+    return found
+
+
+def units(
+    target: ArrayMetadata, start: tuple[int, ...], stop: tuple[int, ...], *, cut: bool = False
+) -> list[tuple[int, ...]]:
+    """The grid coordinates of the stored values that a box touches; ``cut``: of those that it does not cover."""
+    ranges, partial = [], []
+    for axis, a, b in zip(target.grid.axes, start, stop, strict=True):
+        if b <= a:
+            return []
+        first, last = axis.find(a), axis.find(b - 1)
+        ranges.append(range(first, last + 1))
+        ragged = {first} if a > axis.start(first) else set()
+        if b < min(axis.start(last) + axis.size(last), axis.extent):
+            ragged.add(last)
+        partial.append(ragged)
+    if cut and not any(partial):
+        return []
+    found = product(*ranges)
+    if not cut:
+        return list(found)
+    return [at for at in found if any(i in ragged for i, ragged in zip(at, partial, strict=True))]
+
+
+def units_of(target: ArrayMetadata, region: Region) -> list[tuple[int, ...]]:
+    """The grid coordinates of the stored values that a region touches."""
+    return units(target, tuple(s.start for s in region), tuple(s.stop for s in region))
+
+
+def cut_into_units(target: ArrayMetadata, region: Region) -> Iterator[tuple[tuple[int, ...], Region]]:
+    """The stored values that a region touches: their grid coordinates, and their parts of the region."""
+    axes = target.grid.axes
+    for at in units_of(target, region):
+        starts = [axis.start(i) for axis, i in zip(axes, at, strict=True)]
+        yield (
+            at,
+            tuple(
+                slice(max(a, s.start), min(a + axis.size(i), s.stop))
+                for a, i, axis, s in zip(starts, at, axes, region, strict=True)
+            ),
+        )

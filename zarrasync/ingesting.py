@@ -1,0 +1,526 @@
+"""Bulk ingestion: blocks of a source into an array, side by side, within the memory budget, again where it was interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import _bridge, transfer
+from zarrasync._calls import Tally
+from zarrasync._runtime import cancel_flag, drive, driven, in_worker, thread_lock
+from zarrasync.array import AsyncArray
+from zarrasync.blocks import Region, cut_into_units, plan_blocks, units, units_of
+from zarrasync.errors import ChecksumError, NodeNotFoundError, ShapeError
+from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
+from zarrasync.info import counted
+from zarrasync.node import on_store
+from zarrasync.progress import reporting
+from zarrasync.selection import size_text
+from zarrasync.stores import CountingStore, StoreLike, resolve
+from zarrasync.transfer.common import side_by_side
+from zarrasync.transfer.jobs import Job, Progress, run_jobs
+
+__all__ = ["IngestReport", "Ingestion", "Source", "Unaligned", "ingest", "source_of"]
+
+Unaligned: TypeAlias = Literal["safe", "error", "allow"]
+Block: TypeAlias = npt.NDArray[Any]
+_AT_ONCE = 8
+"""Blocks on their way to a store behind a network, at the most."""
+
+
+@dataclass
+class IngestReport:
+    """What an ingestion did.
+
+    Attributes:
+        blocks: Blocks that were written.
+        skipped: Blocks that an earlier run had written.
+        nbytes: Bytes of the elements that were written, decoded.
+        stored: Bytes that went to the store.
+        requests: Operations of the store.
+        conflicts: Parts of chunks that were written again, as others had changed the chunk meanwhile.
+        verified: Blocks that were read again and compared.
+        seconds: How long it took.
+    """
+
+    blocks: int = 0
+    skipped: int = 0
+    nbytes: int = 0
+    stored: int = 0
+    requests: int = 0
+    conflicts: int = 0
+    verified: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes of elements a second."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        parts = [
+            f"{counted(self.blocks, 'block')} written",
+            f"{self.skipped:,} were there" if self.skipped else "",
+            f"{size_text(self.nbytes)} as {size_text(self.stored)} in {counted(self.requests, 'request')}",
+            f"{self.seconds:.1f} s, {size_text(int(self.rate))}/s",
+            counted(self.conflicts, "conflict") if self.conflicts else "",
+            f"{self.verified:,} verified" if self.verified else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+async def ingest(
+    source: Any,
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "a",
+    region: tuple[slice, ...] | None = None,
+    unaligned: Unaligned = "safe",
+    verify: bool = False,
+    concurrency: int = 0,
+    progress: bool | Progress = False,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    **options: Any,
+) -> IngestReport:
+    """Write all of a source into an array, block by block; a run that was interrupted is gone on with.
+
+    Blocks are made of whole chunks (shards where there are such), several are read, encoded and stored at a time, and
+    what is in flight stays within ``config.memory_budget``. A chunk is stored whole or not at all, so that what is
+    there counts as done: with ``mode="a"`` another run writes only what is missing.
+
+    Args:
+        source: What to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
+            zarrasync or zarr-python, xarray's variables); the path of an ``.npy`` file; a function that makes the block
+            of a region, given as a tuple of slices; or an iterable of pairs of such a region and its block. Functions
+            and iterables may be asynchronous; they need ``shape`` and ``dtype`` among the options.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The array's path in the store.
+        mode: ``"a"`` goes on with what is there, or creates; ``"w"`` replaces, ``"w-"`` creates only, ``"r+"`` writes
+            into an array that is there, whatever it holds.
+        region: Where in the array to write, as a tuple of slices of the source's shape; all of it if none is given.
+        unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
+            it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always.
+        verify: Read everything again at the end, and compare.
+        concurrency: Blocks at a time; as many as suit the store if 0.
+        progress: Show a progress bar, or call this with the bytes done since the last call.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings.
+        **options: For creating, as for ``create_array``; shape, data type, names of axes and attributes are the
+            source's if they are not given.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
+        NodeExistsError: If there is a node and the mode is ``"w-"``.
+        ChecksumError: If ``verify`` finds a difference.
+        WriteConflictError: If others kept changing a chunk.
+    """
+    begin, report, tally = time.monotonic(), IngestReport(), Tally()
+    given = source_of(source, options)
+    counting = CountingStore(resolve(store, storage_options))
+    target = await _target(given, counting, path, mode, config, options)
+    counting.reset()
+    work = Ingestion(given, target, region, unaligned, report, concurrency)
+    with tally, reporting(progress, work.nbytes, f"ingest {target.name}") as tell:
+        await work.run(tell or _silent, resume=mode == "a", verify=verify)
+    counts = counting.reset()
+    report.stored, report.requests, report.conflicts = counts.bytes_written, counts.requests, tally.conflicts
+    report.seconds = time.monotonic() - begin
+    return report
+
+
+def _silent(nbytes: int) -> None:
+    """Progress that nobody wants to hear of."""
+
+
+async def _target(
+    source: Source, store: CountingStore, path: str, mode: Mode, config: ConfigLike, options: dict[str, Any]
+) -> AsyncArray:
+    """The array to write to."""
+    if mode in ("r+", "a"):
+        try:
+            found = await open_array(store, path=path, mode="r+", config=config)
+        except NodeNotFoundError:
+            if mode == "r+":
+                raise
+        else:
+            return found
+    elif mode not in ("w", "w-"):
+        raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
+    planned = {**source.described, **options, "shape": source.shape, "dtype": source.dtype}
+    return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned)
+
+
+# ------------------------------------------------------------------ sources
+
+
+@dataclass
+class Source:
+    """What is ingested.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its data type.
+        read: Makes the block of a region.
+        pairs: Regions and blocks in the order in which they come, where they can not be chosen.
+        asynchronous: Whether these wait for an event loop.
+        chunks: The shape of what it reads best.
+        described: Names of axes and attributes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    read: Callable[[Region], Any] | None = None
+    pairs: Iterable[tuple[Region, Any]] | AsyncIterator[tuple[Region, Any]] | None = None
+    asynchronous: bool = False
+    chunks: tuple[int, ...] | None = None
+    described: dict[str, Any] = field(default_factory=dict)
+
+    async def get(self, region: Region) -> Any:
+        """A block, on an event loop."""
+        assert self.read is not None
+        if self.asynchronous:
+            return await self.read(region)
+        return await in_worker(partial(self._get_here, region))
+
+    async def _get_here(self, region: Region) -> Any:
+        assert self.read is not None
+        return self.read(region)
+
+    def get_now(self, region: Region) -> Any:
+        """A block, on a thread."""
+        assert self.read is not None
+        return _bridge.run(self.read(region), blocking=False) if self.asynchronous else self.read(region)
+
+
+def source_of(source: Any, options: Mapping[str, Any]) -> Source:
+    """What users give, in one form.
+
+    Raises:
+        TypeError: If it is nothing that can be ingested.
+    """
+    if isinstance(source, str | Path):
+        if not str(source).endswith(".npy"):
+            raise TypeError(f"{str(source)!r} is no .npy file; open it, and give what that returns")
+        source = np.load(source, mmap_mode="r")
+    inner = getattr(source, "_async", source)  # of a synchronous array
+    if isinstance(inner, AsyncArray):
+        found = Source(inner.shape, inner._metadata.dtype, lambda region: inner.view[region].read(), asynchronous=True)
+        found.chunks = inner._metadata.write_chunks
+        found.described = {"dimension_names": inner.dimension_names, "attributes": dict(inner.metadata.attributes)}
+        return found
+    if hasattr(source, "shape") and hasattr(source, "dtype") and hasattr(source, "__getitem__"):
+        return _array_like(source)
+    missing = [name for name in ("shape", "dtype") if options.get(name) is None]
+    if not (callable(source) or hasattr(source, "__iter__") or hasattr(source, "__aiter__")) or isinstance(
+        source, bytes
+    ):
+        raise TypeError(f"{type(source).__name__} can not be ingested: give an array, a function or pairs of blocks")
+    if missing:
+        raise TypeError(f"ingesting {type(source).__name__} needs {' and '.join(missing)}")
+    shape = options["shape"]
+    shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    if callable(source):
+        return Source(shape, options["dtype"], source, asynchronous=inspect.iscoroutinefunction(source))
+    return Source(shape, options["dtype"], pairs=source, asynchronous=hasattr(source, "__aiter__"))
+
+
+def _array_like(source: Any) -> Source:
+    """An array of another library."""
+    described: dict[str, Any] = {}
+    data = source
+    if hasattr(source, "dims") and hasattr(source, "attrs"):  # xarray's
+        described = {"dimension_names": tuple(map(str, source.dims)), "attributes": dict(source.attrs)}
+        data = getattr(source, "variable", source)
+    chunks = getattr(data, "chunks", None)
+    if chunks and isinstance(chunks[0], tuple):  # dask's: sizes per axis
+        chunks = tuple(max(own, default=1) for own in chunks)
+    return Source(
+        tuple(int(n) for n in data.shape),
+        data.dtype,
+        lambda region: np.asarray(data[region]),
+        chunks=tuple(chunks) if chunks and len(chunks) == len(data.shape) else None,
+        described=described,
+    )
+
+
+# ------------------------------------------------------------------ the work
+
+
+class Ingestion:
+    """One ingestion: which blocks, and what happened to them.
+
+    Raises:
+        ShapeError: If the source does not fit.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        target: AsyncArray,
+        region: tuple[slice, ...] | None,
+        unaligned: Unaligned,
+        report: IngestReport,
+        concurrency: int = 0,
+    ) -> None:
+        self.source, self.target, self.report, self.concurrency = source, target, report, concurrency
+        self.start, self.stop = _bounds(source.shape, target.shape, region)
+        self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
+        self._check_alignment(unaligned)
+        self._sums: dict[tuple[tuple[int, int], ...], int] = {}
+        self._mutex = thread_lock()
+        self._there: set[tuple[int, ...]] = set()
+
+    def _check_alignment(self, unaligned: Unaligned) -> None:
+        """Complain about chunks that the region cuts, where another writer's part of them could be lost."""
+        if unaligned not in ("safe", "error", "allow"):
+            raise ValueError(f"unaligned is 'safe', 'error' or 'allow', found {unaligned!r}")
+        if unaligned == "allow" or (unaligned == "safe" and self.target.store.conditional):
+            return
+        cut = units(self.target.metadata, self.start, self.stop, cut=True)
+        if cut:
+            keys = [self.target._chunks.full_key(self.target._chunks.key(at)) for at in cut[:3]]
+            more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
+            raise ShapeError(
+                f"the region cuts the chunks {', '.join(keys)}{more} of {self.target.name}, which another writer may be "
+                f"writing, too; align it to multiples of {self.target.metadata.write_chunks}, or pass unaligned='allow'",
+                found=self.start,
+                wanted=self.target.metadata.write_chunks,
+            )
+
+    async def run(self, tell: Progress, *, resume: bool, verify: bool) -> None:
+        """Write all blocks, and look at them again if that is wanted."""
+        self.tell, self.keep_sums = tell, verify
+        if resume:
+            self._there = await self.target._stored()
+        await self._each(self._write_now, self._write)
+        if verify:
+            await self.target.refresh()
+            regions = [tuple(slice(a, b) for a, b in spot) for spot in self._sums]
+            await self._each(self._compare_now, self._compare, regions)
+
+    # -------------------------------------------------------------- side by side
+
+    async def _each(
+        self,
+        now: Callable[[Region, Any], None],
+        later: Callable[[Region, Any], Awaitable[None]],
+        regions: Iterable[Region] | None = None,
+    ) -> None:
+        """Do something with each block: on threads where nothing waits for a loop, else in tasks."""
+        blocking = self.target.store.blocking
+        if driven() or (blocking and not self.source.asynchronous):
+            await on_store(partial(self._on_threads, now, regions), self.target.store)
+        else:
+            await self._on_loop(later, regions)
+
+    async def _on_threads(self, work: Callable[[Region, Any], None], regions: Iterable[Region] | None) -> None:
+        settings = self.target.config
+        threads = self.concurrency or settings.pool_size
+        planned = list(self._regions(threads)) if regions is None and self.source.pairs is None else regions
+        blocks: Iterable[tuple[Region, Any]] = (
+            self._pairs_now() if planned is None else ((region, None) for region in planned)
+        )
+
+        def job(region: Region, block: Any) -> None:
+            work(region, block)
+
+        if planned is not None and len(list(planned)) <= threads:  # a write shares its chunks itself
+            for region, block in blocks:
+                work(region, block)
+            return
+        jobs: Iterator[Job] = (partial(job, region, block) for region, block in blocks)
+        run_jobs(jobs, settings, cancel_flag(), threads)
+
+    def _pairs_now(self) -> Iterator[tuple[Region, Any]]:
+        assert self.source.pairs is not None
+        if self.source.asynchronous:
+            return _bridge.iterate(self.source.pairs, blocking=False)  # type: ignore[arg-type]  # it is said to be
+        return iter(self.source.pairs)  # type: ignore[arg-type]  # likewise
+
+    async def _on_loop(self, work: Callable[[Region, Any], Awaitable[None]], regions: Iterable[Region] | None) -> None:
+        count = self.concurrency or _AT_ONCE
+
+        async def one(item: tuple[Region, Any]) -> None:
+            await work(*item)
+
+        if regions is None and self.source.pairs is not None:
+            await self._pairs_on_loop(one, count)
+            return
+        planned = self._regions(count) if regions is None else regions
+        await side_by_side(one, ((region, None) for region in planned), count)
+
+    async def _pairs_on_loop(self, work: Callable[[tuple[Region, Any]], Awaitable[None]], count: int) -> None:
+        """Take blocks as they come, and no more of them than are worked on."""
+        pairs: Any = self.source.pairs
+        source = aiter(pairs) if self.source.asynchronous else _in_threads(iter(pairs))
+        running: set[asyncio.Task[None]] = set()
+        try:
+            async for item in source:
+                running.add(asyncio.ensure_future(work(item)))
+                if len(running) >= count:
+                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+            await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    # -------------------------------------------------------------- one block
+
+    def _regions(self, at_once: int) -> Iterator[Region]:
+        metadata, limit = self.target.metadata, self.target.config.memory_budget // (4 * at_once)
+        for region in plan_blocks(metadata, self.source.chunks, limit, self.start, self.stop, at_once):
+            there = [at in self._there for at in units_of(metadata, region)] if self._there else [False]
+            if any(there) and not all(there):
+                yield from (unit for _, unit in cut_into_units(metadata, region))
+            else:
+                yield region
+
+    def _of_source(self, region: Region) -> Region:
+        """A region of the array as one of the source."""
+        return tuple(slice(s.start - a, s.stop - a) for s, a in zip(region, self.start, strict=True))
+
+    def _place(self, region: Any) -> Region:
+        """The region of the array that one of the source goes to."""
+        parts = region if isinstance(region, tuple) else (region,)
+        if len(parts) != len(self.source.shape) or not all(isinstance(s, slice) for s in parts):
+            raise ShapeError(f"a block's region is a tuple of {len(self.source.shape)} slices, found {region!r}")
+        found = []
+        for s, n, offset in zip(parts, self.source.shape, self.start, strict=True):
+            begin, end, step = s.indices(n)
+            if step != 1:
+                raise ShapeError(f"a block's region has no steps, found {region!r}")
+            found.append(slice(begin + offset, max(begin, end) + offset))
+        return tuple(found)
+
+    def _is_there(self, region: Region) -> bool:
+        return bool(self._there) and all(at in self._there for at in units_of(self.target.metadata, region))
+
+    def _done(self, region: Region) -> bool:
+        if not self._is_there(region):
+            return False
+        with self._mutex:
+            self.report.skipped += 1
+        self.tell(self._size(region))
+        return not self.keep_sums  # to compare it, it takes the source's values
+
+    def _size(self, region: Region) -> int:
+        count: int = math.prod(s.stop - s.start for s in region)
+        return count * max(self.target.dtype.itemsize, 1)
+
+    def _ready(self, region: Region, given: Any) -> Block:
+        """A block as the array has it."""
+        shape = tuple(s.stop - s.start for s in region)
+        block = transfer.as_array(given, self.target.dtype, self.target.metadata.spec.fill_value)
+        if block.shape != shape:
+            raise ShapeError(f"the block of {_shown(region)} has shape {block.shape}, not {shape}", found=block.shape)
+        if block.dtype != self.target.dtype:
+            block = block.astype(self.target.dtype)
+        if self.keep_sums:
+            with self._mutex:
+                self._sums[tuple((s.start, s.stop) for s in region)] = _checksum(block)
+        return block
+
+    def _note(self, region: Region) -> None:
+        with self._mutex:
+            self.report.blocks += 1
+            self.report.nbytes += self._size(region)
+        self.tell(self._size(region))
+
+    def _write_now(self, region: Region, given: Any) -> None:
+        if given is not None:
+            region = self._place(region)
+        elif self._done(region):
+            return
+        skip = self.keep_sums and self._is_there(region)
+        block = self._ready(region, given if given is not None else self.source.get_now(self._of_source(region)))
+        if not skip:
+            drive(self.target.view[region].write(block))
+            self._note(region)
+
+    async def _write(self, region: Region, given: Any) -> None:
+        if given is not None:
+            region = self._place(region)
+        elif self._done(region):
+            return
+        skip = self.keep_sums and self._is_there(region)
+        block = self._ready(region, given if given is not None else await self.source.get(self._of_source(region)))
+        if not skip:
+            await self.target.view[region].write(block)
+            self._note(region)
+
+    def _compare_now(self, region: Region, _: Any) -> None:
+        self._judge(region, drive(self.target.view[region].read()))
+
+    async def _compare(self, region: Region, _: Any) -> None:
+        self._judge(region, await self.target.view[region].read())
+
+    def _judge(self, region: Region, found: Block) -> None:
+        if _checksum(np.asarray(found)) != self._sums[tuple((s.start, s.stop) for s in region)]:
+            raise ChecksumError(
+                f"{self.target.name}[{_shown(region)}] in {self.target.store!r} is not what was written there"
+            )
+        with self._mutex:
+            self.report.verified += 1
+
+
+async def _in_threads(pairs: Iterator[tuple[Region, Any]]) -> AsyncIterator[tuple[Region, Any]]:
+    """Step through an iterator that may take its time, without holding up the loop."""
+    nothing = object()
+
+    async def step() -> Any:
+        return next(pairs, nothing)
+
+    while (item := await in_worker(step)) is not nothing:
+        yield item
+
+
+def _bounds(
+    shape: tuple[int, ...], whole: tuple[int, ...], region: tuple[slice, ...] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where in the array the source goes.
+
+    Raises:
+        ShapeError: If it does not fit there.
+    """
+    if region is None:
+        region = tuple(slice(0, n) for n in whole)
+    if len(region) != len(whole) or any(not isinstance(s, slice) or s.step not in (None, 1) for s in region):
+        raise ShapeError(f"a region is a tuple of {len(whole)} slices without steps, found {region!r}")
+    spans = [s.indices(n)[:2] for s, n in zip(region, whole, strict=True)]
+    found = tuple(max(0, b - a) for a, b in spans)
+    if found != shape:
+        raise ShapeError(f"the source has shape {shape}, the region {found}", found=shape, wanted=found)
+    return tuple(a for a, _ in spans), tuple(b for _, b in spans)
+
+
+def _checksum(block: Block) -> int:
+    from crc32c import crc32c
+
+    data: Any
+    if block.dtype.kind in "TO":
+        data = repr(block.astype(object).tolist()).encode()
+    else:
+        data = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+    return crc32c(data)
+
+
+def _shown(region: Region) -> str:
+    return ", ".join(f"{s.start}:{s.stop}" for s in region)

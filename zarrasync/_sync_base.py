@@ -184,6 +184,13 @@ class ArrayBase(_Closing):
         values = np.asarray(self._run(self._async.view.read()))
         return values if dtype is None else values.astype(dtype, copy=False)
 
+    def __dask_tokenize__(self) -> Any:
+        """What tells this array from others: where it is, its metadata, and its version where that is known."""
+        metadata = self._async._metadata
+        versions = metadata.source.versions if metadata.source is not None else {}
+        own = (repr(self._async.store), self._async.path, repr(metadata), dict(metadata.attributes))
+        return (type(self).__name__, own, sorted((key, repr(version)) for key, version in versions.items()))
+
     def __iter__(self) -> Iterator[Any]:
         """The elements along the first axis; each chunk is read once."""
         step = self._async.metadata.write_chunks[0] if self._async.ndim else 0

@@ -32,7 +32,7 @@ class _LazyArray(BackendArray):
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
 
     def __dask_tokenize__(self) -> Any:
-        return (type(self).__name__, repr(self.array.store), self.array.path, repr(self.array.metadata))
+        return (type(self).__name__, self.array.__dask_tokenize__())
 
     def _view(self, key: indexing.ExplicitIndexer) -> Any:
         view = self.array.view

@@ -1,0 +1,154 @@
+"""dask arrays out of Zarr and into it, on threads and on a cluster of processes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync import stores, sync
+from zarrasync.errors import NodeExistsError, ShapeError
+
+da = pytest.importorskip("dask.array")
+
+from dask.base import tokenize  # after the skip
+
+from zarrasync.integrations.dask import from_zarr, store, to_zarr
+
+VALUES = np.arange(200 * 300, dtype="f4").reshape(200, 300)
+
+
+@pytest.mark.parametrize("layout", [{"chunks": (50, 60)}, {"chunks": (10, 20), "shards": (50, 60)}])
+def test_reading(tmp_path: Path, layout: dict[str, Any]):
+    sync.create_array(tmp_path / "x", data=VALUES, **layout)
+    lazy = from_zarr(tmp_path / "x", chunks=(50, 60))
+    assert lazy.dtype == VALUES.dtype
+    assert lazy.chunks == ((50,) * 4, (60,) * 5)
+    np.testing.assert_array_equal(lazy[30:70, ::7].compute(), VALUES[30:70, ::7])
+    np.testing.assert_allclose(lazy.mean(axis=0).compute(), VALUES.mean(axis=0), rtol=1e-5)
+    assert from_zarr(tmp_path / "x").numblocks == (1, 1)  # small chunks come together
+    array = sync.open_array(tmp_path / "x")
+    assert from_zarr(array, chunks=-1).compute().shape == VALUES.shape
+
+
+def test_nothing_is_read_while_the_graph_is_built():
+    counting = stores.CountingStore(stores.MemoryStore())
+    sync.create_array(counting, data=VALUES, chunks=(50, 60))
+    array = sync.open_array(counting)
+    counting.reset()
+    lazy = from_zarr(array, chunks=(50, 60))[:60] + 1
+    assert counting.counts.requests == 0
+    lazy.compute()
+    assert counting.counts.fetches == 2 * 5
+
+
+def test_text_and_irregular_chunks():
+    words = np.array(["a", "bb", "ccc", "d"] * 5, dtype=np.dtypes.StringDType())
+    text = sync.create_array({}, data=words, chunks=7)
+    assert from_zarr(text).compute().tolist() == words.tolist()
+    edges = sync.create_array({}, data=VALUES, chunks=[[20, 180], [100, 200]])
+    lazy = from_zarr(edges)
+    assert lazy.chunks == ((20, 180), (100, 200))
+    np.testing.assert_array_equal(lazy.compute(), VALUES)
+
+
+def test_tokens_tell_arrays_apart(tmp_path: Path):
+    one = sync.create_array(tmp_path / "one", data=VALUES)
+    other = sync.create_array(tmp_path / "other", data=VALUES)
+    assert tokenize(one) == tokenize(pickle.loads(pickle.dumps(one))) != tokenize(other)
+    again = sync.open_array(tmp_path / "one")
+    assert tokenize(again) == tokenize(sync.open_array(tmp_path / "one"))
+    assert len(pickle.dumps(one)) < 4000
+
+
+def test_writing(tmp_path: Path):
+    lazy = da.from_array(VALUES, chunks=(50, 60))
+    to_zarr(lazy, tmp_path / "x", attributes={"unit": "K"}, dimension_names=("y", "x"))
+    found = sync.open_array(tmp_path / "x")
+    np.testing.assert_array_equal(found[...], VALUES)
+    assert (found.chunks, found.dimension_names, dict(found.attrs)) == ((50, 60), ("y", "x"), {"unit": "K"})
+    with pytest.raises(NodeExistsError):
+        to_zarr(lazy, tmp_path / "x")
+    later = to_zarr(lazy + 1, tmp_path / "x", overwrite=True, compute=False)
+    assert (sync.open_array(tmp_path / "x")[...] == 0).all()
+    later.compute()
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "x")[...], VALUES + 1)
+    to_zarr(lazy[:50] * 2, tmp_path / "x", region=(slice(50, 100), slice(None)))
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "x")[50:100], VALUES[:50] * 2)
+    stored = to_zarr(lazy, tmp_path / "y", shards=(100, 60), chunks=(10, 20), return_stored=True)
+    np.testing.assert_array_equal(stored.sum().compute(), lazy.sum().compute())
+
+
+def test_blocks_that_share_chunks(tmp_path: Path):
+    lazy = da.from_array(VALUES, chunks=(30, 300))
+    array = sync.create_array(tmp_path / "x", shape=VALUES.shape, dtype="f4", chunks=(50, 100))
+    with pytest.raises(ShapeError, match=r"along the axes \[0\]; .*source.rechunk\(\(50, 300\)\)"):
+        store(lazy, array, unaligned="error")
+    store(lazy, array)  # files can be compared
+    np.testing.assert_array_equal(array[...], VALUES)
+    plain = sync.create_array(f"memory://{tmp_path.name}", shape=VALUES.shape, dtype="f4", chunks=(50, 100))
+    with pytest.raises(ShapeError, match="unaligned='allow'"):
+        store(lazy, plain)
+    store(lazy.rechunk((50, 300)), plain)
+    np.testing.assert_array_equal(plain[...], VALUES)
+    store(lazy[:20], plain, region=(slice(60, 80), slice(None)), unaligned="allow")
+    np.testing.assert_array_equal(plain[60:80], VALUES[:20])
+    with pytest.raises(ShapeError, match="source has shape"):
+        store(lazy[:20], plain)
+
+
+# ------------------------------------------------------------------ a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as found, distributed.Client(found) as client:
+        yield client
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["files", "s3"])
+def test_a_cluster_ingests(cluster: Any, kind: str, tmp_path: Path, request: pytest.FixtureRequest):
+    url, options = (str(tmp_path / "x"), None) if kind == "files" else request.getfixturevalue("s3")
+    lazy = da.from_array(VALUES, chunks=(50, 60))
+    to_zarr(lazy, url, storage_options=options, chunks=(10, 20), shards=(50, 60))
+    again = from_zarr(url, storage_options=options, chunks=(50, 60))
+    assert float((again - lazy).std().compute()) == 0
+    # Blocks of several processes that share chunks: what the store compares is never lost.
+    ragged = da.from_array(VALUES, chunks=(33, 300))
+    to_zarr(ragged, f"{url}-ragged", storage_options=options, chunks=(50, 100))
+    np.testing.assert_array_equal(sync.open_array(f"{url}-ragged", storage_options=options)[...], VALUES)
+
+
+def _slow(block: np.ndarray, marker: str) -> np.ndarray:
+    """Kills its process the first time."""
+    import os
+    import signal
+
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return block
+    os.kill(os.getpid(), signal.SIGKILL)
+    return block
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_that_is_killed(tmp_path: Path):
+    """The scheduler gives its work to another one; nothing is torn, nothing is missing."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None) as found,
+        distributed.Client(found),
+    ):
+        # Without `meta` dask would try the function here.
+        whole, meta = da.from_array(VALUES, chunks=(20, 60)), np.empty((0, 0), "f4")
+        lazy = whole.map_blocks(_slow, marker=str(tmp_path / "marker"), dtype="f4", meta=meta)
+        to_zarr(lazy, tmp_path / "x", chunks=(10, 20), shards=(20, 60))
+    assert (tmp_path / "marker").exists()
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "x")[...], VALUES)

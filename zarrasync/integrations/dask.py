@@ -1,0 +1,188 @@
+"""dask arrays out of Zarr, and into it: blocks follow chunks, and nothing needs a lock.
+
+    x = from_zarr("s3://bucket/x.zarr", storage_options={...})
+    to_zarr(x.mean(axis=0), "mean.zarr")
+
+Arrays and stores travel to workers as their configuration and metadata, and open their connections there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from zarrasync import sync
+from zarrasync.errors import ShapeError
+from zarrasync.ingesting import Unaligned
+from zarrasync.stores import StoreLike
+
+__all__ = ["from_zarr", "store", "to_zarr"]
+
+_BLOCK = 64 << 20
+"""Bytes of a block, about, where it is made of several chunks."""
+
+
+def from_zarr(
+    store: StoreLike | sync.Array,
+    *,
+    path: str = "",
+    chunks: Any = "auto",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: Any = None,
+    name: str | None = None,
+    inline_array: bool = True,
+) -> Any:
+    """A dask array of a stored one.
+
+    Args:
+        store: An array that is open, or a store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The array's path in the store.
+        chunks: The shape of blocks, as dask takes it. ``"auto"``: whole shards or chunks, several of small ones.
+        zarr_format: The format, if known; found out otherwise.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings.
+        name: The name in dask's graph; by default one that tells this array from others.
+        inline_array: Whether each task holds the array, which is small, or all refer to one.
+
+    Returns:
+        A ``dask.array.Array``.
+    """
+    if isinstance(store, sync.Array):
+        array = store
+    else:
+        array = sync.open_array(
+            store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config
+        )
+    wanted = _blocks(array) if isinstance(chunks, str) and chunks == "auto" else chunks
+    # An array of no elements says what blocks are, so that dask need not read one.
+    meta = np.empty((0,) * array.ndim, object if array.dtype.kind == "T" else array.dtype)
+    if array.dtype.kind == "T":
+        meta = meta.astype(array.dtype)
+    make: Any = da.from_array  # it has no types
+    return make(array, chunks=wanted, name=name, lock=False, asarray=False, inline_array=inline_array, meta=meta)
+
+
+def _blocks(array: sync.Array) -> tuple[Any, ...]:
+    """The shape of blocks: whole stored values, doubled along the last axes while they are small."""
+    if array.metadata.edges is not None:
+        return array.write_chunk_sizes
+    steps = list(array.shards or array.chunks)
+    itemsize = max(array.dtype.itemsize, 1)
+    for axis in reversed(range(array.ndim)):
+        while steps[axis] < array.shape[axis] and 2 * math.prod(steps) * itemsize <= _BLOCK:
+            steps[axis] *= 2
+    return tuple(min(step, max(n, 1)) for step, n in zip(steps, array.shape, strict=True))
+
+
+def store(
+    source: Any,
+    target: sync.Array,
+    *,
+    region: tuple[slice, ...] | None = None,
+    unaligned: Unaligned = "safe",
+    compute: bool = True,
+    return_stored: bool = False,
+    **options: Any,
+) -> Any:
+    """Write a dask array into a stored one, block by block, without a lock.
+
+    Args:
+        source: A dask array.
+        target: An array that is open for writing.
+        region: Where to; all of the array if not given.
+        unaligned: What to do where blocks share chunks: ``"safe"`` allows it where the store can compare what it
+            replaces (which is right, and costs reading and writing such chunks once for each block), ``"error"`` never,
+            ``"allow"`` always: then updates are lost where blocks of different processes share chunks.
+        compute: Whether to do it now, or return something to compute.
+        return_stored: Whether to return a dask array of what is stored then.
+        **options: For ``dask.array.store``.
+
+    Raises:
+        ShapeError: If the source does not fit, or blocks share chunks; says how to rechunk.
+    """
+    box = region if region is not None else tuple(slice(0, n) for n in target.shape)
+    spans = [part.indices(n) for part, n in zip(box, target.shape, strict=True)]
+    wanted = tuple(max(0, b - a) for a, b, _ in spans)
+    if source.shape != wanted or any(step != 1 for *_, step in spans):
+        raise ShapeError(f"the source has shape {source.shape}, the region {wanted}", found=source.shape, wanted=wanted)
+    shared = _shared_axes(source.chunks, target, tuple(a for a, *_ in spans))
+    if shared and (unaligned == "error" or (unaligned == "safe" and not target.store.conditional)):
+        raise ShapeError(
+            f"blocks of the source share chunks of {target.name} along the axes {shared}; rechunk it to multiples of "
+            f"{target.metadata.write_chunks}: source.rechunk({_advised(source, target)}); "
+            "or pass unaligned='allow' if nobody writes at the same time",
+            found=source.chunksize,
+            wanted=target.metadata.write_chunks,
+        )
+    place = tuple(slice(a, b) for a, b, _ in spans)
+    return da.store(source, target, lock=False, regions=place, compute=compute, return_stored=return_stored, **options)
+
+
+def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: sync.Array, start: tuple[int, ...]) -> list[int]:
+    """The axes along which two blocks, or a block and what lies outside, share a stored value."""
+    found = []
+    for number, (sizes, axis, begin) in enumerate(zip(chunks, target.metadata.grid.axes, start, strict=True)):
+        edges, at = [begin], begin
+        for size in sizes:
+            at += size
+            edges.append(at)
+        inside = (edge for edge in edges if 0 < edge < axis.extent)
+        if any(edge != axis.start(axis.find(edge)) for edge in inside):
+            found.append(number)
+    return found
+
+
+def _advised(source: Any, target: sync.Array) -> tuple[int, ...]:
+    """Blocks as large as the source's, rounded up to whole stored values of the target."""
+    units = target.metadata.write_chunks
+    return tuple(-(-size // unit) * unit for size, unit in zip(source.chunksize, units, strict=True))
+
+
+def to_zarr(
+    source: Any,
+    target: StoreLike,
+    *,
+    path: str = "",
+    overwrite: bool = False,
+    region: tuple[slice, ...] | None = None,
+    unaligned: Unaligned = "safe",
+    storage_options: Mapping[str, Any] | None = None,
+    compute: bool = True,
+    return_stored: bool = False,
+    config: Any = None,
+    **options: Any,
+) -> Any:
+    """Write a dask array into a new stored one, whose chunks are the source's blocks unless told otherwise.
+
+    Args:
+        source: A dask array.
+        target: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The array's path in the store.
+        overwrite: Replace what is there.
+        region: Write into this part of an array that is there.
+        unaligned: As for ``store``.
+        storage_options: Options for the filesystem of a URL.
+        compute: Whether to do it now, or return something to compute. The array is made in any case.
+        return_stored: Whether to return a dask array of what is stored then.
+        config: Settings.
+        **options: For creating, as for ``zarrasync.create_array``.
+
+    Raises:
+        NodeExistsError: If there is a node and ``overwrite`` is not set.
+        ShapeError: If blocks share chunks; says how to rechunk.
+    """
+    where: dict[str, Any] = {"path": path, "storage_options": storage_options, "config": config}
+    if region is not None:
+        array = sync.open_array(target, mode="r+", **where)
+    else:
+        if not options.get("shards"):
+            options.setdefault("chunks", tuple(max(own, default=1) for own in source.chunks))
+        array = sync.create_array(
+            target, shape=source.shape, dtype=source.dtype, overwrite=overwrite, **where, **options
+        )
+    return store(source, array, region=region, unaligned=unaligned, compute=compute, return_stored=return_stored)

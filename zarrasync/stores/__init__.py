@@ -90,7 +90,8 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
     if isinstance(store, MutableMapping):
         return MemoryStore(store)
     if is_zarr_store(store):
-        return ZarrPythonStore(store)
+        inner = getattr(store, "inner", None)  # one of ours in zarr-python's clothes is ours
+        return inner if isinstance(inner, Store) else ZarrPythonStore(store)
     if type(store).__module__.startswith("obstore."):
         return ObjectStore(store)
     if hasattr(store, "async_impl"):

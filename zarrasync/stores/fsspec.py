@@ -262,6 +262,17 @@ class FsspecStore(Store):
         parts = [keys[start : start + _BULK] for start in range(0, len(keys), _BULK)]
         await self._each([lambda part=part: self._erase_bulk(part) for part in parts])  # type: ignore[misc]  # likewise
 
+    async def erase_prefix(self, prefix: str) -> None:
+        if not (self.blocking and self.writeable and check_prefix(prefix)):
+            await super().erase_prefix(prefix)
+            return
+        try:  # directories go along, which one by one would stay
+            await self._call("rm", self._full(prefix.rstrip("/")), recursive=True)
+        except _MISSING:
+            pass
+        except Exception as error:
+            raise store_error(error, prefix, "erase", self) from error
+
     async def _erase_bulk(self, keys: Sequence[str]) -> None:
         """One S3 request for many keys; unlike s3fs's own it looks at the errors in the answer."""
         bucket, _, prefix = self.path.partition("/")

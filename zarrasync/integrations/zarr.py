@@ -1,0 +1,165 @@
+"""Stores of zarrasync for zarr-python, and whatever writes through it: ``dataset.to_zarr(zarr_store("s3://…"))``."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+
+from zarrasync._runtime import in_worker
+from zarrasync.errors import WriteConflictError
+from zarrasync.stores import ABSENT, ReadOnlyStore, Request, StoreLike, Value, resolve
+from zarrasync.stores import Store as Inner
+
+__all__ = ["ZarrStore", "zarr_store"]
+
+T = TypeVar("T")
+
+
+def zarr_store(
+    store: StoreLike, *, read_only: bool = False, storage_options: Mapping[str, Any] | None = None
+) -> ZarrStore:
+    """A store as zarr-python takes it.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        read_only: Whether zarr-python may not write.
+        storage_options: Options for the filesystem of a URL.
+    """
+    return ZarrStore(resolve(store, storage_options), read_only=read_only)
+
+
+class ZarrStore(Store):
+    """A store of zarrasync with the interface of zarr-python's.
+
+    Requests, retries, limits and caches are those of the store inside.
+
+    Args:
+        inner: The store.
+        read_only: Whether zarr-python may not write.
+    """
+
+    supports_deletes = True
+
+    def __init__(self, inner: Inner, *, read_only: bool = False) -> None:
+        super().__init__(read_only=read_only or not inner.writeable)
+        self.inner = ReadOnlyStore(inner) if read_only else inner
+        self._is_open = True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ZarrStore) and other.inner == self.inner and other.read_only == self.read_only
+
+    def __hash__(self) -> int:
+        return hash(self.inner)
+
+    def __repr__(self) -> str:
+        return f"ZarrStore({self.inner!r})"
+
+    def with_read_only(self, read_only: bool = False) -> ZarrStore:
+        """The same store, for reading alone or not."""
+        return ZarrStore(self.inner.inner if isinstance(self.inner, ReadOnlyStore) else self.inner, read_only=read_only)
+
+    @property
+    def supports_writes(self) -> bool:
+        return self.inner.writeable
+
+    @property
+    def supports_listing(self) -> bool:
+        return self.inner.listable
+
+    async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await (in_worker(make) if self.inner.blocking else make())
+
+    # -------------------------------------------------------------- reading
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        (found,) = await self.get_partial_values(_prototype(prototype), [(key, byte_range)])
+        return found
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> builtins.list[Buffer | None]:
+        requests = [_request(key, wanted) for key, wanted in key_ranges]
+        if not requests:
+            return []
+        values: builtins.list[Value | None] = await self._run(partial(self.inner.fetch, requests))
+        return [None if value is None else prototype.buffer.from_bytes(value.data) for value in values]  # type: ignore[arg-type]
+
+    async def exists(self, key: str) -> bool:
+        return await self._run(partial(self.inner.exists, key))
+
+    # -------------------------------------------------------------- writing
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes()))
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        if not self.inner.conditional:
+            await super().set_if_not_exists(key, value)
+            return
+        try:
+            await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes(), if_version=ABSENT))
+        except WriteConflictError:
+            pass  # somebody was faster, which is what the caller asked to be left alone
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+        await self._run(partial(self.inner.erase, key))
+
+    async def delete_dir(self, prefix: str) -> None:
+        self._check_writable()
+        await self._run(partial(self.inner.erase_prefix, _directory(prefix)))
+
+    async def clear(self) -> None:
+        await self.delete_dir("")
+
+    # -------------------------------------------------------------- listing
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        # There a prefix may end within a name.
+        for key in await self._run(partial(self.inner.list_prefix, prefix[: prefix.rfind("/") + 1])):
+            if key.startswith(prefix):
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        under = _directory(prefix)
+        listing = await self._run(partial(self.inner.list_dir, under))
+        for name in (*listing.keys, *listing.prefixes):
+            yield name[len(under) :].rstrip("/")
+
+
+def _directory(prefix: str) -> str:
+    return f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
+
+
+def _prototype(prototype: BufferPrototype | None) -> BufferPrototype:
+    if prototype is not None:
+        return prototype
+    from zarr.core.buffer import default_buffer_prototype
+
+    return default_buffer_prototype()
+
+
+def _request(key: str, wanted: ByteRequest | None) -> Request:
+    """A range in zarr-python's words as one in ours."""
+    if wanted is None:
+        return Request(key)
+    if isinstance(wanted, RangeByteRequest):
+        return Request(key, wanted.start, wanted.end - wanted.start)
+    if isinstance(wanted, OffsetByteRequest):
+        return Request(key, wanted.offset)
+    if isinstance(wanted, SuffixByteRequest):
+        return Request(key, 0, wanted.suffix, True)
+    raise TypeError(f"{wanted!r} is no range of bytes")

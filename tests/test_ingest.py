@@ -297,3 +297,50 @@ def test_ingestions_that_are_killed(tmp_path: Path):
         assert all(path.stat().st_mtime_ns == when for path, when in before.items()), "rewritten though it was there"
         assert json.loads((target / "zarr.json").read_text())["shape"] == [400, 400]
     assert killed
+
+
+# ------------------------------------------------------------------ on the command line
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from zarrasync.cli import main
+
+    np.save(tmp_path / "x.npy", VALUES)
+    target = str(tmp_path / "x.zarr")
+    assert main(["ingest", str(tmp_path / "x.npy"), target, "--chunks", "5,10", "--shards", "20,40", "--verify"]) == 0
+    found = sync.open_array(target)
+    np.testing.assert_array_equal(found[...], VALUES)
+    assert (found.chunks, found.shards) == ((5, 10), (20, 40))
+    assert "verified" in capsys.readouterr().out
+    assert main(["ingest", str(tmp_path / "x.npy"), target, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[""]["blocks"] == 0
+
+    np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES[0])
+    assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "both.zarr")]) == 0
+    np.testing.assert_array_equal(sync.open_group(tmp_path / "both.zarr")["b"][...], VALUES[0])
+    assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "c.zarr"), "--variable", "c"]) == 1
+    assert "has no 'c'; it has a, b" in capsys.readouterr().err
+
+    assert main(["ingest", str(tmp_path / "both.zarr"), str(tmp_path / "two.zarr"), "--to", "2"]) == 0
+    copied = sync.open_group(tmp_path / "two.zarr", zarr_format=2)
+    np.testing.assert_array_equal(copied["a"][...], VALUES)
+    assert main(["ingest", str(tmp_path / "nothing.zarr"), str(tmp_path / "t.zarr")]) == 1
+    assert "no array or group" in capsys.readouterr().err
+
+
+def test_the_command_takes_what_xarray_opens(tmp_path: Path):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("scipy")
+    from zarrasync.cli import main
+
+    times = np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]")
+    dataset = xarray.Dataset(
+        {"t": (("time", "x"), np.arange(10.0).reshape(2, 5), {"unit": "K"})}, {"time": times, "x": np.arange(5)}
+    )
+    dataset.attrs["title"] = "a test"
+    dataset.to_netcdf(tmp_path / "x.nc", engine="scipy")
+    assert main(["ingest", str(tmp_path / "x.nc"), str(tmp_path / "x.zarr")]) == 0
+    found = xarray.open_dataset(tmp_path / "x.zarr", engine="zarrasync").load()
+    xarray.testing.assert_equal(found, dataset)
+    assert found.attrs == dataset.attrs
+    assert found["t"].attrs["unit"] == "K"

@@ -20,6 +20,8 @@ _EXAMPLES = """examples:
   zarrasync tree data.zarr
   zarrasync validate data.zarr --data
   zarrasync convert old.zarr new.zarr --to 3 --shards 1024,1024 --verify
+  zarrasync ingest field.npy s3://bucket/field.zarr --chunks 512,512 --shards 4096,4096
+  zarrasync ingest ocean.nc ocean.zarr
 """
 
 
@@ -54,7 +56,23 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--data", action="store_true", help="decode every chunk, too")
     check.add_argument("--json", action="store_true", help="print the report as JSON")
     _add_convert(add("convert", "copy an array, or a group with all below it, into another format or layout", _convert))
+    _add_ingest(add("ingest", "write an array file into an array or group; goes on if it was interrupted", _ingest))
     return parser
+
+
+def _add_ingest(command: argparse.ArgumentParser) -> None:
+    command.add_argument("dest", help="the path or URL to write")
+    command.add_argument("--dest-path", default="", help="the node's path in the destination")
+    command.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
+    command.add_argument("--variable", action="append", default=[], help="only this one (may be repeated)")
+    command.add_argument("--to", choices=_FORMATS, help="the Zarr format to write (default: 3)")
+    command.add_argument("--chunks", type=_shape, default="auto", metavar="N,N,…", help="the shape of chunks")
+    command.add_argument("--shards", type=_shape, default=None, metavar="N,N,…", help="the shape of shards")
+    command.add_argument("--compressor", type=_codec, default="auto", help="a codec's name or JSON entry, or none")
+    command.add_argument("--overwrite", action="store_true", help="replace what is there")
+    command.add_argument("--verify", action="store_true", help="read everything again and compare")
+    command.add_argument("--json", action="store_true", help="print the reports as JSON")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def _add_convert(command: argparse.ArgumentParser) -> None:
@@ -131,6 +149,84 @@ def _convert(given: argparse.Namespace) -> int:
     )
     print(report)
     return 0
+
+
+def _ingest(given: argparse.Namespace) -> int:
+    arrays, attributes = _arrays(given)
+    single = set(arrays) == {""}
+    if not single:
+        with_mode: Any = "w" if given.overwrite else "a"
+        group = sync.open_group(
+            given.dest,
+            path=given.dest_path,
+            mode=with_mode,
+            zarr_format=_FORMATS[given.to] if given.to else None,
+            storage_options=_options(given.dest_option),
+        )
+        group.update_attributes(attributes)
+    reports = {}
+    for name, source in arrays.items():
+        reports[name] = sync.ingest(
+            source,
+            given.dest,
+            path="/".join(part for part in (given.dest_path, name) if part),
+            mode="w" if given.overwrite and single else "a",
+            verify=given.verify,
+            progress=sys.stderr.isatty() and not given.quiet,
+            storage_options=_options(given.dest_option),
+            chunks=given.chunks,
+            shards=given.shards,
+            compressors=given.compressor,
+            zarr_format=_FORMATS[given.to] if given.to else None,
+        )
+        if not given.json:
+            print(f"{name}: {reports[name]}" if name else reports[name])
+    if given.json:
+        print(json.dumps({name: vars(report) for name, report in reports.items()}, indent=2))
+    return 0
+
+
+def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a file holds, by name (one array alone has none), and its attributes."""
+    import numpy as np
+
+    found: dict[str, Any]
+    attributes: dict[str, Any] = {}
+    if given.url.endswith(".npy"):
+        found = {"": np.load(given.url, mmap_mode="r")}
+    elif given.url.endswith(".npz"):
+        found = dict(np.load(given.url))
+    else:
+        found, attributes = _zarr_arrays(given) or _xarray_arrays(given)
+    if given.variable:
+        missing = [name for name in given.variable if name not in found]
+        if missing:
+            raise ValueError(f"{given.url} has no {missing[0]!r}; it has {', '.join(found) or 'one array alone'}")
+        found = {name: found[name] for name in given.variable}
+    return found, attributes
+
+
+def _zarr_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    try:
+        node = _open(given)
+    except ZarrError:
+        if given.url.rstrip("/").endswith(".zarr"):
+            raise
+        return None
+    if isinstance(node, sync.Array):
+        return {"": node}, {}
+    members = {name: member for name, member in node.members(max_depth=None) if isinstance(member, sync.Array)}
+    return members, dict(node.attrs)
+
+
+def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The variables of what xarray can open, as they are stored."""
+    try:
+        import xarray
+    except ImportError as error:
+        raise ImportError("files of other formats are read by xarray: pip install 'zarrasync[xarray]'") from error
+    dataset = xarray.open_dataset(given.url, decode_cf=False, chunks=None)
+    return {str(name): variable for name, variable in dataset.variables.items()}, dict(dataset.attrs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

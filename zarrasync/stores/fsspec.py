@@ -263,15 +263,13 @@ class FsspecStore(Store):
         await self._each([lambda part=part: self._erase_bulk(part) for part in parts])  # type: ignore[misc]  # likewise
 
     async def erase_prefix(self, prefix: str) -> None:
-        if not (self.blocking and self.writeable and check_prefix(prefix)):
-            await super().erase_prefix(prefix)
-            return
-        try:  # directories go along, which one by one would stay
-            await self._call("rm", self._full(prefix.rstrip("/")), recursive=True)
-        except _MISSING:
-            pass
-        except Exception as error:
-            raise store_error(error, prefix, "erase", self) from error
+        await super().erase_prefix(prefix)
+        path = self._full(prefix.rstrip("/"))
+        if self.blocking and prefix and await self._call("isdir", path):  # directories go along, which stay otherwise
+            try:
+                await self._call("rm", path, recursive=True)
+            except Exception as error:
+                raise store_error(error, prefix, "erase", self) from error
 
     async def _erase_bulk(self, keys: Sequence[str]) -> None:
         """One S3 request for many keys; unlike s3fs's own it looks at the errors in the answer."""

@@ -128,6 +128,11 @@ class _Writing:
         self.keep_empty = chunks.config.write_empty_chunks
         self.empty: list[str] = []
 
+    @property
+    def _room(self) -> int:
+        """Bytes that encoding a value takes: it and its encoded form, of a shard the latter alone."""
+        return self.chain.nbytes if self.chain.can_locate else 2 * self.chain.nbytes
+
     # -------------------------------------------------------------- the two ways
 
     async def on_threads(self, parts: Sequence[Part]) -> None:
@@ -148,7 +153,7 @@ class _Writing:
                     drive(self._write_part(part, _here))
 
         groups = batches(parts, nbytes, self.chunks.config, threads)
-        async with self.chunks.taken(2 * threads * nbytes):
+        async with self.chunks.taken(min(threads, len(groups)) * self._room):
             run_jobs((partial(job, batch) for batch in groups), self.chunks.config, flag, threads)
             await self._erase_empty()
 
@@ -158,7 +163,7 @@ class _Writing:
         nbytes = self.chain.nbytes
 
         async def one(part: Part) -> None:
-            async with self.chunks.taken(2 * nbytes):
+            async with self.chunks.taken(self._room if part.full else 2 * nbytes):
                 await self._write_part(part, computer.run)
 
         try:

@@ -225,8 +225,10 @@ def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
         import xarray
     except ImportError as error:
         raise ImportError("files of other formats are read by xarray: pip install 'zarrasync[xarray]'") from error
-    dataset = xarray.open_dataset(given.url, decode_cf=False, chunks=None)
-    return {str(name): variable for name, variable in dataset.variables.items()}, dict(dataset.attrs)
+    from zarrasync.integrations.xarray import stored_variables
+
+    dataset = xarray.open_dataset(given.url, decode_cf=False, chunks=None)  # open until the process ends
+    return stored_variables(dataset), dict(dataset.attrs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

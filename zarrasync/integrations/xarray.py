@@ -19,7 +19,7 @@ from zarrasync import sync
 from zarrasync.errors import MetadataError
 from zarrasync.stores import StoreLike
 
-__all__ = ["ZarrasyncBackend"]
+__all__ = ["ZarrasyncBackend", "stored_variables"]
 
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
 _FILL = "_FillValue"
@@ -121,6 +121,21 @@ def _preferred(array: sync.Array, dims: tuple[str, ...]) -> dict[str, Any]:
     edges = array.metadata.edges if array.shards is None else None
     sizes = array.read_chunk_sizes if edges is not None else array.chunks
     return dict(zip(dims, sizes, strict=True))
+
+
+def stored_variables(dataset: Dataset) -> dict[str, Variable]:
+    """The variables of a dataset that was not decoded, with attributes that Zarr can hold.
+
+    What means missing is written as xarray's own engine writes it.
+    """
+    found = {}
+    for name, variable in dataset.variables.items():
+        attributes = dict(variable.attrs)
+        if _FILL in attributes:
+            attributes[_FILL] = FillValueCoder.encode(attributes[_FILL], variable.dtype)
+        found[str(name)] = variable.copy(deep=False)
+        found[str(name)].attrs = attributes
+    return found
 
 
 class ZarrasyncBackend(BackendEntrypoint):

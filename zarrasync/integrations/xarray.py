@@ -82,10 +82,11 @@ class _Store(AbstractDataStore):
         encoding: dict[str, Any] = {
             "chunks": array.chunks,
             "preferred_chunks": _preferred(array, dims),
-            "compressors": array.compressors,
-            "filters": array.filters,
             "shards": array.shards,
         }
+        if array.zarr_format == 3:  # in a form that zarr-python takes when the dataset is written with it
+            encoding["compressors"] = tuple(codec.to_json() for codec in array.compressors)
+            encoding["filters"] = tuple(codec.to_json() for codec in array.filters)
         if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
             encoding["dtype"] = array.dtype
         # Where a fill value may be left undefined, one that is defined says what is missing.

@@ -240,6 +240,7 @@ WRITEABLE = [
     "counting",
     "caching",
     "caching-s3",
+    "disk-caching",
     "tracing",
     "latency",
     "zip",
@@ -280,6 +281,8 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
         return stores.CachingStore(stores.LocalStore(tmp_path / "cached"))
     if kind == "caching-s3":
         return stores.CachingStore(make_store("obstore", request, tmp_path))
+    if kind == "disk-caching":
+        return stores.DiskCachingStore(make_store("obstore", request, tmp_path), tmp_path / "kept")
     if kind == "tracing":
         return stores.TracingStore(stores.MemoryStore())
     if kind == "latency":

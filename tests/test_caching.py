@@ -250,3 +250,77 @@ def test_copies_begin_empty(tmp_path: Path):
     again = pickle.loads(pickle.dumps(cache))
     assert (again.max_bytes, again.max_age, again.stats.nbytes) == (1 << 20, 5, 0)
     np.testing.assert_array_equal(sync.open_array(again)[...], np.arange(10))
+
+
+# ------------------------------------------------------------------ on disk
+
+
+def disk(inner: stores.Store, folder: Path, **options: Any) -> stores.DiskCachingStore:
+    return stores.DiskCachingStore(inner, folder / "kept", **options)
+
+
+async def test_what_is_kept_on_disk_is_not_asked_for_again(api: Api, tmp_path: Path):
+    counting = stores.CountingStore(stores.LatencyStore(stores.LocalStore(tmp_path / "far"), 0.0))
+    values = np.arange(10_000).reshape(100, 100)
+    await api(api.create_array(counting, data=values, chunks=(10, 10), shards=(50, 50)))
+    counting.reset()
+    for number in range(3):  # each time as another process would
+        store = pickle.loads(pickle.dumps(disk(counting, tmp_path)))
+        store.inner = counting
+        array = await api(api.open_array(store))
+        np.testing.assert_array_equal(await api(array[30:70, ::3]), values[30:70, ::3])
+        np.testing.assert_array_equal(await api(array[5, 5]), values[5, 5])
+        assert bool(counting.reset().requests) == (number == 0)
+    assert store.hits > 0 == store.misses
+    store.clear()
+    assert await api((await api(api.open_array(store)))[5, 5]) == values[5, 5]
+    assert counting.reset().requests
+
+
+async def test_entries_grow_old_and_are_forgotten(tmp_path: Path):
+    memory = stores.MemoryStore()
+    store = disk(memory, tmp_path)
+    await store.set("k", b"one")
+    assert (await store.get("k"), await store.get("none")) == (b"one", None)
+    await memory.set("k", b"two")  # by somebody else
+    await memory.set("none", b"some")
+    assert (await store.get("k"), await store.get("none")) == (b"one", None)
+    assert (await store.get_partial_values([("k", (1, 2))])) == [b"ne"]
+    young = disk(memory, tmp_path, max_age=0.0)
+    assert (await young.get("k"), await young.get("none")) == (b"two", b"some")
+    await store.set("k", b"three")
+    assert await store.get("k") == b"three"
+    await store.erase_prefix("")
+    assert await store.get("k") is None
+
+
+async def test_entries_that_are_damaged_count_as_none(tmp_path: Path):
+    store = disk(stores.MemoryStore(), tmp_path)
+    await store.set("k", b"value")
+    await store.get("k")
+    (entry,) = (path for path in (tmp_path / "kept").rglob("*") if path.is_file())
+    good = entry.read_bytes()
+    for damaged in (good[:-1], good[:-1] + b"!", b"", b"something else", good[:18] + b"{" + good[19:]):
+        entry.write_bytes(damaged)
+        assert await store.get("k") == b"value"
+
+
+async def test_the_disk_is_not_filled(tmp_path: Path):
+    store = disk(stores.MemoryStore(), tmp_path, max_bytes=100_000)
+    for number in range(100):
+        await store.set(f"k{number}", bytes(5000))
+        assert await store.get(f"k{number}") == bytes(5000)
+        assert await store.get("k0") == bytes(5000)
+    kept = sum(path.stat().st_size for path in (tmp_path / "kept").rglob("*") if path.is_file())
+    assert 50_000 < kept <= 115_000
+    await store.set("large", bytes(200_000))
+    assert await store.get("large") == bytes(200_000)
+    with pytest.raises(ValueError, match="at least 0"):
+        disk(stores.MemoryStore(), tmp_path, max_bytes=-1)
+
+
+async def test_a_disk_that_can_not_be_written_does_not_fail_reads(tmp_path: Path):
+    (tmp_path / "kept").write_text("a file where the directory should be")
+    store = disk(stores.MemoryStore(), tmp_path)
+    await store.set("k", b"v")
+    assert await store.get("k") == b"v"

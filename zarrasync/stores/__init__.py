@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.caching import CacheStats, CachingStore
+from zarrasync.stores.diskcache import DiskCachingStore
 from zarrasync.stores.faults import FaultyStore, LatencyStore
 from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.http import HTTPStore
@@ -30,6 +31,7 @@ __all__ = [
     "CachingStore",
     "CountingStore",
     "Counts",
+    "DiskCachingStore",
     "Event",
     "FaultyStore",
     "FsspecStore",

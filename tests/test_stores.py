@@ -13,7 +13,9 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+from conftest import make_store
 
+import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import ABSENT, Listing, Request
@@ -502,3 +504,62 @@ def test_an_interrupted_append_loses_nothing(tmp_path: Path, size: int):
         assert "trap" not in archive.namelist()
     asyncio.run(writing.close())
     assert len(asyncio.run(stores.ZipStore(path).get("big"))) == size + len(inner.getvalue())
+
+
+# ------------------------------------------------------------------ archives in other stores
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("members", [0, 3000])
+@pytest.mark.parametrize("kind", ["memory", "http", "obstore", "fsspec-memory"])
+async def test_archives_in_other_stores(
+    kind: str, members: int, compression: int, tmp_path: Path, request: pytest.FixtureRequest
+):
+    path = tmp_path / "a.zip"
+    values = np.arange(10_000).reshape(100, 100)
+    inside: dict[str, bytes] = {}
+    sync.create_array(inside, path="x", data=values, chunks=(10, 10), shards=(50, 50))
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for key, value in inside.items():
+            archive.writestr(key, value)
+        for number in range(members):
+            archive.writestr(f"other/{number}", b"")
+    if kind == "http":
+        url, root = request.getfixturevalue("http")
+        (root / "a.zip").write_bytes(path.read_bytes())
+        inner = stores.resolve(url)
+    else:
+        inner = make_store(kind, request, tmp_path)
+        await inner.set("a.zip", path.read_bytes())
+    counting = stores.CountingStore(inner)
+    store = stores.RemoteZipStore(counting, "a.zip")
+    array = await za.open_array(store, path="x", zarr_format=3)
+    assert counting.reset().fetches <= 3
+    np.testing.assert_array_equal(await array[20:70, ::7], values[20:70, ::7])
+    assert await array[99, 99] == values[99, 99]
+    assert len(await store.list_prefix("other/")) == members
+    asked = [(0, 5), (3, None), (2, 4), (-4, None), (10**6, 3), (0, None)]
+    value = inside["x/zarr.json"]
+    found = await store.get_partial_values([("x/zarr.json", part) for part in asked])
+    assert found == [value[s:] if n is None else value[s : s + n] for s, n in asked]
+    assert await store.get("nothing") is None
+    await store.close()
+
+
+async def test_archives_in_other_stores_that_are_not_right(tmp_path: Path):
+    memory = stores.MemoryStore({"no.zip": b"PK" * 1000})
+    with pytest.raises(StoreError, match="not a readable zip archive"):
+        await stores.RemoteZipStore(memory, "no.zip").get("k")
+    with pytest.raises(StoreError, match="no value 'none.zip'"):
+        await stores.RemoteZipStore(memory, "none.zip").get("k")
+    with zipfile.ZipFile(file := io.BytesIO(), "w") as archive:
+        archive.writestr("k", b"0123456789")
+    await memory.set("a.zip", file.getvalue())
+    store = stores.RemoteZipStore(memory, "a.zip")
+    assert await store.get("k") == b"0123456789"
+    await memory.set("a.zip", bytearray(file.getvalue()))  # the same, and yet another one
+    with pytest.raises(StoreError, match="was replaced"):
+        await store.get("k")
+    await memory.set("b.zip", file.getvalue().replace(b"0123456789", b"0123456x89"))
+    with pytest.raises(StoreError, match="checksum"):
+        await stores.RemoteZipStore(memory, "b.zip").get("k")

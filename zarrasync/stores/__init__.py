@@ -19,6 +19,7 @@ from zarrasync.stores.http import HTTPStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.obstore import ObjectStore, translate, usable
+from zarrasync.stores.remotezip import RemoteZipStore
 from zarrasync.stores.tracing import Event, Latencies, TracingStore
 from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
 from zarrasync.stores.zarrpython import ZarrPythonStore, is_zarr_store
@@ -44,6 +45,7 @@ __all__ = [
     "ObjectStore",
     "PrefixStore",
     "ReadOnlyStore",
+    "RemoteZipStore",
     "Request",
     "Store",
     "StoreLike",

@@ -27,21 +27,21 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # nothing is locked there
 
-__all__ = ["ZipStore"]
+__all__ = ["DAMAGE", "LOCAL", "Entry", "ZipStore", "after_header", "checked", "entries_of", "inflate"]
 
-_LOCAL = struct.Struct("<4s5H3I2H")
+LOCAL = struct.Struct("<4s5H3I2H")
 _ENCRYPTED = 1
 _MOST = 1 << 20
 """Bytes that one byte of any method can become, generously."""
 _DICTIONARY = 1 << 28
 """The largest dictionary that LZMA gets, in bytes; its presets take a quarter of that at the most."""
-_DAMAGE = (
+DAMAGE = (
     OSError, ValueError, OverflowError, MemoryError, EOFError, NotImplementedError,
     struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
 )  # fmt: skip
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """Where a member lies and how."""
 
     header: int
@@ -136,7 +136,7 @@ class ZipStore(Store):
                     raise StoreError(f"another process writes to {self!r}; one at a time may") from None
                 except FileNotFoundError:
                     raise StoreError(f"there is no file {str(self._path)!r}") from None
-                except _DAMAGE as error:
+                except DAMAGE as error:
                     raise StoreError(f"{self!r} is not a readable zip archive: {error}") from error
             return self._archive
 
@@ -152,7 +152,7 @@ class ZipStore(Store):
                 continue
             try:
                 data = archive.read(entry, request)
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 raise store_error(error, request.key, "read", self) from error
             found.append(Value(data, (entry.header, entry.crc), entry.size))
         return found
@@ -218,22 +218,11 @@ class _Archive:
         if hasattr(self, "_file"):
             self._close()
 
-    def _directory(self) -> dict[str, _Entry]:
+    def _directory(self) -> dict[str, Entry]:
         self._file.seek(0, os.SEEK_END)
         size = self._file.tell()
         with self._members(size) as archive:
-            found = {}
-            for member in archive.infolist():
-                if not member.filename or member.is_dir():
-                    continue
-                if member.flag_bits & _ENCRYPTED:
-                    raise ValueError(f"its member {member.filename!r} is encrypted")
-                plain = member.compress_type == zipfile.ZIP_STORED
-                stored, whole = member.compress_size, member.file_size
-                if member.header_offset + stored > size or (whole != stored if plain else whole > _MOST * (stored + 1)):
-                    raise ValueError(f"its member {member.filename!r} can not have {stored} bytes that make {whole}")
-                found[member.filename] = _Entry(member.header_offset, stored, whole, member.compress_type, member.CRC)
-            return found
+            return entries_of(archive, size)
 
     def _members(self, size: int) -> zipfile.ZipFile:
         try:
@@ -261,24 +250,19 @@ class _Archive:
             raise ValueError(f"it ends {size - len(data)} bytes early")
         return data
 
-    def _begin(self, entry: _Entry) -> int:
-        """Where a member's bytes begin: after its local header, whose length only itself knows."""
-        signature, *_, name, extra = _LOCAL.unpack(self._pread(_LOCAL.size, entry.header))
-        if signature != b"PK\3\4":
-            raise ValueError("a member's header is damaged")
-        return entry.header + _LOCAL.size + int(name) + int(extra)
+    def _begin(self, entry: Entry) -> int:
+        return after_header(self._pread(LOCAL.size, entry.header), entry)
 
-    def read(self, entry: _Entry, request: Request) -> Any:
+    def read(self, entry: Entry, request: Request) -> Any:
         """A member, or the part of it that is asked for."""
         if entry.method == zipfile.ZIP_STORED:
             start = max(0, entry.size - (request.length or 0)) if request.suffix else min(request.start, entry.size)
             length = entry.size - start if request.length is None else min(request.length, entry.size - start)
             whole = length == entry.size
             data = self._pread(length, self._begin(entry) + start)
-            return _checked(data, entry) if whole else data
+            return checked(data, entry) if whole else data
         if entry.method == zipfile.ZIP_DEFLATED:
-            stream = zlib.decompressobj(-15)
-            data = stream.decompress(self._pread(entry.stored, self._begin(entry)), entry.size + 1)
+            data = inflate(self._pread(entry.stored, self._begin(entry)), entry)
         else:
             if entry.method == zipfile.ZIP_LZMA:  # version, size of the properties, one of them, the dictionary's size
                 (dictionary,) = struct.unpack_from("<5xI", self._pread(min(9, entry.stored), self._begin(entry)))
@@ -291,7 +275,7 @@ class _Archive:
                         data = member.read(entry.size + 1)
                 except (NotImplementedError, RuntimeError) as error:
                     raise ValueError(f"{error} (compression method {entry.method})") from error
-        return clip(_checked(data, entry), request)
+        return clip(checked(data, entry), request)
 
 
 class _Writer(_Archive):
@@ -333,10 +317,10 @@ class _Writer(_Archive):
         super().__init__(None, file)
         self._positioned = path is not None and hasattr(os, "pread")
 
-    def _directory(self) -> dict[str, _Entry]:
+    def _directory(self) -> dict[str, Entry]:
         return {} if not self._zip.filelist else super()._directory()
 
-    def add(self, key: str, data: Buffer) -> _Entry:
+    def add(self, key: str, data: Buffer) -> Entry:
         """Add a member, in the place of an older one."""
         member = zipfile.ZipInfo(key, time.localtime()[:6])
         member.external_attr = 0o644 << 16
@@ -344,7 +328,7 @@ class _Writer(_Archive):
         with self._mutex:
             self._zip.writestr(member, memoryview(data).cast("B") if len(data) else b"")
             self._file.flush()
-        entry = _Entry(member.header_offset, member.compress_size, member.file_size, member.compress_type, member.CRC)
+        entry = Entry(member.header_offset, member.compress_size, member.file_size, member.compress_type, member.CRC)
         self.entries[key] = entry
         return entry
 
@@ -451,7 +435,41 @@ def _finish(archive: zipfile.ZipFile, file: Any, *, owned: bool) -> None:
         file.close()
 
 
-def _checked(data: bytes, entry: _Entry) -> bytes:
+def entries_of(archive: zipfile.ZipFile, size: int) -> dict[str, Entry]:
+    """Where the members of an archive of so many bytes lie.
+
+    Raises:
+        ValueError: If its directory says what can not be.
+    """
+    found = {}
+    for member in archive.infolist():
+        if not member.filename or member.is_dir():
+            continue
+        if member.flag_bits & _ENCRYPTED:
+            raise ValueError(f"its member {member.filename!r} is encrypted")
+        plain = member.compress_type == zipfile.ZIP_STORED
+        stored, whole = member.compress_size, member.file_size
+        if member.header_offset + stored > size or (whole != stored if plain else whole > _MOST * (stored + 1)):
+            raise ValueError(f"its member {member.filename!r} can not have {stored} bytes that make {whole}")
+        found[member.filename] = Entry(member.header_offset, stored, whole, member.compress_type, member.CRC)
+    return found
+
+
+def after_header(header: Buffer, entry: Entry) -> int:
+    """Where a member's bytes begin: after its local header, whose length only itself knows."""
+    signature, *_, name, extra = LOCAL.unpack_from(header)
+    if signature != b"PK\3\4":
+        raise ValueError("a member's header is damaged")
+    return entry.header + LOCAL.size + int(name) + int(extra)
+
+
+def inflate(data: Buffer, entry: Entry) -> bytes:
+    """A deflated member, up to one byte more than it should have."""
+    return zlib.decompressobj(-15).decompress(data, entry.size + 1)
+
+
+def checked(data: Buffer, entry: Entry) -> Buffer:
+    """The bytes of a member, if they are those that its directory tells of."""
     if len(data) != entry.size:
         raise ValueError(f"{len(data)} bytes came out where its directory has {entry.size}")
     if zlib.crc32(data) != entry.crc:

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
+from zarrasync.errors import NodeExistsError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
+
+from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # after the skip
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -161,3 +165,83 @@ def test_every_format_and_store(tmp_path: Path, http, s3):
     )
     assert several.t2m.shape == (2, 3, 4, 5)
     assert float(several.t2m.sum()) == 2 * float(expected.t2m.sum())
+
+
+# ------------------------------------------------------------------ writing
+
+
+def grid() -> Any:
+    """A dataset without what only one of the engines can write."""
+    return dataset().chunk({"lat": 2}) if pytest.importorskip("dask") else dataset()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_xarray_reads_what_we_write(tmp_path: Path, zarr_format: Any, lazy: bool):
+    given = grid() if lazy else dataset()
+    given.to_zarr(tmp_path / "theirs.zarr", zarr_format=zarr_format, encoding=ENCODING)
+    reports = write_dataset(given, tmp_path / "ours.zarr", zarr_format=zarr_format, encoding=ENCODING, verify=True)
+    assert set(reports) == set(given.variables)
+    theirs = xr.open_dataset(tmp_path / "theirs.zarr", engine="zarr").load()
+    for engine in ("zarr", "zarrasync"):
+        ours = xr.open_dataset(tmp_path / "ours.zarr", engine=engine).load()
+        xr.testing.assert_identical(ours, theirs)
+        for name in theirs.variables:
+            assert ours[name].dtype == theirs[name].dtype, name
+            for key in ("units", "calendar", "scale_factor", "add_offset"):
+                assert ours[name].encoding.get(key) == theirs[name].encoding.get(key), (name, key)
+
+
+def test_layouts_that_are_asked_for(tmp_path: Path):
+    encoding = {
+        "t2m": {
+            "chunks": (1, 2, 5),
+            "shards": (3, 4, 5),
+            "compressors": {"name": "gzip", "configuration": {"level": 1}},
+        }
+    }
+    write_dataset(dataset(), tmp_path / "x.zarr", encoding=encoding, consolidated=True)
+    array = sync.open_array(tmp_path / "x.zarr", path="t2m")
+    assert (array.chunks, array.shards, array.compressors[0].label) == ((1, 2, 5), (3, 4, 5), "gzip")
+    assert sync.open_group(tmp_path / "x.zarr", use_consolidated=True).attrs["title"] == "né"
+    with pytest.raises(ValueError, match="'none', which is no variable"):
+        write_dataset(dataset(), {}, encoding={"none": {}})
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("where", ["files", "s3"])
+def test_appending_and_regions(tmp_path: Path, zarr_format: Any, where: str, request: pytest.FixtureRequest):
+    url, options = (str(tmp_path / "x.zarr"), None) if where == "files" else request.getfixturevalue("s3")
+    common = {"storage_options": options, "zarr_format": zarr_format}
+    whole = dataset()
+    write_dataset(whole.isel(time=slice(0, 2)), url, encoding=ENCODING, **common)
+    with pytest.raises(NodeExistsError):
+        write_dataset(whole, url, **common)
+    write_dataset(whole.isel(time=slice(2, 3)), url, append_dim="time", **common)
+    found = xr.open_dataset(url, engine="zarrasync", storage_options=options).load()
+    xr.testing.assert_equal(found, whole)
+    part = (whole[["t2m"]].isel(lat=slice(1, 3)) * 2).drop_vars(["time", "lon"])
+    write_dataset(part, url, region={"lat": slice(1, 3)}, **common)
+    found = xr.open_dataset(url, engine="zarrasync", storage_options=options).load()
+    np.testing.assert_array_equal(found.t2m[:, 1:3], whole.t2m[:, 1:3] * 2)
+    np.testing.assert_array_equal(found.t2m[:, :1], whole.t2m[:, :1])
+    with pytest.raises(ValueError, match="none of the region's dimensions"):
+        write_dataset(whole[["lon"]], url, region={"lat": slice(0, 1)}, **common)
+    with pytest.raises(ValueError, match="give one of them"):
+        write_dataset(whole, url, region={}, append_dim="time", **common)
+    with pytest.raises(ValueError, match="no dimension 'depth'"):
+        write_dataset(whole, url, append_dim="depth", **common)
+    wrong = whole.isel(time=slice(0, 1), lon=slice(0, 2))
+    with pytest.raises(ShapeError, match="can not be appended along 'time'"):
+        write_dataset(wrong[["t2m", "time"]], url, append_dim="time", **common)
+
+
+async def test_groups_and_variables_that_are_added(tmp_path: Path):
+    store = stores.MemoryStore()
+    await write_dataset_async(dataset()[["t2m"]], store, group="a/b")
+    await write_dataset_async(dataset()[["masked"]] * 2, store, group="a/b", mode="a")
+    found = xr.open_dataset(store, engine="zarrasync", group="a/b").load()
+    xr.testing.assert_equal(found["t2m"], dataset()["t2m"])
+    xr.testing.assert_equal(found["masked"], (dataset()["masked"] * 2))
+    await write_dataset_async(dataset()[["scalar"]], store, group="a/b", mode="w")
+    assert set(xr.open_dataset(store, engine="zarrasync", group="a/b").variables) == {"scalar"}

@@ -1,4 +1,4 @@
-"""xarray reads through zarrasync: ``xarray.open_dataset(url, engine="zarrasync")``.
+"""xarray reads and writes through zarrasync: ``xarray.open_dataset(url, engine="zarrasync")``, ``write_dataset``.
 
 Arrays are lazy and pickle; ``await dataset.load_async()`` reads all variables side by side. Names of axes come from
 ``dimension_names`` or xarray's attribute ``_ARRAY_DIMENSIONS``, fill values and encodings as in xarray's own engine.
@@ -7,7 +7,7 @@ Arrays are lazy and pickle; ``await dataset.load_async()`` reads all variables s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from xarray import Dataset, DataTree, Variable
@@ -15,11 +15,14 @@ from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint, 
 from xarray.backends.zarr import FillValueCoder
 from xarray.core import indexing
 
-from zarrasync import sync
+from zarrasync import _bridge, sync
 from zarrasync.errors import MetadataError
-from zarrasync.stores import StoreLike
+from zarrasync.ingesting import IngestReport
+from zarrasync.integrations import _xarraywriting
+from zarrasync.keys import normalize_path
+from zarrasync.stores import StoreLike, resolve
 
-__all__ = ["ZarrasyncBackend", "stored_variables"]
+__all__ = ["ZarrasyncBackend", "stored_variables", "write_dataset", "write_dataset_async"]
 
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
 _FILL = "_FillValue"
@@ -137,6 +140,84 @@ def stored_variables(dataset: Dataset) -> dict[str, Variable]:
         found[str(name)] = variable.copy(deep=False)
         found[str(name)].attrs = attributes
     return found
+
+
+_MODES = ("w-", "w", "a", "r+")
+
+
+async def write_dataset_async(
+    dataset: Dataset,
+    store: StoreLike,
+    *,
+    group: str = "",
+    mode: Literal["w-", "w", "a", "r+"] | None = None,
+    append_dim: str | None = None,
+    region: Mapping[str, slice] | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    zarr_format: Literal[2, 3] = 3,
+    consolidated: bool | None = None,
+    verify: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    config: Any = None,
+) -> dict[str, IngestReport]:
+    """Write a dataset, all variables side by side; what xarray's own engine reads as it would what it wrote.
+
+    Args:
+        dataset: The dataset; variables of dask are computed block by block.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        group: The group's path in the store.
+        mode: ``"w-"`` makes a new group, ``"w"`` replaces one, ``"a"`` adds variables and replaces those that are
+            there, ``"r+"`` takes a group that is there. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``,
+            else ``"w-"``.
+        append_dim: Variables with this dimension are added at its end; their values are encoded as those that are there.
+        region: Per dimension the slice of what is there to write into.
+        encoding: Per variable what xarray takes (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and what
+            ``create_array`` does (``chunks``, ``shards``, ``compressors``, ``filters``, …).
+        zarr_format: 2 or 3.
+        consolidated: Whether to keep copies of all metadata in the group; ``None``: in format 2.
+        verify: Read everything again, and compare.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings.
+
+    Returns:
+        What was done, per variable.
+
+    Raises:
+        NodeExistsError: If there is a group and the mode is ``"w-"``.
+        ShapeError: If a variable does not fit what is there.
+        ValueError: If a variable has no dimension of the region, or parameters do not go together.
+    """
+    if append_dim is not None and region is not None:
+        raise ValueError("append_dim adds at the end, region writes into what is there: give one of them")
+    chosen = mode or ("a" if append_dim is not None else "r+" if region is not None else "w-")
+    if chosen not in _MODES:
+        raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
+    if append_dim is not None and append_dim not in dataset.dims:
+        raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(map(str, dataset.dims))}")
+    return await _xarraywriting.write(
+        dataset,
+        resolve(store, storage_options),
+        group=normalize_path(group),
+        mode=chosen,
+        append_dim=append_dim,
+        region=region,
+        encoding=encoding or {},
+        zarr_format=zarr_format,
+        consolidated=zarr_format == 2 if consolidated is None else consolidated,
+        verify=verify,
+        config=config,
+    )
+
+
+def write_dataset(dataset: Dataset, store: StoreLike, **options: Any) -> dict[str, IngestReport]:
+    """Write a dataset; the same as ``write_dataset_async``, and it blocks.
+
+    Args:
+        dataset: The dataset.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        **options: As for ``write_dataset_async``.
+    """
+    return _bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
 
 
 class ZarrasyncBackend(BackendEntrypoint):

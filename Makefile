@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check generated fmt lint type sync docs bench bench-full clean
+.PHONY: demo test check generated fmt lint type sync docs bench bench-full bench-remote clean
 
 demo: .venv/demo.stamp  ## Ingest the world's land mask into S3 and read it back
 	$(BIN)/python examples/quickstart.py
@@ -37,6 +37,12 @@ bench: .venv/bench.stamp  ## Measure against zarr-python, zarrs, zarrista and te
 
 bench-full: .venv/bench.stamp  ## The same for every codec, chunk size and task
 	$(BIN)/python benchmarks/run.py --full
+
+bench-remote: .venv/bench.stamp  ## Measure reads from far away, requests, concurrent writers and ingestion
+	$(BIN)/python benchmarks/remote.py
+	$(BIN)/python benchmarks/requests.py
+	$(BIN)/python benchmarks/updates.py
+	$(BIN)/python benchmarks/ingest.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

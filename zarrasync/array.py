@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import selectors, transfer
+from zarrasync._runtime import driven
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
 from zarrasync.errors import ShapeError, ZarrError
@@ -349,31 +350,40 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         if not -self.ndim <= axis < self.ndim:
             raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
         axis %= self.ndim
-        self._check_append(values, axis, self.shape)
+        self._check_append(values.shape, axis, self.shape)
         await on_store(partial(self._append, values, axis), self.store)
         return self.shape
 
     async def _append(self, values: npt.NDArray[Any], axis: int) -> None:
-        alone = self.store.exclusive or not self.store.conditional
+        if self.store.exclusive or not self.store.conditional:
+
+            async def write_and_grow(old: ArrayMetadata) -> ArrayMetadata:
+                self._check_append(values.shape, axis, old.shape)  # another writer may have resized it
+                grown = _longer(old, axis, values.shape[axis])
+                await self._write_at(grown, values, axis, old.shape[axis])
+                return grown
+
+            await self._change(write_and_grow)
+            return
+        start = await self._reserve(axis, values.shape, fresh=False)
+        try:
+            await self._write_at(self._metadata, values, axis, start)
+        except BaseException:
+            await self._give_back(axis, start, start + values.shape[axis])
+            raise
+
+    async def _reserve(self, axis: int, shape: tuple[int, ...], *, fresh: bool) -> int:
+        """Make the array longer for values of a shape; where along the axis they go, which nobody else will write."""
         start = 0
 
         async def grow(old: ArrayMetadata) -> ArrayMetadata:
             nonlocal start
-            self._check_append(values, axis, old.shape)  # another writer may have resized it
+            self._check_append(shape, axis, old.shape)  # another writer may have resized it
             start = old.shape[axis]
-            grown = _longer(old, axis, values.shape[axis])
-            if alone:
-                await self._write_at(grown, values, axis, start)
-            return grown
+            return _longer(old, axis, shape[axis])
 
-        await self._change(grow)
-        if alone:
-            return
-        try:
-            await self._write_at(self._metadata, values, axis, start)
-        except BaseException:
-            await asyncio.shield(asyncio.ensure_future(self._give_back(axis, start, start + values.shape[axis])))
-            raise
+        await self._change(grow, fresh=fresh)
+        return start
 
     async def _write_at(self, metadata: ArrayMetadata, values: npt.NDArray[Any], axis: int, start: int) -> None:
         """Write values at a place along an axis of the array as it will be."""
@@ -381,22 +391,34 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         await transfer.write(AsyncArray(self._node, metadata)._chunks, Transform(values.shape, maps), values)
 
     async def _give_back(self, axis: int, start: int, stop: int) -> None:
-        """Take back a place at the end of an axis that could not be written, if it still is at the end."""
+        """Take back a place at the end of an axis that could not be written; in any case nothing is left there.
 
+        Whoever is cancelled meanwhile leaves this going on.
+        """
+        if driven():
+            await self._clear_and_shrink(axis, start, stop)
+        else:
+            await asyncio.shield(asyncio.ensure_future(self._clear_and_shrink(axis, start, stop)))
+
+    async def _clear_and_shrink(self, axis: int, start: int, stop: int) -> None:
         async def shrink(old: ArrayMetadata) -> ArrayMetadata:
-            lost = old.shape[axis] == stop
-            return await self._resize(_longer(old, axis, start - stop).shape, old) if lost else old
+            return _longer(old, axis, start - stop) if old.shape[axis] == stop else old
 
-        with contextlib.suppress(ZarrError):  # what made the write fail may stand in the way of this, too
+        # What made the write fail may stand in the way of this, too; then the place stays, and reads as fill values.
+        with contextlib.suppress(ZarrError, asyncio.CancelledError):
+            # First the values: as long as the array is that long the place is nobody else's.
+            place = tuple(slice(start, stop) if n == axis else slice(None) for n in range(self.ndim))
+            fill = np.full((), self._metadata.spec.fill_value, self.dtype)
+            await AsyncArray(self._node, self._metadata).view[place].write(fill)
             await self._change(shrink, fresh=True)
 
-    def _check_append(self, values: npt.NDArray[Any], axis: int, shape: tuple[int, ...]) -> None:
+    def _check_append(self, given: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> None:
         others = [n for number, n in enumerate(shape) if number != axis]
-        if values.ndim != len(shape) or [n for number, n in enumerate(values.shape) if number != axis] != others:
+        if len(given) != len(shape) or [n for number, n in enumerate(given) if number != axis] != others:
             raise ShapeError(
-                f"values of shape {values.shape} can not be appended to shape {shape} along axis {axis}: "
+                f"values of shape {given} can not be appended to shape {shape} along axis {axis}: "
                 "the other axes must agree",
-                found=values.shape,
+                found=given,
                 wanted=shape,
             )
 

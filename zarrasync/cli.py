@@ -243,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         code: int = given.run(given)
-    except (ZarrError, ValueError, TypeError, ImportError) as error:
+    except (ZarrError, OSError, ValueError, TypeError, ImportError) as error:
         print(f"zarrasync: {error}", file=sys.stderr)
         return 1
     return code

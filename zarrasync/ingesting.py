@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import _bridge, transfer
+from zarrasync import _bridge, formats, transfer
+from zarrasync import config as settings
 from zarrasync._calls import Tally
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker, thread_lock
 from zarrasync.array import AsyncArray
@@ -161,8 +162,25 @@ async def _target(
             return found
     elif mode not in ("w", "w-"):
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
-    planned = {**source.described, **options, "shape": source.shape, "dtype": source.dtype}
-    return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned)
+    given = {name: value for name, value in options.items() if name != "dtype" or value is not None}
+    planned = {"dtype": source.dtype, **_described(source, options, config), **given}
+    if planned.pop("shape", None) not in (None, source.shape, [*source.shape], *source.shape[:1]):
+        raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
+    return await create_array(store, path=path, overwrite=mode == "w", config=config, shape=source.shape, **planned)
+
+
+def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -> dict[str, Any]:
+    """What a source says of itself, in the words of the format that is written."""
+    wanted = options.get("zarr_format")
+    written = formats.by_name(settings.resolve(config).zarr_format if wanted is None else wanted)
+    described = dict(source.described)
+    names = described.get("dimension_names")
+    if names is None or written.has_dimension_names:
+        return described
+    del described["dimension_names"]
+    if all(isinstance(name, str) for name in names):  # where xarray keeps them
+        described["attributes"] = {**described.get("attributes", {}), "_ARRAY_DIMENSIONS": list(names)}
+    return described
 
 
 # ------------------------------------------------------------------ sources
@@ -222,6 +240,8 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
         found = Source(inner.shape, inner._metadata.dtype, lambda region: inner.view[region].read(), asynchronous=True)
         found.chunks = inner._metadata.write_chunks
         found.described = {"dimension_names": inner.dimension_names, "attributes": dict(inner.metadata.attributes)}
+        if inner.fill_value is not None:
+            found.described["fill_value"] = inner.fill_value
         return found
     if hasattr(source, "shape") and hasattr(source, "dtype") and hasattr(source, "__getitem__"):
         return _array_like(source)
@@ -248,11 +268,11 @@ def _array_like(source: Any) -> Source:
         data = getattr(source, "variable", source)
     chunks = getattr(data, "chunks", None)
     if chunks and isinstance(chunks[0], tuple):  # dask's: sizes per axis
-        chunks = tuple(max(own, default=1) for own in chunks)
+        chunks = tuple(max(1, *own) for own in chunks)
     return Source(
         tuple(int(n) for n in data.shape),
         data.dtype,
-        lambda region: np.asarray(data[region]),
+        lambda region: np.asanyarray(data[region]),  # a mask is kept: what it hides is missing
         chunks=tuple(chunks) if chunks and len(chunks) == len(data.shape) else None,
         described=described,
     )
@@ -306,7 +326,10 @@ class Ingestion:
         """Write all blocks, and look at them again if that is wanted."""
         self.tell, self.keep_sums = tell, verify
         if resume:
-            self._there = await self.target._stored()
+            # Of a chunk that the region cuts the others' part may be what is there.
+            self._there = await self.target._stored() - set(
+                units(self.target.metadata, self.start, self.stop, cut=True)
+            )
         await self._each(self._write_now, self._write)
         if verify:
             await self.target.refresh()
@@ -473,7 +496,8 @@ class Ingestion:
         self._judge(region, await self.target.view[region].read())
 
     def _judge(self, region: Region, found: Block) -> None:
-        if _checksum(np.asarray(found)) != self._sums[tuple((s.start, s.stop) for s in region)]:
+        block = transfer.as_array(found, self.target.dtype, self.target.metadata.spec.fill_value)
+        if _checksum(block) != self._sums[tuple((s.start, s.stop) for s in region)]:
             raise ChecksumError(
                 f"{self.target.name}[{_shown(region)}] in {self.target.store!r} is not what was written there"
             )

@@ -181,7 +181,7 @@ def to_zarr(
         array = sync.open_array(target, mode="r+", **where)
     else:
         if not options.get("shards"):
-            options.setdefault("chunks", tuple(max(own, default=1) for own in source.chunks))
+            options.setdefault("chunks", tuple(max(1, *own) for own in source.chunks))
         array = sync.create_array(
             target, shape=source.shape, dtype=source.dtype, overwrite=overwrite, **where, **options
         )

@@ -128,6 +128,14 @@ class _Writing:
         self.keep_empty = chunks.config.write_empty_chunks
         self.empty: list[str] = []
 
+    def _replaces(self, part: Part) -> bool:
+        """Whether a part replaces its stored value without looking at what is there.
+
+        A chunk at the array's edge reaches beyond it. Somebody else may have made the array longer, and written there.
+        """
+        whole = not self.store.conditional or part.region.covers(self.chain.spec.shape)
+        return part.full and whole and self.fields is None
+
     @property
     def _room(self) -> int:
         """Bytes that encoding a value takes: it and its encoded form, of a shard the latter alone."""
@@ -142,7 +150,7 @@ class _Writing:
 
         def job(batch: Sequence[Part]) -> None:
             for run in batch:
-                if run.full and run.count > 1 and self.fields is None:
+                if run.count > 1 and self._replaces(run):
                     if flag.set:
                         return
                     drive(self._write_run(run))
@@ -177,7 +185,7 @@ class _Writing:
     async def _write_part(self, part: Part, compute: Compute) -> None:
         key, nbytes = self.chunks.key(part.coords), self.chain.nbytes
         try:
-            if part.full and self.fields is None:
+            if self._replaces(part):
                 data = await compute(partial(self._encode, part), nbytes)
                 if data is None:
                     self.empty.append(key)
@@ -196,18 +204,25 @@ class _Writing:
         """Replace a part of a value, again and again until nobody else has changed it meanwhile."""
         nbytes, compare = self.chain.nbytes, self.store.conditional
         patience = Patience(self.chunks.config.total_timeout)
+        # At the edge there will mostly be nothing; that there is something is told by the attempt to write.
+        hopeful = part.full and self.fields is None and compare and not self.store.exclusive
         async with self.store.lock(key):
             while True:
-                (old,) = await self.store.fetch([Request(key)], versions=compare)
+                (old,) = (None,) if hopeful else await self.store.fetch([Request(key)], versions=compare)
                 data = await compute(partial(self._merge, part, None if old is None else old.data), nbytes)
                 version = None if not compare else ABSENT if old is None else old.version
                 try:
                     if data is not None:
                         await self.store.put(key, data, if_version=version)
+                    elif hopeful:  # there may be something to erase
+                        hopeful = False
+                        continue
                     elif old is not None:
                         await self._erase(key, version)
                 except WriteConflictError as conflict:
-                    await patience.after(conflict)
+                    if not hopeful:
+                        await patience.after(conflict)
+                    hopeful = False
                 else:
                     return
 

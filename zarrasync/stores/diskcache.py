@@ -57,13 +57,16 @@ class DiskCachingStore(WrapperStore):
         super().__init__(inner)
         if max_bytes < 0 or (max_age is not None and max_age < 0):
             raise ValueError(f"max_bytes and max_age are at least 0, found {max_bytes} and {max_age}")
-        self.directory = Path(os.path.abspath(os.fspath(directory)))
+        # A directory of its own in there: what else lies there is not the cache's.
+        self.directory = Path(os.path.abspath(os.fspath(directory))) / "zarrasync-cache"
         self.max_bytes, self.max_age = max_bytes, max_age
         self._reset()
 
     def _reset(self) -> None:
         self._mutex = thread_lock()
+        self._room = thread_lock()
         self._added: int | None = None  # bytes since the directory was looked at, None before that
+        self._changes = 0
         self.hits = self.misses = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,8 +93,9 @@ class DiskCachingStore(WrapperStore):
             self.misses += len(wanted)
         if not wanted:
             return [one.value for one in found if one is not None]
+        begin = self._changes
         fresh = await self.inner.fetch(wanted, versions=versions)
-        await self._here(lambda: self._keep(wanted, fresh, versions))
+        await self._here(lambda: self._keep(wanted, fresh, versions, begin))
         rest = iter(fresh)
         return [one.value if one is not None else next(rest) for one in found]
 
@@ -104,7 +108,9 @@ class DiskCachingStore(WrapperStore):
         return await (run() if self.blocking else in_worker(run))
 
     def _folder(self, key: str) -> Path:
-        name = hashlib.blake2b(repr(self.inner.location(key)).encode(), digest_size=20).hexdigest()
+        name = hashlib.blake2b(
+            repr((self.inner.identity, self.inner.location(key))).encode(), digest_size=20
+        ).hexdigest()
         return self.directory / name[:2] / name[2:]
 
     def _load(self, request: Request, versions: bool) -> _Found | None:
@@ -145,10 +151,14 @@ class DiskCachingStore(WrapperStore):
 
     # -------------------------------------------------------------- keeping
 
-    def _keep(self, requests: Sequence[Request], values: Sequence[Value | None], versions: bool) -> None:
+    def _keep(self, requests: Sequence[Request], values: Sequence[Value | None], versions: bool, begin: int) -> None:
         with contextlib.suppress(OSError):  # a full or broken disk must not fail reads
             for request, value in zip(requests, values, strict=True):
-                self._store(request, value, versions)
+                if self._changes == begin:
+                    self._store(request, value, versions)
+        if self._changes != begin:  # something was changed meanwhile, perhaps just this
+            for request in requests:
+                shutil.rmtree(self._folder(request.key), ignore_errors=True)
 
     def _store(self, request: Request, value: Value | None, versions: bool) -> None:
         from crc32c import crc32c
@@ -185,7 +195,7 @@ class DiskCachingStore(WrapperStore):
 
     def _make_room(self, added: int) -> None:
         """Erase old entries once a tenth of the limit was added since the last look."""
-        with self._mutex:
+        with self._room:
             if self._added is not None and self._added + added <= self.max_bytes * (1 - _SPARE):
                 self._added += added
                 return
@@ -208,16 +218,20 @@ class DiskCachingStore(WrapperStore):
     # -------------------------------------------------------------- changing
 
     async def _forget(self, keys: Iterable[str]) -> None:
+        with self._mutex:
+            self._changes += 1
         folders = [self._folder(key) for key in keys]
         await self._here(lambda: [shutil.rmtree(folder, ignore_errors=True) for folder in folders])
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        await self._forget([key])
         try:
             return await self.inner.put(key, data, if_version=if_version)
         finally:
             await self._forget([key])
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
+        await self._forget([key])
         try:
             await self.inner.erase(key, if_version=if_version)
         finally:
@@ -225,17 +239,20 @@ class DiskCachingStore(WrapperStore):
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         keys = list(keys)
+        await self._forget(keys)
         try:
             await self.inner.erase_values(keys)
         finally:
             await self._forget(keys)
 
     async def erase_prefix(self, prefix: str) -> None:
-        keys = await self.inner.list_prefix(prefix)
+        # Entries do not tell which keys they are of.
+        await self._forget([])
         try:
             await self.inner.erase_prefix(prefix)
         finally:
-            await self._forget(keys)
+            await self._forget([])
+            await self._here(self.clear)
 
 
 def _name(part: tuple[int, int | None, bool]) -> str:

@@ -90,7 +90,8 @@ class LatencyStore(_Hindered):
         await pause(self.seconds + extra)
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
-        return KeyLock(self.location(key))
+        # Not the lock of the store inside, which that may take when it writes.
+        return KeyLock(("latency", self.location(key)))
 
 
 class FaultyStore(_Hindered):

@@ -92,7 +92,9 @@ class HTTPStore(RemoteStore):
 
     def _pool(self) -> PerLoop[_Clients]:
         limit = self.settings.max_document_bytes
-        return PerLoop(partial(_make_clients, self._base, self.headers, self._options, limit), _Clients.close)
+        return PerLoop(
+            partial(_make_clients, self._base, self._query, self.headers, self._options, limit), _Clients.close
+        )
 
     @property
     def identity(self) -> Hashable:
@@ -264,10 +266,12 @@ def _names(data: bytes, kind: str) -> builtins.list[str] | None:
 class _Clients:
     """What a store asks a server with, on one event loop: a lean client, and a general one for all that it can not do."""
 
-    def __init__(self, base: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int) -> None:
+    def __init__(
+        self, base: str, query: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int
+    ) -> None:
         self._base, self._headers, self._options = base, headers, options
         own = headers if any(name.lower() == "user-agent" for name in headers) else {**headers, "User-Agent": _AGENT}
-        lean = not options and http1.suits(base, own)
+        lean = not options and http1.suits(base + query, own)
         self._path = urlsplit(base).path
         self._lean = http1.Client(base, own, limit) if lean else None
         self._session: Any = None
@@ -327,5 +331,7 @@ class _Clients:
             await self._session.close()
 
 
-async def _make_clients(base: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int) -> _Clients:
-    return _Clients(base, headers, options, limit)
+async def _make_clients(
+    base: str, query: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int
+) -> _Clients:
+    return _Clients(base, query, headers, options, limit)

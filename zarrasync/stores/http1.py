@@ -28,6 +28,8 @@ _HEAD = 1 << 16
 """Bytes of an answer's head at the most."""
 _IDLE = 15.0
 """Seconds after which a connection that nobody uses is closed."""
+_CONNECT = 5.0
+"""Seconds for a connection to one of several addresses."""
 _RESOLVED = 60.0
 """Seconds for which a host's addresses are believed."""
 _PRINTABLE = re.compile(r"[!-~]*")
@@ -122,6 +124,7 @@ class _Pool:
     def __init__(self, among: dict[tuple[str, str], _Pool], origin: tuple[str, str]) -> None:
         parts = urlsplit("{}://{}".format(*origin))
         self.users = 0
+        self._closed = False
         self._among, self._origin = among, origin
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
@@ -135,6 +138,8 @@ class _Pool:
 
     async def take(self) -> tuple[_Connection, bool]:
         """A connection that nobody uses, and whether it was used before."""
+        if self._closed:
+            raise ConnectionAbortedError("the client was closed")
         while self._idle:
             connection, _ = self._idle.pop()
             if connection.reusable:
@@ -142,36 +147,51 @@ class _Pool:
         if self._tls and self._context is None:
             self._context = ssl.create_default_context()
         failure: OSError | None = None
-        for family, _, _, _, address in await self._addresses():
+        addresses = await self._addresses()
+        for where in tuple(addresses):
             try:
-                _, connection = await self._loop.create_connection(
-                    partial(_Connection, self._loop, self._open),
-                    address[0],
-                    address[1],
-                    family=family,
-                    ssl=self._context,
-                    server_hostname=self._host if self._tls else None,
-                )
+                # One that does not answer must not take the time of the others.
+                async with asyncio.timeout(_CONNECT if len(addresses) > 1 else None):
+                    connection = await self._connect(where)
             except OSError as error:
                 failure = failure or error
+                if where in addresses:  # last for those who come next
+                    addresses.append(addresses.pop(addresses.index(where)))
             else:
                 return connection, False
         raise failure or OSError(f"{self._host!r} has no address")
 
+    async def _connect(self, where: Any) -> _Connection:
+        family, _, _, _, address = where
+        _, connection = await self._loop.create_connection(
+            partial(_Connection, self._loop, self._open),
+            address[0],
+            address[1],
+            family=family,
+            ssl=self._context,
+            server_hostname=self._host if self._tls else None,
+        )
+        if self._closed:
+            connection.transport.abort()
+            raise ConnectionAbortedError("the client was closed")
+        return connection
+
     def give_back(self, connection: _Connection) -> None:
         """Keep a connection for the next request."""
+        if self._closed:
+            connection.transport.abort()
+            return
         self._idle.append((connection, self._loop.time()))
         if self._pruner is None:
             self._pruner = self._loop.call_later(_IDLE, self._prune)
 
     async def close(self) -> None:
         """Close all connections."""
+        self._closed = True
         if self._among.get(self._origin) is self:
             del self._among[self._origin]
         if self._pruner is not None:
             self._pruner.cancel()
-        if self._resolving is not None:
-            self._resolving.cancel()
         self._idle.clear()
         lost = [connection.lost for connection in self._open]
         for connection in tuple(self._open):
@@ -250,7 +270,10 @@ class _Connection(asyncio.BufferedProtocol):
         self.lost.set_result(None)
         self.reusable = False
         if self._pieces is not None and not self._chunked and error is None:
-            self._finish(bytes(self._pieces))
+            try:
+                self._finish(bytes(self._pieces))
+            except (ValueError, MemoryError, zlib.error) as wrong:
+                self._fail(ConnectionError(f"the answer is not one of HTTP/1.1: {wrong}"))
         self._fail(error if isinstance(error, OSError) else ConnectionResetError("the server closed the connection"))
 
     def eof_received(self) -> None:
@@ -362,13 +385,17 @@ class _Connection(asyncio.BufferedProtocol):
             future.set_result(Answer(self._status, self._reason, self._headers, body))
 
     def _decompress(self, body: Buffer) -> bytes:
-        stream = zlib.decompressobj(31)
-        data = stream.decompress(body, self._limit + 1)
-        if len(data) > self._limit:
-            raise ValueError(f"it is compressed and has more than {self._limit:,} bytes")
-        if not stream.eof:
-            raise ValueError("it is compressed and ends too early")
-        return data
+        parts, room, rest = list[bytes](), self._limit, bytes(body)
+        while rest:  # there may be several members, one after the other
+            stream = zlib.decompressobj(31)
+            parts.append(stream.decompress(rest, room + 1))
+            room -= len(parts[-1])
+            if room < 0:
+                raise ValueError(f"it is compressed and has more than {self._limit:,} bytes")
+            if not stream.eof:
+                raise ValueError("it is compressed and ends too early")
+            rest = stream.unused_data
+        return b"".join(parts)
 
     def _fail(self, error: Exception) -> None:
         future, self._future = self._future, None

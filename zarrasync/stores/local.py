@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from zarrasync import config
+from zarrasync._calls import pause
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.keys import check_prefix
@@ -62,7 +63,7 @@ class _Exclusive:
     async def __aenter__(self) -> None:
         await self._key_lock.__aenter__()
         try:
-            self._handle = _take(self._place)
+            self._handle = await _take(self._place)
         except BaseException:
             await self._key_lock.__aexit__(None, None, None)
             raise
@@ -80,19 +81,36 @@ _held: ContextVar[frozenset[str]] = ContextVar("zarrasync_held", default=frozens
 """The places that the present call holds."""
 
 
-def _take(place: str) -> int:
+async def _take(place: str) -> int:
     """Lock a place among processes, waiting as long as it takes; what to let go of."""
     if fcntl is None:
         return -1
-    handle = os.open(os.path.join(tempfile.gettempdir(), "zarrasync.lock"), os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
+    handle = _open_lock_file()
     try:
-        with contextlib.suppress(PermissionError):  # for the other users, who may write here, too
-            os.fchmod(handle, 0o666)
-        _lock_byte(handle, place, fcntl.LOCK_EX)
+        wait = 0.0001
+        while True:
+            try:
+                _lock_byte(handle, place, fcntl.LOCK_EX)
+                return handle
+            except (BlockingIOError, PermissionError):  # another process has it
+                await pause(wait)
+                wait = min(2 * wait, 0.01)
     except BaseException:
         os.close(handle)
         raise
-    return handle
+
+
+def _open_lock_file() -> int:
+    """The file whose bytes are locked: the same for all processes, whatever their temporary directory is."""
+    folder = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # noqa: S108  # it holds nothing
+    path = os.path.join(folder, "zarrasync.lock")
+    try:  # systems may refuse to create what is there and another user's
+        return os.open(path, os.O_RDWR | _SAFE)
+    except FileNotFoundError:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
+        with contextlib.suppress(PermissionError):  # for the other users, who may write here, too
+            os.fchmod(handle, 0o666)
+        return handle
 
 
 def _let_go(handle: int, place: str) -> None:
@@ -105,14 +123,14 @@ def _let_go(handle: int, place: str) -> None:
 
 
 def _lock_byte(handle: int, place: str, kind: int) -> None:
-    """Lock or unlock the byte of the lock file that stands for a place."""
+    """Lock or unlock the byte of the lock file that stands for a place; fails if another process has it."""
     assert fcntl is not None
     spot = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=7).digest(), "little")
-    if hasattr(fcntl, "F_OFD_SETLKW"):  # Linux: a lock of the open file, not of the process
+    if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: a lock of the open file, not of the process
         wanted = fcntl.F_UNLCK if kind == fcntl.LOCK_UN else fcntl.F_WRLCK
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLKW, _FLOCK.pack(wanted, os.SEEK_SET, spot, 1, 0))
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(wanted, os.SEEK_SET, spot, 1, 0))
     else:
-        fcntl.lockf(handle, kind, 1, spot)
+        fcntl.lockf(handle, kind | (fcntl.LOCK_NB if kind != fcntl.LOCK_UN else 0), 1, spot)
 
 
 class LocalStore(Store):

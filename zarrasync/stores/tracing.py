@@ -125,6 +125,17 @@ class TracingStore(CountingStore):
             nbytes.extend(len(value.data) for value in values if value is not None)
             return values
 
+    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+        with self._watch("fetch", keys) as nbytes:
+            values = await super().fetch_values(keys, spaces)
+            nbytes.extend(memoryview(value).nbytes for value in values if value is not None)
+            return values
+
+    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
+        with self._watch("put", keys) as nbytes:
+            nbytes.extend(memoryview(value).nbytes for value in values)
+            await super().put_values(keys, values)
+
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         with self._watch("put", [key]) as nbytes:
             nbytes.append(len(data))

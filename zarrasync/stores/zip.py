@@ -113,9 +113,8 @@ class ZipStore(Store):
         if isinstance(archive, _Writer):
             try:
                 archive.finish()
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise StoreError(f"could not write the directory of {self!r}: {error}") from error
-            self.mode = "a"  # what is closed may be opened again, and must not be emptied then
 
     def _open(self) -> _Archive:
         """The archive, opened on first use."""
@@ -125,11 +124,11 @@ class ZipStore(Store):
         with self._mutex:
             if self._archive is None:
                 try:
-                    self._archive = (
-                        _Writer(self._path, self._file, self.mode)
-                        if self.mode != "r"
-                        else _Archive(self._path, self._file)
-                    )
+                    if self.mode == "r":
+                        self._archive = _Archive(self._path, self._file)
+                    else:
+                        self._archive = _Writer(self._path, self._file, self.mode)
+                        self.mode = "a"  # what was made may be opened again, and must not be emptied then
                 except FileExistsError:
                     raise StoreError(f"{self!r} is there already, and the mode is 'x'") from None
                 except BlockingIOError:
@@ -225,13 +224,14 @@ class _Archive:
             return entries_of(archive, size)
 
     def _members(self, size: int) -> zipfile.ZipFile:
+        self._end = size
         try:
-            return zipfile.ZipFile(self._file)
+            return zipfile.ZipFile(_Head(self._file, size))
         except zipfile.BadZipFile:  # perhaps somebody was interrupted while he added to it
-            end = _end(self._file, size)
-            if end == size:
+            self._end = _end(self._file, size)
+            if self._end == size:
                 raise
-            return zipfile.ZipFile(_Head(self._file, end))
+            return zipfile.ZipFile(_Head(self._file, self._end))
 
     def _pread(self, size: int, offset: int) -> bytes:
         if size <= 0:
@@ -269,11 +269,11 @@ class _Archive:
                 if dictionary > _DICTIONARY:
                     raise ValueError(f"its dictionary of {dictionary} bytes is larger than {_DICTIONARY}")
             # Python's module knows some methods more; which ones depends on its version.
-            with self._mutex, zipfile.ZipFile(self._file) as archive:
+            with self._mutex, zipfile.ZipFile(_Head(self._file, self._end)) as archive:
                 try:
                     with archive.open(request.key) as member:
                         data = member.read(entry.size + 1)
-                except (NotImplementedError, RuntimeError) as error:
+                except (NotImplementedError, RuntimeError, KeyError) as error:
                     raise ValueError(f"{error} (compression method {entry.method})") from error
         return clip(checked(data, entry), request)
 
@@ -312,7 +312,8 @@ class _Writer(_Archive):
                 file.close()
             raise
         # Before this is collected, or the interpreter ends.
-        self._finish = weakref.finalize(self, _finish, self._zip, file, owned=path is not None)
+        self._pid = os.getpid()
+        self._finish = weakref.finalize(self, _finish, self._zip, file, self._pid, owned=path is not None)
         self._finish.atexit = True
         super().__init__(None, file)
         self._positioned = path is not None and hasattr(os, "pread")
@@ -322,24 +323,41 @@ class _Writer(_Archive):
 
     def add(self, key: str, data: Buffer) -> Entry:
         """Add a member, in the place of an older one."""
+        self._refuse_forks()
         member = zipfile.ZipInfo(key, time.localtime()[:6])
         member.external_attr = 0o644 << 16
-        self.drop([key])
+        archive: Any = self._zip
+        known, start = archive.filelist[:], archive.start_dir
         with self._mutex:
-            self._zip.writestr(member, memoryview(data).cast("B") if len(data) else b"")
-            self._file.flush()
+            try:
+                # The older one goes once this one is there.
+                archive.NameToInfo.pop(key, None)
+                archive.writestr(member, memoryview(data).cast("B") if len(data) else b"")
+                self._file.flush()
+            except BaseException:
+                archive._writing = False
+                archive.filelist[:], archive.start_dir = known, start
+                archive.NameToInfo.clear()
+                archive.NameToInfo.update({one.filename: one for one in known})
+                raise
+            archive.filelist[:] = [one for one in archive.filelist if one is member or one.filename != key]
         entry = Entry(member.header_offset, member.compress_size, member.file_size, member.compress_type, member.CRC)
         self.entries[key] = entry
         return entry
 
     def drop(self, keys: Iterable[str]) -> None:
         """Leave members out of the directory."""
+        self._refuse_forks()
         gone = {key for key in keys if self.entries.pop(key, None) is not None}
         if gone:
             for key in gone:
                 self._zip.NameToInfo.pop(key, None)
             self._zip.filelist[:] = [member for member in self._zip.filelist if member.filename not in gone]
             self._zip._didModify = True  # type: ignore[attr-defined]  # what writing sets, too
+
+    def _refuse_forks(self) -> None:
+        if os.getpid() != self._pid:
+            raise OSError(errno.EPERM, "it is written by the process that this one was forked from")
 
     def finish(self) -> None:
         """Write the directory, and close."""
@@ -429,10 +447,14 @@ def _is_archive(file: Any, size: int, directory: int) -> bool:
         return False
 
 
-def _finish(archive: zipfile.ZipFile, file: Any, *, owned: bool) -> None:
-    archive.close()
-    if owned:
-        file.close()
+def _finish(archive: Any, file: Any, pid: int, *, owned: bool) -> None:
+    try:
+        if os.getpid() != pid:  # a fork must not touch what its parent writes
+            archive._didModify = False
+        archive.close()
+    finally:
+        if owned:
+            file.close()
 
 
 def entries_of(archive: zipfile.ZipFile, size: int) -> dict[str, Entry]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from xarray import Dataset, Variable, open_dataset
@@ -12,6 +13,7 @@ from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value, encode_
 from xarray.conventions import encode_dataset_coordinates
 
 import zarrasync as za
+from zarrasync._calls import together
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.group import AsyncGroup
 from zarrasync.ingesting import IngestReport
@@ -35,8 +37,8 @@ async def write(
     append_dim: str | None,
     region: Mapping[str, slice] | None,
     encoding: Mapping[str, Mapping[str, Any]],
-    zarr_format: Literal[2, 3],
-    consolidated: bool,
+    zarr_format: Literal[2, 3] | None,
+    consolidated: bool | None,
     verify: bool,
     config: Any,
 ) -> dict[str, IngestReport]:
@@ -44,16 +46,26 @@ async def write(
     unknown = sorted(set(encoding) - set(map(str, dataset.variables)))
     if unknown:
         raise ValueError(f"the encoding names {unknown[0]!r}, which is no variable of the dataset")
-    node = await _group(dataset, store, group, mode, zarr_format, config)
+    node = await _group(store, group, mode, zarr_format, config)
+    if node.zarr_format not in (2, 3):
+        raise ValueError(f"datasets are written in the formats 2 and 3, not {node.zarr_format!r}")
     present = await _present(node, store, group) if mode in ("a", "r+") else {}
     variables, attributes = encode_dataset_coordinates(dataset)
-    await node.update_attributes(_plain(attributes))
-    work = _Work(node, store, group, append_dim, region, zarr_format, verify, config)
+    work = _Work(node, store, group, append_dim, region, 2 if node.zarr_format == 2 else 3, verify, config)
     names = [str(name) for name in variables]
+    # All is looked at before anything is changed.
     plans = [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
-    reports = await asyncio.gather(*(work.carry_out(*plan) for plan in plans))
-    if consolidated:
-        await za.consolidate_metadata(store, path=group, zarr_format=zarr_format, config=config)
+    await node.update_attributes(_plain(attributes))
+    reserved: list[tuple[za.AsyncArray, int, int, int]] = []
+    try:
+        places = [await work.prepare(plan, reserved) for plan in plans]
+        reports = await together([partial(work.fill, plan, at) for plan, at in zip(plans, places, strict=True)])
+    except BaseException:
+        for array, axis, start, stop in reserved:
+            await array._give_back(axis, start, stop)
+        raise
+    if node.zarr_format == 2 if consolidated is None else consolidated:
+        await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
     return dict(zip(names, reports, strict=True))
 
 
@@ -63,19 +75,15 @@ def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(name): encode(value) for name, value in attributes.items()}
 
 
-async def _group(
-    dataset: Dataset, store: Store, group: str, mode: str, zarr_format: Literal[2, 3], config: Any
-) -> AsyncGroup:
-    if mode == "w":
-        return await za.create_group(store, path=group, overwrite=True, zarr_format=zarr_format, config=config)
-    if mode == "w-":
-        return await za.create_group(store, path=group, zarr_format=zarr_format, config=config)
-    try:
-        return await za.open_group(store, path=group, mode="r+", zarr_format=zarr_format, config=config)
-    except NodeNotFoundError:
-        if mode == "r+":
-            raise
-        return await za.create_group(store, path=group, zarr_format=zarr_format, config=config)
+async def _group(store: Store, group: str, mode: str, zarr_format: Literal[2, 3] | None, config: Any) -> AsyncGroup:
+    """The group to write to; one that is there says which format is spoken."""
+    if mode in ("a", "r+"):
+        try:
+            return await za.open_group(store, path=group, mode="r+", zarr_format=zarr_format, config=config)
+        except NodeNotFoundError:
+            if mode == "r+":
+                raise
+    return await za.create_group(store, path=group, overwrite=mode == "w", zarr_format=zarr_format or 3, config=config)
 
 
 async def _present(node: AsyncGroup, store: Store, group: str) -> dict[str, Variable]:
@@ -85,6 +93,22 @@ async def _present(node: AsyncGroup, store: Store, group: str) -> dict[str, Vari
     given: Any = store  # the engine takes what the function's type does not name
     open_now = asyncio.to_thread(open_dataset, given, engine="zarrasync", group=group or None)
     return {str(name): variable for name, variable in (await open_now).variables.items()}
+
+
+class Plan(NamedTuple):
+    """What is written of a variable.
+
+    Attributes:
+        name: Its name.
+        encoded: It, as it is stored.
+        options: How an array for it is created.
+        joins: Whether it goes into an array that is there.
+    """
+
+    name: str
+    encoded: Variable
+    options: dict[str, Any]
+    joins: bool
 
 
 class _Work:
@@ -104,10 +128,12 @@ class _Work:
         self.node, self.store, self.group, self.append_dim = node, store, group, append_dim
         self.region, self.zarr_format, self.verify, self.config = region, zarr_format, verify, config
 
-    def plan(
-        self, name: str, variable: Variable, encoding: Mapping[str, Any] | None, present: Variable | None
-    ) -> tuple[str, Variable, dict[str, Any], Variable | None]:
-        """A variable as it is stored, and how an array for it is created."""
+    def plan(self, name: str, variable: Variable, encoding: Mapping[str, Any] | None, present: Variable | None) -> Plan:
+        """A variable as it is stored, and how an array for it is created.
+
+        Raises:
+            ShapeError: If it does not fit the array that is there.
+        """
         variable = variable.copy(deep=False)
         if encoding is not None:
             variable.encoding = dict(encoding)
@@ -126,7 +152,29 @@ class _Work:
         if "compressor" in variable.encoding:
             creating["compressors"] = variable.encoding["compressor"]
         encoded = encode_zarr_variable(variable, name=name, zarr_format=self.zarr_format)
-        return name, encoded, self._options(encoded, creating), present if joins else None
+        if joins and present is not None:
+            self._check(name, encoded, present)
+        return Plan(name, encoded, self._options(encoded, creating), joins=joins)
+
+    def _check(self, name: str, encoded: Variable, present: Variable) -> None:
+        """Complain about a shape that does not fit what is there."""
+        if self.region is not None:
+            wanted = tuple(
+                len(range(*self.region.get(str(dim), slice(None)).indices(n)))
+                for dim, n in zip(present.dims, present.shape, strict=True)
+            )
+            if encoded.shape != wanted:
+                raise ShapeError(
+                    f"{name} has shape {encoded.shape}, the region {wanted}", found=encoded.shape, wanted=wanted
+                )
+            return
+        sizes = zip(present.dims, present.shape, encoded.shape, strict=True)
+        if any(dim != self.append_dim and there != given for dim, there, given in sizes):
+            raise ShapeError(
+                f"{name} has shape {present.shape}; {encoded.shape} can not be appended along {self.append_dim!r}",
+                found=encoded.shape,
+                wanted=present.shape,
+            )
 
     def _options(self, encoded: Variable, creating: dict[str, Any]) -> dict[str, Any]:
         attributes = _plain(encoded.attrs)
@@ -142,40 +190,37 @@ class _Work:
                 attributes[_FILL] = FillValueCoder.encode(fill, encoded.dtype)
         blocks = getattr(encoded, "chunks", None)
         if blocks and not creating.get("shards"):  # dask's
-            options.setdefault("chunks", tuple(max(own, default=1) for own in blocks))
+            options.setdefault("chunks", tuple(max(1, *own) for own in blocks))
         return {**options, "attributes": attributes}
 
-    async def carry_out(
-        self, name: str, encoded: Variable, options: dict[str, Any], present: Variable | None
-    ) -> IngestReport:
-        """Create or extend an array, and write the variable's values."""
-        region: tuple[slice, ...] | None = None
-        if present is None:
-            await self.node.create_array(name, shape=encoded.shape, overwrite=True, **options)
-        elif self.region is not None:
-            region = tuple(self.region.get(str(dim), slice(None)) for dim in encoded.dims)
-        else:
-            axis = encoded.dims.index(str(self.append_dim))
-            array = await self.node.get(name)
-            assert isinstance(array, za.AsyncArray)
-            start, count = array.shape[axis], encoded.shape[axis]
-            if [n for i, n in enumerate(array.shape) if i != axis] != [
-                n for i, n in enumerate(encoded.shape) if i != axis
-            ]:
-                raise ShapeError(
-                    f"{name} has shape {array.shape}; {encoded.shape} can not be appended along {self.append_dim!r}",
-                    found=encoded.shape,
-                    wanted=array.shape,
-                )
-            await array.resize(tuple(n + count if i == axis else n for i, n in enumerate(array.shape)))
-            region = tuple(slice(start, start + count) if i == axis else slice(None) for i in range(array.ndim))
-        path = f"{self.group}/{name}" if self.group else name
+    async def prepare(
+        self, plan: Plan, reserved: list[tuple[za.AsyncArray, int, int, int]]
+    ) -> tuple[slice, ...] | None:
+        """Create an array, or make it longer; where in it the values go."""
+        encoded = plan.encoded
+        if not plan.joins:
+            await self.node.create_array(plan.name, shape=encoded.shape, overwrite=True, **plan.options)
+            return None
+        if self.region is not None:
+            return tuple(self.region.get(str(dim), slice(None)) for dim in encoded.dims)
+        axis = encoded.dims.index(str(self.append_dim))
+        array = await self.node.get(plan.name)
+        assert isinstance(array, za.AsyncArray)
+        start = await array._reserve(axis, encoded.shape, fresh=False)
+        reserved.append((array, axis, start, start + encoded.shape[axis]))
+        return tuple(slice(*reserved[-1][2:]) if i == axis else slice(None) for i in range(array.ndim))
+
+    async def fill(self, plan: Plan, region: tuple[slice, ...] | None) -> IngestReport:
+        """Write a variable's values."""
+        encoded = plan.encoded
         return await za.ingest(
             encoded if encoded.shape else np.asarray(encoded.values),
             self.store,
-            path=path,
+            path=f"{self.group}/{plan.name}" if self.group else plan.name,
             mode="r+",
             region=region,
+            # Rows that were reserved are nobody else's; of chunks that are shared each keeps its part in this process.
+            unaligned="allow" if self.append_dim is not None else "safe",
             verify=self.verify,
             config=self.config,
         )

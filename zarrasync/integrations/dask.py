@@ -15,10 +15,13 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from zarrasync import sync
+from zarrasync import config as settings
+from zarrasync import formats, sync
+from zarrasync.creation import plan_array
 from zarrasync.errors import ShapeError
 from zarrasync.ingesting import Unaligned
-from zarrasync.stores import StoreLike
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.stores import StoreLike, resolve
 
 __all__ = ["from_zarr", "store", "to_zarr"]
 
@@ -110,23 +113,30 @@ def store(
     wanted = tuple(max(0, b - a) for a, b, _ in spans)
     if source.shape != wanted or any(step != 1 for *_, step in spans):
         raise ShapeError(f"the source has shape {source.shape}, the region {wanted}", found=source.shape, wanted=wanted)
-    shared = _shared_axes(source.chunks, target, tuple(a for a, *_ in spans))
-    if shared and (unaligned == "error" or (unaligned == "safe" and not target.store.conditional)):
-        raise ShapeError(
-            f"blocks of the source share chunks of {target.name} along the axes {shared}; rechunk it to multiples of "
-            f"{target.metadata.write_chunks}: source.rechunk({_advised(source, target)}); "
-            "or pass unaligned='allow' if nobody writes at the same time",
-            found=source.chunksize,
-            wanted=target.metadata.write_chunks,
-        )
+    shared = _shared_axes(source.chunks, target.metadata, tuple(a for a, *_ in spans))
+    if shared:
+        _judge(shared, source, target.metadata, unaligned, conditional=target.store.conditional)
     place = tuple(slice(a, b) for a, b, _ in spans)
     return da.store(source, target, lock=False, regions=place, compute=compute, return_stored=return_stored, **options)
 
 
-def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: sync.Array, start: tuple[int, ...]) -> list[int]:
+def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, conditional: bool) -> None:
+    """Complain about blocks that share chunks, if that is not allowed."""
+    if unaligned == "allow" or (unaligned == "safe" and conditional):
+        return
+    raise ShapeError(
+        f"blocks of the source share chunks along the axes {shared}; rechunk it to multiples of "
+        f"{target.write_chunks}: source.rechunk({_advised(source, target)}); "
+        "or pass unaligned='allow' if nobody writes at the same time",
+        found=source.chunksize,
+        wanted=target.write_chunks,
+    )
+
+
+def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...]) -> list[int]:
     """The axes along which two blocks, or a block and what lies outside, share a stored value."""
     found = []
-    for number, (sizes, axis, begin) in enumerate(zip(chunks, target.metadata.grid.axes, start, strict=True)):
+    for number, (sizes, axis, begin) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
         edges, at = [begin], begin
         for size in sizes:
             at += size
@@ -137,9 +147,9 @@ def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: sync.Array, start:
     return found
 
 
-def _advised(source: Any, target: sync.Array) -> tuple[int, ...]:
+def _advised(source: Any, target: ArrayMetadata) -> tuple[int, ...]:
     """Blocks as large as the source's, rounded up to whole stored values of the target."""
-    units = target.metadata.write_chunks
+    units = target.write_chunks
     return tuple(-(-size // unit) * unit for size, unit in zip(source.chunksize, units, strict=True))
 
 
@@ -182,6 +192,12 @@ def to_zarr(
     else:
         if not options.get("shards"):
             options.setdefault("chunks", tuple(max(1, *own) for own in source.chunks))
+        chosen = formats.by_name(options.get("zarr_format") or settings.resolve(config).zarr_format)
+        parameters = {name: value for name, value in options.items() if name != "zarr_format"}
+        planned = plan_array(chosen, shape=source.shape, dtype=source.dtype, **parameters)
+        shared = _shared_axes(source.chunks, planned, (0,) * source.ndim)
+        if shared:  # before anything is replaced
+            _judge(shared, source, planned, unaligned, conditional=resolve(target, storage_options).conditional)
         array = sync.create_array(
             target, shape=source.shape, dtype=source.dtype, overwrite=overwrite, **where, **options
         )

@@ -154,7 +154,7 @@ async def write_dataset_async(
     append_dim: str | None = None,
     region: Mapping[str, slice] | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    zarr_format: Literal[2, 3] = 3,
+    zarr_format: Literal[2, 3] | None = None,
     consolidated: bool | None = None,
     verify: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -173,7 +173,7 @@ async def write_dataset_async(
         region: Per dimension the slice of what is there to write into.
         encoding: Per variable what xarray takes (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and what
             ``create_array`` does (``chunks``, ``shards``, ``compressors``, ``filters``, …).
-        zarr_format: 2 or 3.
+        zarr_format: 2 or 3; that of what is there if not given, and 3 where there is nothing.
         consolidated: Whether to keep copies of all metadata in the group; ``None``: in format 2.
         verify: Read everything again, and compare.
         storage_options: Options for the filesystem of a URL.
@@ -203,7 +203,7 @@ async def write_dataset_async(
         region=region,
         encoding=encoding or {},
         zarr_format=zarr_format,
-        consolidated=zarr_format == 2 if consolidated is None else consolidated,
+        consolidated=consolidated,
         verify=verify,
         config=config,
     )

@@ -324,3 +324,32 @@ async def test_a_disk_that_can_not_be_written_does_not_fail_reads(tmp_path: Path
     store = disk(stores.MemoryStore(), tmp_path)
     await store.set("k", b"v")
     assert await store.get("k") == b"v"
+
+
+async def test_what_is_changed_while_it_is_read_is_not_kept_on_disk(tmp_path: Path):
+    class Late(stores.WrapperStore):
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            values = await self.inner.fetch(requests, versions=versions)
+            await asyncio.sleep(0.05)
+            return values
+
+    late = Late(stores.LatencyStore(stores.MemoryStore(), 0.0))
+    store = disk(late, tmp_path)
+    await store.set("k", b"old")
+    reading = asyncio.create_task(store.get("k"))
+    await asyncio.sleep(0.01)
+    await store.set("k", b"new")
+    await reading
+    assert await store.get("k") == b"new"
+
+
+async def test_files_of_others_are_left_alone(tmp_path: Path):
+    thesis = tmp_path / "kept" / "a" / "b" / "thesis.txt"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("years of work")
+    store = disk(stores.MemoryStore(), tmp_path, max_bytes=2000)
+    for number in range(5):
+        await store.set(f"k{number}", bytes(1000))
+        await store.get(f"k{number}")
+    store.clear()
+    assert thesis.read_text() == "years of work"

@@ -637,3 +637,81 @@ async def test_readers_of_one_shard_share_its_index():
     for number, row in enumerate(found[1:], 1):
         np.testing.assert_array_equal(row, number * 100 + np.arange(number, number + 3))
     assert counting.reset().fetches == 1 + 49
+
+
+# ------------------------------------------------------------------ chunks that reach beyond the array
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+async def test_a_handle_that_is_behind_keeps_what_was_appended(kind: str):
+    """A chunk at the edge of what one handle knows holds another's rows by now."""
+    store = MemoryStore() if kind == "memory" else stores.LatencyStore(MemoryStore(), 0.0)
+    behind = await za.create_array(store, shape=(15,), dtype="i4", chunks=(10,), fill_value=-1)
+    other = await za.open_array(store, mode="r+")
+    await other.append(np.full(5, 2, "i4"))
+    await behind[10:15].write(1)
+    np.testing.assert_array_equal(await (await za.open_array(store))[10:], [1] * 5 + [2] * 5)
+    await behind[10:15].write(-1)  # and it is not erased either
+    np.testing.assert_array_equal(await (await za.open_array(store))[10:], [-1] * 5 + [2] * 5)
+
+
+async def test_an_append_that_is_late_keeps_what_came_before_it():
+    class Late(stores.LatencyStore):
+        def __init__(self, inner: Store) -> None:
+            super().__init__(inner, 0.0)
+            self.gate = asyncio.Event()
+            self.hold = True
+
+        async def put(self, key, data, *, if_version=None):
+            if key == "c/0" and self.hold:
+                self.hold = False
+                await self.gate.wait()
+            return await super().put(key, data, if_version=if_version)
+
+    store = Late(MemoryStore())
+    await za.create_array(store, shape=(0,), dtype="i4", chunks=(10,), fill_value=-1)
+    one, other = await za.open_array(store, mode="r+"), await za.open_array(store, mode="r+")
+    first = asyncio.create_task(one.append(np.full(5, 1, "i4")))
+    while store.hold:
+        await asyncio.sleep(0)
+    second = asyncio.create_task(other.append(np.full(5, 2, "i4")))
+    await asyncio.sleep(0.01)
+    store.gate.set()
+    await asyncio.gather(first, second)
+    np.testing.assert_array_equal(await (await za.open_array(store))[...], [1] * 5 + [2] * 5)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_an_append_that_fails_gives_its_place_back(blocking: bool):
+    """Also when another one has come behind it; whose rows stay."""
+
+    class Failing(WrapperStore):
+        fail = True
+
+        def __init__(self, inner: Store) -> None:
+            super().__init__(inner)
+            self.exclusive, self.blocking = False, blocking
+
+        async def put(self, key, data, *, if_version=None):
+            if key.startswith("c/") and self.fail:
+                self.fail = False
+                raise za.errors.StoreError("no", key=key)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    memory = MemoryStore()
+    await za.create_array(memory, data=np.arange(1, 6, dtype="i4"), chunks=(4,))
+    failing = await za.open_array(Failing(memory), mode="r+")
+    with pytest.raises(za.errors.StoreError, match="no"):
+        await failing.append(np.full(6, 7, "i4"))
+    found = await za.open_array(memory, mode="r+")
+    np.testing.assert_array_equal(await found[...], [1, 2, 3, 4, 5])
+    await found.append(np.full(3, 8, "i4"))
+    np.testing.assert_array_equal(await found[...], [1, 2, 3, 4, 5, 8, 8, 8])
+
+
+async def test_partial_writes_through_a_store_that_is_slow(tmp_path):
+    array = await za.create_array(
+        stores.LatencyStore(stores.LocalStore(tmp_path), 0.0), shape=(10,), dtype="i4", chunks=(10,)
+    )
+    await asyncio.wait_for(array[3:5].write(7), 20)
+    assert (await array[...]).tolist() == [0, 0, 0, 7, 7, 0, 0, 0, 0, 0]

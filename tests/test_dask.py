@@ -152,3 +152,15 @@ def test_a_worker_that_is_killed(tmp_path: Path):
         to_zarr(lazy, tmp_path / "x", chunks=(10, 20), shards=(20, 60))
     assert (tmp_path / "marker").exists()
     np.testing.assert_array_equal(sync.open_array(tmp_path / "x")[...], VALUES)
+
+
+def test_nothing_is_replaced_before_all_fits(tmp_path: Path):
+    import fsspec
+
+    url = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "x"))  # which can not compare
+    to_zarr(da.ones((100,), chunks=50), url)
+    with pytest.raises(ShapeError, match="unaligned='allow'"):
+        to_zarr(da.zeros((100,), chunks=30), url, chunks=50, overwrite=True)
+    assert sync.open_array(url)[0] == 1
+    to_zarr(da.ones((0, 3)), tmp_path / "empty")
+    assert sync.open_array(tmp_path / "empty").shape == (0, 3)

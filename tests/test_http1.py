@@ -94,13 +94,15 @@ LENGTH = head(f"Content-Length: {len(BODY)}", "ETag: 'x'") + BODY
 CHUNKED = head("Transfer-Encoding: chunked") + chunks(BODY, 1000)
 TRAILED = head("Transfer-Encoding: chunked") + chunks(BODY, 7, b"0\r\nExpires: never\r\n\r\n")
 GZIPPED = gzip.compress(BODY)
+MEMBERS = gzip.compress(BODY[:1000]) + gzip.compress(BODY[1000:])
+GZIPS = head(f"Content-Length: {len(MEMBERS)}", "Content-Encoding: gzip") + MEMBERS
 GZIP = head(f"Content-Length: {len(GZIPPED)}", "Content-Encoding: gzip") + GZIPPED
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + LENGTH
 OLD = b"HTTP/1.0 200 OK\r\n\r\n" + BODY
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000, 1 << 20])
-@pytest.mark.parametrize("answer", [LENGTH, CHUNKED, TRAILED, GZIP, EARLY, OLD])
+@pytest.mark.parametrize("answer", [LENGTH, CHUNKED, TRAILED, GZIP, GZIPS, EARLY, OLD])
 async def test_answers_in_all_forms_and_pieces(answer: bytes, size: int):
     if size < 1000:  # the interesting part in small pieces, the rest at once
         cut = min(len(answer), 400)
@@ -140,6 +142,7 @@ async def test_statuses_without_a_body():
         [head(f"Content-Length: {len(GZIPPED) - 3}", "Content-Encoding: gzip") + GZIPPED[:-3]],
         [head("Content-Length: 10") + b"1234", None],
         [head("Transfer-Encoding: chunked") + b"5\r\n12", None],
+        [head("Content-Encoding: gzip") + GZIPPED[:15], None],
         [head()[:10], None],
         [None],
     ],

@@ -344,3 +344,41 @@ def test_the_command_takes_what_xarray_opens(tmp_path: Path):
     xarray.testing.assert_equal(found, dataset)
     assert found.attrs == dataset.attrs
     assert found["t"].attrs["unit"] == "K"
+
+
+# ------------------------------------------------------------------ what sources say
+
+
+async def test_regions_that_cut_chunks_are_not_taken_for_done(api: Api):
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, shape=(20,), dtype="i4", chunks=(10,)))
+    await api(api.ingest(np.arange(1, 6, dtype="i4"), store, region=(slice(0, 5),)))
+    await api(api.ingest(np.arange(6, 16, dtype="i4"), store, region=(slice(5, 15),)))
+    expected = [*range(1, 16), 0, 0, 0, 0, 0]
+    assert (await api((await api(api.open_array(store)))[...])).tolist() == expected
+
+
+async def test_what_sources_say_of_themselves(api: Api):
+    masked = np.ma.masked_array([1, 2, 3], [0, 1, 0])
+    await api(api.ingest(masked, store := {}, fill_value=9, verify=True))
+    assert (await api((await api(api.open_array(store)))[...])).tolist() == [1, 9, 3]
+    await api(api.ingest(np.arange(3), store := {}, dtype="f4"))
+    assert (await api(api.open_array(store))).dtype == np.float32
+    with pytest.raises(ShapeError, match="source has shape"):
+        await api(api.ingest(np.arange(3), {}, shape=(4,)))
+    named = await api(api.create_array({}, data=np.arange(3), dimension_names=("x",), fill_value=-9))
+    await api(api.ingest(named, store := {}, zarr_format=2))
+    found = await api(api.open_array(store))
+    assert (dict(found.attrs), found.fill_value) == ({"_ARRAY_DIMENSIONS": ["x"]}, -9)
+    await api(api.ingest(np.array("abc", np.dtypes.StringDType()), store := {}, verify=True))
+    assert await api((await api(api.open_array(store)))[()]) == "abc"
+    dask = pytest.importorskip("dask.array")
+    await api(api.ingest(dask.zeros((0, 3)), store := {}))
+    assert (await api(api.open_array(store))).shape == (0, 3)
+
+
+def test_files_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from zarrasync.cli import main
+
+    assert main(["ingest", str(tmp_path / "none.npy"), str(tmp_path / "x")]) == 1
+    assert "none.npy" in capsys.readouterr().err

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -17,6 +20,7 @@ from conftest import make_store
 
 import zarrasync as za
 from zarrasync import stores, sync
+from zarrasync._runtime import in_worker
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import ABSENT, Listing, Request
 
@@ -563,3 +567,86 @@ async def test_archives_in_other_stores_that_are_not_right(tmp_path: Path):
     await memory.set("b.zip", file.getvalue().replace(b"0123456789", b"0123456x89"))
     with pytest.raises(StoreError, match="checksum"):
         await stores.RemoteZipStore(memory, "b.zip").get("k")
+
+
+def test_a_member_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A full disk: the older value stays, and so does the archive."""
+    path = tmp_path / "a.zip"
+    with stores.ZipStore(path, mode="w") as store:
+        asyncio.run(store.set("k", b"old"))
+        original = zipfile.ZipFile.writestr
+
+        def full(self: zipfile.ZipFile, member: zipfile.ZipInfo, data: bytes) -> None:
+            with self.open(member, "w") as file:
+                file.write(bytes(data)[:3])
+                raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+        with pytest.raises(StoreError, match="No space left"):
+            asyncio.run(store.set("k", b"newer"))
+        monkeypatch.setattr(zipfile.ZipFile, "writestr", original)
+        assert asyncio.run(store.get("k")) == b"old"
+        asyncio.run(store.set("other", b"1"))
+    with stores.ZipStore(path) as store:
+        assert asyncio.run(store.get("k")) == b"old"
+        assert asyncio.run(store.get("other")) == b"1"
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_forks_leave_an_archive_alone(tmp_path: Path):
+    path = tmp_path / "a.zip"
+    store = stores.ZipStore(path, mode="w")
+    asyncio.run(store.set("a", b"1"))
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            asyncio.run(store.set("c", b"3"))
+        except StoreError:
+            store._archive._finish()
+            code = 0
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    asyncio.run(store.set("b", b"2"))
+    asyncio.run(store.close())
+    assert sorted(asyncio.run(stores.ZipStore(path).list())) == ["a", "b"]
+
+
+def test_other_methods_beside_what_is_added(tmp_path: Path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("old", b"old" * 100)
+    with stores.ZipStore(path, mode="a") as store:
+        asyncio.run(store.set("new", bytes(200_000)))
+        assert asyncio.run(store.get("old")) == b"old" * 100
+
+
+def test_waiting_for_another_process_can_be_given_up(tmp_path: Path):
+    """A process that holds a value and stands still must not hold up this one for ever."""
+    code = (
+        "import asyncio, sys; from zarrasync import stores\n"
+        "async def hold():\n"
+        f"    async with stores.LocalStore({str(tmp_path)!r}).lock('k'):\n"
+        "        print('held', flush=True); sys.stdin.readline()\n"
+        "asyncio.run(hold())"
+    )
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "env": {**os.environ, "TMPDIR": str(tmp_path)},
+    }
+    holder = subprocess.Popen([sys.executable, "-c", code], **pipes)
+    assert holder.stdout.readline() == "held\n"
+    store = stores.LocalStore(tmp_path)
+
+    async def wait() -> None:
+        async with asyncio.timeout(0.3):
+            await in_worker(lambda: store.put("k", b"v", if_version=("a", "b", "c")))
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(wait())
+    holder.communicate("\n")

@@ -245,3 +245,37 @@ async def test_groups_and_variables_that_are_added(tmp_path: Path):
     xr.testing.assert_equal(found["masked"], (dataset()["masked"] * 2))
     await write_dataset_async(dataset()[["scalar"]], store, group="a/b", mode="w")
     assert set(xr.open_dataset(store, engine="zarrasync", group="a/b").variables) == {"scalar"}
+
+
+def test_the_format_that_is_there_is_kept():
+    given = xr.Dataset({"a": ("t", np.arange(3.0))})
+    store = stores.MemoryStore()
+    write_dataset(given, store, zarr_format=2)
+    write_dataset(given, store, append_dim="t")
+    assert xr.open_dataset(store, engine="zarrasync").a.values.tolist() == [0, 1, 2, 0, 1, 2]
+    assert not any(key.endswith("zarr.json") for key in store.values)
+    write_dataset(xr.Dataset({"e": ("t", np.zeros(0))}), stores.MemoryStore())
+
+
+def test_nothing_is_changed_before_all_fits():
+    given = xr.Dataset({"a": (("t", "x"), np.ones((3, 2))), "b": (("t", "y"), np.ones((3, 2)))})
+    store = stores.MemoryStore()
+    write_dataset(given, store)
+    wrong = xr.Dataset({"a": (("t", "x"), np.ones((1, 2))), "b": (("t", "y"), np.ones((1, 5)))})
+    with pytest.raises(ShapeError, match="b has shape"):
+        write_dataset(wrong, store, append_dim="t")
+    assert xr.open_dataset(store, engine="zarrasync").sizes == {"t": 3, "x": 2, "y": 2}
+
+
+def test_rows_that_could_not_be_written_are_given_back():
+    da = pytest.importorskip("dask.array")
+
+    def boom(block: Any) -> Any:
+        raise ZeroDivisionError
+
+    store = stores.LatencyStore(stores.MemoryStore(), 0.0)
+    write_dataset(xr.Dataset({"a": ("t", np.arange(3.0))}), store)
+    bad = da.ones(4, chunks=2).map_blocks(boom, dtype="f8", meta=np.empty(0))
+    with pytest.raises(ZeroDivisionError):
+        write_dataset(xr.Dataset({"a": ("t", bad)}), store, append_dim="t")
+    assert xr.open_dataset(store, engine="zarrasync").a.values.tolist() == [0, 1, 2]

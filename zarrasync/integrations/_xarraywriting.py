@@ -51,7 +51,7 @@ async def write(
         raise ValueError(f"datasets are written in the formats 2 and 3, not {node.zarr_format!r}")
     present = await _present(node, store, group) if mode in ("a", "r+") else {}
     variables, attributes = encode_dataset_coordinates(dataset)
-    work = _Work(node, store, group, append_dim, region, 2 if node.zarr_format == 2 else 3, verify, config)
+    work = _Work(node, store, group, append_dim, region, verify, config)
     names = [str(name) for name in variables]
     # All is looked at before anything is changed.
     plans = [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
@@ -64,7 +64,7 @@ async def write(
         for array, axis, start, stop in reserved:
             await array._give_back(axis, start, stop)
         raise
-    if node.zarr_format == 2 if consolidated is None else consolidated:
+    if not node._node.format.has_dimension_names if consolidated is None else consolidated:
         await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
     return dict(zip(names, reports, strict=True))
 
@@ -121,12 +121,12 @@ class _Work:
         group: str,
         append_dim: str | None,
         region: Mapping[str, slice] | None,
-        zarr_format: Literal[2, 3],
         verify: bool,
         config: Any,
     ) -> None:
         self.node, self.store, self.group, self.append_dim = node, store, group, append_dim
-        self.region, self.zarr_format, self.verify, self.config = region, zarr_format, verify, config
+        self.region, self.verify, self.config = region, verify, config
+        self.format: Any = node._node.format
 
     def plan(self, name: str, variable: Variable, encoding: Mapping[str, Any] | None, present: Variable | None) -> Plan:
         """A variable as it is stored, and how an array for it is created.
@@ -151,7 +151,7 @@ class _Work:
         creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
         if "compressor" in variable.encoding:
             creating["compressors"] = variable.encoding["compressor"]
-        encoded = encode_zarr_variable(variable, name=name, zarr_format=self.zarr_format)
+        encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
         if joins and present is not None:
             self._check(name, encoded, present)
         return Plan(name, encoded, self._options(encoded, creating), joins=joins)
@@ -181,13 +181,14 @@ class _Work:
         fill = encoded.attrs.get(_FILL)
         attributes.pop(_FILL, None)
         options: dict[str, Any] = {"dtype": str if encoded.dtype.kind in "OT" else encoded.dtype, **creating}
-        if self.zarr_format == 2:  # there the fill value says what is missing
+        if self.format.has_undefined_fill:  # there the fill value says what is missing
             options["fill_value"] = fill
-            attributes[_DIMENSIONS] = list(map(str, encoded.dims))
-        else:
+        elif fill is not None:
+            attributes[_FILL] = FillValueCoder.encode(fill, encoded.dtype)
+        if self.format.has_dimension_names:
             options["dimension_names"] = tuple(map(str, encoded.dims))
-            if fill is not None:
-                attributes[_FILL] = FillValueCoder.encode(fill, encoded.dtype)
+        else:
+            attributes[_DIMENSIONS] = list(map(str, encoded.dims))
         blocks = getattr(encoded, "chunks", None)
         if blocks and not creating.get("shards"):  # dask's
             options.setdefault("chunks", tuple(max(1, *own) for own in blocks))

@@ -87,7 +87,9 @@ class _Store(AbstractDataStore):
             "preferred_chunks": _preferred(array, dims),
             "shards": array.shards,
         }
-        if array.zarr_format == 3:  # in a form that zarr-python takes when the dataset is written with it
+        if (
+            array._async._node.format.has_dimension_names
+        ):  # in a form that zarr-python takes when the dataset is written with it
             encoding["compressors"] = tuple(codec.to_json() for codec in array.compressors)
             encoding["filters"] = tuple(codec.to_json() for codec in array.filters)
         if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings

@@ -253,7 +253,8 @@ class Array(ArrayBase):
         """Change the shape in place; nothing is moved.
 
         What a smaller shape cuts off is erased, also inside chunks at the new edge, so that growing
-        again shows the fill value there.
+        again shows the fill value there. Many may make an array longer at the same time; make it smaller while nobody
+        else writes, as what others append meanwhile may be cut off, too.
 
         Args:
             shape: The new shape, with as many axes as the old one.

@@ -137,8 +137,9 @@ class LocalStore(Store):
     """Files under a directory; a key is a path relative to it.
 
     A value gets its name in one step after it is complete (temporary file, then rename), so a reader
-    or a crash never sees half of one. Conditional writes hold among the threads and processes of a machine (on
-    Windows among threads; creating, ``if_version=ABSENT``, among processes too).
+    or a crash never sees half of one. Conditional writes and locks hold among the threads and processes of a machine
+    that see the same ``/tmp``, where the file lies whose bytes they lock (on Windows among threads; creating,
+    ``if_version=ABSENT``, among processes too). Machines that share a disk do not lock each other out.
 
     Args:
         root: The directory. It is made when the first value is written.

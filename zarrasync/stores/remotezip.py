@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import builtins
 import errno
-import io
-import os
 import zipfile
 from collections.abc import Hashable, Sequence
 
@@ -15,7 +13,7 @@ from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.base import Request, Store, Value, clip, store_error
-from zarrasync.stores.zip import DAMAGE, LOCAL, Entry, after_header, checked, entries_of, inflate
+from zarrasync.stores.zip import DAMAGE, LOCAL, Entry, Window, after_header, checked, entries_of, inflate
 
 __all__ = ["RemoteZipStore"]
 
@@ -179,29 +177,17 @@ def _in_part(request: Request, entry: Entry) -> bool:
     return entry.method == zipfile.ZIP_STORED and (request.suffix or request.start > 0 or request.length is not None)
 
 
-class _Tail(io.RawIOBase):
-    """The last bytes of a file, as a file.
+class _Tail(Window):
+    """The last bytes of a file.
 
     Attributes:
         missed: The first byte that was asked for and is not here.
     """
 
     def __init__(self, data: Buffer, size: int) -> None:
-        self._data, self._size, self._at = memoryview(data), size, 0
-        self._start = size - len(data)
+        super().__init__(size)
+        self._data, self._start = memoryview(data), size - len(data)
         self.missed: int | None = None
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        if self._at < 0:
-            raise OSError(errno.EINVAL, "before the beginning")
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
 
     def read(self, size: int = -1) -> bytes:
         if self._at < self._start:

@@ -27,7 +27,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]  # nothing is locked there
 
-__all__ = ["DAMAGE", "LOCAL", "Entry", "ZipStore", "after_header", "checked", "entries_of", "inflate"]
+__all__ = ["DAMAGE", "LOCAL", "Entry", "Window", "ZipStore", "after_header", "checked", "entries_of", "inflate"]
 
 LOCAL = struct.Struct("<4s5H3I2H")
 _ENCRYPTED = 1
@@ -411,11 +411,11 @@ def _last(file: Any, mark: bytes, stop: int) -> int:
     return -1
 
 
-class _Head(io.RawIOBase):
-    """The first bytes of a file, as a file."""
+class Window(io.RawIOBase):
+    """So many bytes as a file; subclasses say where they come from in ``read``."""
 
-    def __init__(self, file: Any, size: int) -> None:
-        self._file, self._size, self._at = file, size, 0
+    def __init__(self, size: int) -> None:
+        self._size, self._at = size, 0
 
     def seekable(self) -> bool:
         return True
@@ -428,6 +428,14 @@ class _Head(io.RawIOBase):
 
     def tell(self) -> int:
         return self._at
+
+
+class _Head(Window):
+    """The first bytes of a file."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        super().__init__(size)
+        self._file = file
 
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size - self._at)

@@ -382,3 +382,16 @@ def test_files_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 
     assert main(["ingest", str(tmp_path / "none.npy"), str(tmp_path / "x")]) == 1
     assert "none.npy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [20, 15])
+@pytest.mark.parametrize("verify", [True, False])
+async def test_pairs_that_come_again(api: Api, size: int, verify: bool):
+    """Blocks of whole chunks count as done; of those that cut chunks all are written again."""
+    options: dict[str, Any] = {"shape": VALUES.shape, "dtype": "i4", "chunks": (20, 20)}
+    pairs = blocks_of(VALUES, size)
+    await api(api.ingest(pairs[: len(pairs) // 2], store := {}, **options))
+    report = await api(api.ingest(pairs, store, verify=verify, **options))
+    np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES)
+    assert report.skipped + report.blocks == len(pairs)
+    assert report.skipped == len(pairs) // 2 if size == 20 else report.skipped < len(pairs) // 2

@@ -359,14 +359,11 @@ class Ingestion:
             self._pairs_now() if planned is None else ((region, None) for region in planned)
         )
 
-        def job(region: Region, block: Any) -> None:
-            work(region, block)
-
         if planned is not None and len(list(planned)) <= threads:  # a write shares its chunks itself
             for region, block in blocks:
                 work(region, block)
             return
-        jobs: Iterator[Job] = (partial(job, region, block) for region, block in blocks)
+        jobs: Iterator[Job] = (partial(work, region, block) for region, block in blocks)
         run_jobs(jobs, settings, cancel_flag(), threads)
 
     def _pairs_now(self) -> Iterator[tuple[Region, Any]]:
@@ -434,15 +431,22 @@ class Ingestion:
         return tuple(found)
 
     def _is_there(self, region: Region) -> bool:
-        return bool(self._there) and all(at in self._there for at in units_of(self.target.metadata, region))
-
-    def _done(self, region: Region) -> bool:
-        if not self._is_there(region):
+        """Whether an earlier run has stored all of a block: others' parts of chunks that it cuts do not tell."""
+        if not self._there:
             return False
+        start, stop = tuple(s.start for s in region), tuple(s.stop for s in region)
+        cut = units(self.target.metadata, start, stop, cut=True)
+        return not cut and all(at in self._there for at in units(self.target.metadata, start, stop))
+
+    def _begin(self, region: Region, given: Any) -> tuple[Region, bool, bool]:
+        """Where a block goes, whether its values are wanted, and whether they are to be written."""
+        place = region if given is None else self._place(region)
+        if not self._is_there(place):
+            return place, True, True
         with self._mutex:
             self.report.skipped += 1
-        self.tell(self._size(region))
-        return not self.keep_sums  # to compare it, it takes the source's values
+        self.tell(self._size(place))
+        return place, self.keep_sums, False  # to compare it, it takes the source's values
 
     def _size(self, region: Region) -> int:
         count: int = math.prod(s.stop - s.start for s in region)
@@ -468,26 +472,22 @@ class Ingestion:
         self.tell(self._size(region))
 
     def _write_now(self, region: Region, given: Any) -> None:
-        if given is not None:
-            region = self._place(region)
-        elif self._done(region):
+        place, wanted, missing = self._begin(region, given)
+        if not wanted:
             return
-        skip = self.keep_sums and self._is_there(region)
-        block = self._ready(region, given if given is not None else self.source.get_now(self._of_source(region)))
-        if not skip:
-            drive(self.target.view[region].write(block))
-            self._note(region)
+        block = self._ready(place, self.source.get_now(self._of_source(place)) if given is None else given)
+        if missing:
+            drive(self.target.view[place].write(block))
+            self._note(place)
 
     async def _write(self, region: Region, given: Any) -> None:
-        if given is not None:
-            region = self._place(region)
-        elif self._done(region):
+        place, wanted, missing = self._begin(region, given)
+        if not wanted:
             return
-        skip = self.keep_sums and self._is_there(region)
-        block = self._ready(region, given if given is not None else await self.source.get(self._of_source(region)))
-        if not skip:
-            await self.target.view[region].write(block)
-            self._note(region)
+        block = self._ready(place, await self.source.get(self._of_source(place)) if given is None else given)
+        if missing:
+            await self.target.view[place].write(block)
+            self._note(place)
 
     def _compare_now(self, region: Region, _: Any) -> None:
         self._judge(region, drive(self.target.view[region].read()))

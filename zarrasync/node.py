@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from zarrasync import config, formats
-from zarrasync._calls import Patience
+from zarrasync._calls import Patience, first_error
 from zarrasync._runtime import in_worker
 from zarrasync.consolidated import Consolidated, refresh
 from zarrasync.errors import (
@@ -348,10 +348,7 @@ async def gather(work: Sequence[Coroutine[Any, Any, T]], store: Store) -> list[T
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
     except BaseExceptionGroup as errors:
-        error: BaseException = errors
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+        raise first_error(errors) from None
     return [task.result() for task in tasks]
 
 

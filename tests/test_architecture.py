@@ -20,7 +20,19 @@ LAYERS = [
     ("ground", {"errors", "config", "_frozen", "_plugins", "_json", "_runtime", "_calls", "_bridge"}),
     (
         "model",
-        {"keys", "grids", "regions", "indexing", "selectors", "dtypes", "fills", "codecs", "transformers", "metadata"},
+        {
+            "keys",
+            "grids",
+            "regions",
+            "coverage",
+            "indexing",
+            "selectors",
+            "dtypes",
+            "fills",
+            "codecs",
+            "transformers",
+            "metadata",
+        },
     ),
     ("bytes", {"stores", "formats"}),
     ("engine", {"transfer"}),
@@ -32,8 +44,13 @@ LAYERS = [
             "asyncnode",
             "creation",
             "info",
+            "picture",
+            "htmlrepr",
             "progress",
             "copying",
+            "translation",
+            "selectiontext",
+            "statistics",
             "blocks",
             "ingesting",
             "validation",
@@ -141,7 +158,7 @@ PUBLIC = {
     "AsyncArray": (
         "append attrs basename blocks cdata_shape chunks close compressors config dimension_names dtype fill_value filters "
         "get_basic_selection get_block_selection get_coordinate_selection get_mask_selection "
-        "get_orthogonal_selection getitem info metadata name nbytes nchunks nchunks_initialized ndim oindex "
+        "get_orthogonal_selection getitem info info_complete metadata name nbytes nbytes_stored nchunks nchunks_initialized ndim oindex "
         "path read_chunk_sizes read_only refresh resize serializer set_basic_selection set_block_selection set_coordinate_selection "
         "set_mask_selection set_orthogonal_selection setitem shape shards size store update_attributes view "
         "vindex write_chunk_sizes zarr_format"

@@ -73,6 +73,10 @@ class Facade:
     def __repr__(self) -> str:
         return repr(self._async).replace("<Async", "<", 1)
 
+    def _repr_html_(self) -> str:
+        text: str = self._async._repr_html_()
+        return text
+
 
 def _node(value: AsyncArray | AsyncGroup | AsyncSelection) -> AsyncArray | AsyncGroup:
     return value.array if isinstance(value, AsyncSelection) else value

@@ -20,7 +20,7 @@ from zarrasync.codecs import Codec
 from zarrasync.errors import ShapeError, ZarrError
 from zarrasync.grids import Grid, outside
 from zarrasync.indexing import Stride, Transform, identity
-from zarrasync.info import Info, array_info
+from zarrasync.info import Info, array_info, size_text
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.node import Node, on_store
 from zarrasync.selection import Accessor, AsyncSelection, Awaited
@@ -150,6 +150,11 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         return (
             f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._metadata.dtype.numpy} {self.store!r}>"
         )
+
+    def _repr_html_(self) -> str:
+        from zarrasync import htmlrepr
+
+        return htmlrepr.array(self._metadata, self.info, self.name)
 
     def _portable(self) -> Node:
         known = self._node.known
@@ -433,9 +438,44 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         """
         return await on_store(self._count_stored, self.store)
 
+    async def nbytes_stored(self) -> int:
+        """Bytes of all stored values (shards, or chunks where there are none), compressed as they are. Lists their keys.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        return sum((await self._sizes()).values())
+
+    async def info_complete(self) -> Info:
+        """``info``, and what it takes a listing to know: how many values are stored, and how well they compress.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        sizes = await self._sizes()
+        nbytes = sum(sizes.values())
+        each = self._metadata.chain.nbytes * len(sizes)
+        more = {
+            "Stored values": f"{len(sizes):,} of {self._metadata.grid.size:,}",
+            "Stored size": size_text(nbytes),
+            "Compression": f"{each / nbytes:.1f} : 1" if nbytes else "nothing is stored",
+        }
+        items = dict(self.info.items)
+        store = items.pop("Store")
+        return Info({**items, **more, "Store": store})
+
     async def _count_stored(self) -> int:
-        grid = self._metadata.grid.shape
-        return sum(all(i < n for i, n in zip(at, grid, strict=True)) for at in await self._stored())
+        return sum(map(self._is_inside, await self._stored()))
+
+    def _is_inside(self, at: tuple[int, ...]) -> bool:
+        return all(i < n for i, n in zip(at, self._metadata.grid.shape, strict=True))
+
+    async def _sizes(self) -> dict[tuple[int, ...], int]:
+        """The bytes of the stored values that exist, by their grid coordinates."""
+        store = self._chunks.store
+        listed = await on_store(partial(store.list_sizes, ""), store)
+        named = ((self._metadata.keys.decode(key, self.ndim), size) for key, size in listed.items())
+        return {at: size for at, size in named if at is not None and self._is_inside(at)}
 
     async def _stored(self) -> set[tuple[int, ...]]:
         """The grid coordinates of the stored values that exist, also of those outside the shape. Lists their keys."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from zarrasync.errors import MetadataError, WriteConflictError
 from zarrasync.formats import Format
 from zarrasync.keys import join
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.stores.base import ABSENT, Listing, Request, Store
 
 __all__ = ["Consolidated", "refresh"]
@@ -54,6 +55,21 @@ class Consolidated:
         inside = [key[len(prefix) :].partition("/") for key in self.list_prefix(prefix)]
         keys = tuple(prefix + name for name, slash, _ in inside if not slash)
         return Listing(keys, tuple(sorted({f"{prefix}{name}/" for name, slash, _ in inside if slash})))
+
+    def members(self, path: str) -> list[tuple[str, ArrayMetadata | GroupMetadata]] | None:
+        """The nodes below a path: relative paths and metadata; ``None`` if it takes the store to know."""
+        start = f"{path}/" if path else ""
+        inside = {key.rpartition("/")[0] for key in self.list_prefix(start)} - {path}
+        found = []
+        for place in sorted(inside):
+            try:
+                keys = self.format.document_keys(place)
+                metadata = self.format.parse(place, {key: self.documents.get(key) for key in keys})
+            except MetadataError:
+                return None  # who lists the members is told
+            if metadata is not None:
+                found.append((place[len(start) :], metadata))
+        return found if self.complete or found else None
 
     async def note(self, store: Store, changed: Iterable[str], erased: Sequence[str] = ()) -> None:
         """Follow a change of the hierarchy, here and in the store.

@@ -14,30 +14,26 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import plan_blocks
-from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
-from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.config import Config
-from zarrasync.creation import ShapeLike, chunk_shapes
-from zarrasync.errors import ChecksumError, MetadataError, NodeExistsError, UnsupportedByFormat, UnsupportedOperation
-from zarrasync.formats import Format, Wanted
+from zarrasync.creation import ShapeLike
+from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedOperation
+from zarrasync.formats import Format
 from zarrasync.grids import lazy_product
 from zarrasync.group import AsyncGroup, as_node
 from zarrasync.hierarchy import CodecsLike, ConfigLike, open
-from zarrasync.info import counted, shown
+from zarrasync.info import counted, size_text
 from zarrasync.ingesting import Ingestion, IngestReport, source_of
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, on_store
 from zarrasync.progress import reporting
-from zarrasync.selection import size_text
 from zarrasync.stores import Request, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Progress
+from zarrasync.translation import Changes, alike, translate
 
 __all__ = ["CopyReport", "copy"]
 
-_DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute in which xarray keeps the names of axes where a format has no place for them."""
 _BATCH = 256
 
 
@@ -69,9 +65,7 @@ class CopyReport:
 
 @dataclass(frozen=True)
 class _Options:
-    chunks: Any
-    shards: Any
-    compressors: Any
+    changes: Changes
     resume: bool
     verify: bool
 
@@ -135,7 +129,7 @@ async def copy(
     wanted = origin._node.format if zarr_format is None else formats.by_name(zarr_format)
     place = Node(store, normalize_path(dest_path), wanted.fresh(), values)
     _check_apart(origin._node, place, anew=not (overwrite or resume))
-    options = _Options(chunks, shards, compressors, resume, verify)
+    options = _Options(Changes(chunks, shards, compressors), resume, verify)
     work = partial(_copy_all, [("", origin), *below], place, options, report, overwrite)
     arrays = [node for _, node in (("", origin), *below) if isinstance(node, AsyncArray)]
     with reporting(progress, sum(array.nbytes for array in arrays), f"copy {origin.name}") as tell:
@@ -224,7 +218,7 @@ def _planned(node: AsyncArray | AsyncGroup, target: Format, options: _Options, r
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
         same = node._node.format.is_same(target)
-        planned = _plan(metadata, node.name, target, options, report.notes, same_format=same)
+        planned = translate(metadata, node.name, target, options.changes, report.notes, same_format=same)
         report.arrays += 1
     else:
         planned = GroupMetadata(attributes=metadata.attributes)
@@ -255,119 +249,13 @@ async def _make(target: Node, planned: Metadata, options: _Options, overwrite: b
     return as_node(target, planned)
 
 
-# ------------------------------------------------------------------ planning
-
-
-def _plan(
-    source: ArrayMetadata, name: str, target: Format, options: _Options, notes: list[str], *, same_format: bool
-) -> ArrayMetadata:
-    """The metadata of an array's copy."""
-    inner, outer, edges, sharded = _shapes(source, target, options)
-    same_shapes = (inner, outer, edges) == (source.chunks, source.write_chunks, source.edges)
-    same_shapes = same_shapes and sharded == (source.shards is not None)
-    if same_shapes and same_format and _keeps(options.compressors):
-        return source
-    attributes, names = _named_axes(source, name, target, notes)
-    fill = source.fill_value
-    if fill is None and not target.has_undefined_fill:
-        fill = source.spec.fill_value  # what absent elements have read as
-        notes.append(f"{name}: the undefined fill value is {shown(fill)} now")
-    spec = ArraySpec(outer, source.dtype, source.spec.fill_value)
-    wanted = _wanted(source, options, inner if sharded else None)
-    for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
-        try:
-            made = ArrayMetadata(
-                source.shape,
-                source.dtype,
-                outer,
-                target.key_encoding(None, source.ndim),
-                target.chain(attempt, spec),
-                fill,
-                names,
-                edges,
-                attributes=attributes,
-            )
-            target.render("a", made)
-        except (UnsupportedByFormat, MetadataError) as error:
-            if attempt.serializer is None or getattr(error, "feature", "codecs") not in ("codecs", "shards"):
-                raise
-            notes.append(f"{name}: {error}")
-            continue
-        return made
-    raise AssertionError
-
-
-def _keeps(value: Any) -> bool:
-    return isinstance(value, str) and value == "keep"
-
-
-def _shapes(
-    source: ArrayMetadata, target: Format, options: _Options
-) -> tuple[tuple[int, ...], tuple[int, ...], Any, bool]:
-    """The shapes of inner chunks and of stored values, the sizes of these where they differ, and if they are shards."""
-    chunks, shards, edges = options.chunks, options.shards, source.edges
-    edges = edges if _keeps(chunks) and _keeps(shards) else None
-    if _keeps(shards):
-        shards = source.shards if target.has_shards and _keeps(chunks) else None
-    if _keeps(chunks):
-        chunks = source.chunks
-        if source.shards is not None and shards is None:
-            edges = None  # the parts of shards are all alike
-    inner, outer = chunk_shapes(source.shape, source.dtype.itemsize or 16, chunks, shards)
-    if outer != source.write_chunks:
-        edges = None
-    return inner, outer, edges, shards is not None
-
-
-def _named_axes(
-    source: ArrayMetadata, name: str, target: Format, notes: list[str]
-) -> tuple[dict[str, Any], tuple[str | None, ...] | None]:
-    """The attributes and the names of axes, which live among them where the format has no place for names."""
-    attributes, names = dict(source.attributes), source.dimension_names
-    listed = attributes.get(_DIMENSIONS)
-    if target.has_dimension_names:
-        fits = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == source.ndim
-        if names is None and fits and all(isinstance(one, str) for one in listed or ()):
-            names = tuple(attributes.pop(_DIMENSIONS))
-        return attributes, names
-    if names is not None and all(isinstance(one, str) for one in names):
-        attributes[_DIMENSIONS] = list(names)
-    elif names is not None and any(names):
-        notes.append(f"{name}: the names of axes {list(names)} are lost, as some axes have none")
-    return attributes, None
-
-
-def _wanted(source: ArrayMetadata, options: _Options, inner: tuple[int, ...] | None) -> Wanted:
-    """The codecs of chunks as a creating call would ask for them."""
-    chain = source.inner_codecs
-    reverse = tuple(reversed(range(source.ndim)))
-    order = "F" if any(codec.permutation == reverse and source.ndim > 1 for codec in chain.array_array) else "C"
-    filters: list[Any] = [codec for codec in chain.array_array if codec.permutation != reverse or source.ndim < 2]
-    compressors: list[Any] = list(chain.bytes_bytes)
-    while compressors and isinstance(compressors[0], NumcodecsBytes) and compressors[0].kind in ARRAY_ARRAY:
-        filters.append(dict(compressors.pop(0).config))  # format 2 has these behind the elements' order
-    if not _keeps(options.compressors):
-        given = options.compressors
-        found = given if isinstance(given, list | tuple) else [] if given is None else [given]
-        compressors = [ZstdCodec(level=0) if one == "auto" else one for one in found]
-    return Wanted(filters, chain.array_bytes, compressors, order, inner)
-
-
-def _without_filters(wanted: Wanted) -> Wanted:
-    return Wanted((), wanted.serializer, wanted.compressors, wanted.order, wanted.inner)
-
-
-def _plain(wanted: Wanted) -> Wanted:
-    return Wanted((), None, (ZstdCodec(level=0),), "C", wanted.inner)
-
-
 # ------------------------------------------------------------------ copying
 
 
 async def _copy_array(
     source: AsyncArray, target: AsyncArray, options: _Options, report: CopyReport, tell: Progress
 ) -> None:
-    if _alike(source.metadata, target.metadata):
+    if alike(source.metadata, target.metadata):
         there = await target._stored() if options.resume else set()
         await _copy_values(source, target, there, report, tell)
         return
@@ -376,18 +264,6 @@ async def _copy_array(
     report.copied += done.blocks
     report.skipped += done.skipped
     report.nbytes += done.nbytes
-
-
-def _alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
-    """Whether stored values of one array are just those of the other."""
-    return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (
-        other.write_chunks,
-        other.edges,
-        other.dtype,
-        other.codecs,
-        other.transformers,
-        other.shape,
-    )
 
 
 async def _copy_values(

@@ -53,6 +53,13 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.store!r}>"
 
+    def _repr_html_(self) -> str:
+        from zarrasync import htmlrepr
+
+        known = self._node.known
+        members = None if known is None else known.members(self.path)
+        return htmlrepr.group(self._metadata, self.info, self.name, members)
+
     # -------------------------------------------------------------- members
 
     def __getitem__(self, name: str) -> _Member:

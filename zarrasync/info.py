@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.selection import size_text
 from zarrasync.stores import Store
 
-__all__ = ["Info", "Tree", "array_info", "counted", "group_info", "render_tree", "shown"]
+__all__ = ["Info", "Tree", "array_info", "counted", "group_info", "render_tree", "shown", "size_text"]
 
 
 @dataclass(frozen=True)
@@ -32,19 +31,53 @@ class Info:
     def __getitem__(self, name: str) -> str:
         return self.items[name]
 
+    def _repr_html_(self) -> str:
+        from zarrasync import htmlrepr
 
-class Tree(str):
-    """A hierarchy as text. Its repr is the text itself, for the prompt of a shell."""
+        return htmlrepr.info(self)
 
-    __slots__ = ()
+
+class Tree(str):  # noqa: SLOT000  # one cannot have slots beside a text
+    """A hierarchy as text. Its repr is the text itself, for the prompt of a shell; notebooks show it unfolding.
+
+    Attributes:
+        name: The name of the group at the top.
+        members: Paths below it and what lies there.
+    """
+
+    name: str
+    members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]
+
+    def __new__(cls, text: str, name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
+        made = super().__new__(cls, text)
+        made.name, made.members = name, members
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return str(self), self.name, self.members
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        from zarrasync import htmlrepr
+
+        return htmlrepr.tree(self.name, self.members)
 
 
 def counted(count: int, noun: str) -> str:
     """A number of things, for people: ``1 array``, ``1,200 arrays``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def size_text(count: int) -> str:
+    """A number of bytes for people."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
 
 
 def shown(value: Any) -> str:
@@ -64,6 +97,11 @@ def _edges(metadata: ArrayMetadata) -> str:
     return f"({', '.join(shown)})"
 
 
+def _inside(metadata: ArrayMetadata) -> str:
+    """The codecs of a shard's chunks, where there are shards."""
+    return f" of {', '.join(codec.label for codec in metadata.inner_codecs.codecs)}" if metadata.shards else ""
+
+
 def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
     """The facts about an array that are known without reading."""
     codecs = metadata.codecs.codecs
@@ -77,7 +115,7 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Shard shape": str(metadata.shards) if metadata.edges is None or not metadata.shards else _edges(metadata),
         "Dimension names": str(metadata.dimension_names),
         "Fill value": shown(metadata.fill_value),
-        "Codecs": ", ".join(codec.label for codec in codecs),
+        "Codecs": ", ".join(codec.label for codec in codecs) + _inside(metadata),
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
         "Stored values": f"{metadata.grid.size:,}",
         "Size": size_text(metadata.size * metadata.dtype.numpy.itemsize),
@@ -94,7 +132,7 @@ def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: in
     )
 
 
-def render_tree(name: str, members: Iterable[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
+def render_tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
     """A hierarchy as text: one node a line, children below their group."""
     known = dict(members)
     lines = [name]
@@ -111,4 +149,4 @@ def render_tree(name: str, members: Iterable[tuple[str, ArrayMetadata | GroupMet
             below(f"{path}/", indent + ("    " if last else "│   "))
 
     below("", "")
-    return Tree("\n".join(lines))
+    return Tree("\n".join(lines), name, members)

@@ -23,10 +23,9 @@ from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, cut_into_units, plan_blocks, units, units_of
 from zarrasync.errors import ChecksumError, NodeNotFoundError, ShapeError
 from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
-from zarrasync.info import counted
+from zarrasync.info import counted, size_text
 from zarrasync.node import on_store
 from zarrasync.progress import reporting
-from zarrasync.selection import size_text
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Literal, Never
 
@@ -14,8 +14,11 @@ import numpy.typing as npt
 
 from zarrasync import selectors, transfer
 from zarrasync._runtime import driven
+from zarrasync.coverage import Coverage
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import Transform, compose
+from zarrasync.info import size_text
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.progress import reporting
 from zarrasync.transfer.jobs import Progress
 
@@ -239,26 +242,30 @@ class AsyncSelection(Awaited):
     # -------------------------------------------------------------- explaining
 
     def explain(self) -> Explanation:
-        """What reading the selection would touch. Does no IO."""
+        """What reading the selection would touch: numbers, and in a notebook a picture. Does no IO."""
         metadata = self.array.metadata
-        parts = self.array._chunks.parts(self._transform) if self.size else []
-        inner, requests = len(parts), len(parts)
-        decoded = sum(alike.chain.nbytes * len(own) for alike, own in self.array._chunks.alike(parts))
-        if metadata.shards is not None and self.size:
-            inner = sum(1 for _ in self._transform.layout.region().split(metadata.read_grid))
-            each = metadata.chain.nbytes * math.prod(metadata.chunks) // math.prod(metadata.write_chunks)
-            decoded = inner * each
-            requests = 2 * len(parts)
+        region = self._transform.layout.region()
+        stored, read = (Coverage.of(region, grid) for grid in (metadata.grid, metadata.read_grid))
+        each = metadata.chain.nbytes / math.prod(metadata.write_chunks)
+        sharded = metadata.shards is not None
+        touched = self.size > 0
         return Explanation(
             self.array.name,
             self.shape,
             str(self.dtype),
-            inner,
-            len(parts) if metadata.shards else None,
-            requests,
-            decoded,
+            read.count * touched,
+            stored.count * touched if sharded else None,
+            stored.count * touched * (2 if sharded else 1),
+            round(read.elements * each) * touched,
             self.nbytes,
+            read,
+            metadata,
         )
+
+    def _repr_html_(self) -> str:
+        from zarrasync import htmlrepr
+
+        return htmlrepr.explanation(self.explain(), "Selection")
 
 
 @dataclass(frozen=True)
@@ -274,6 +281,8 @@ class Explanation:
         requests: Requests at the least: one a chunk; two a shard (its index, then its chunks).
         decoded_bytes: Bytes of these chunks, decoded.
         result_bytes: Bytes of the result.
+        coverage: Which chunks these are.
+        metadata: The array's metadata.
     """
 
     name: str
@@ -284,23 +293,25 @@ class Explanation:
     requests: int
     decoded_bytes: int
     result_bytes: int
+    coverage: Coverage = field(repr=False, compare=False)
+    metadata: ArrayMetadata = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         shards = f" in {self.shards:,} shards" if self.shards is not None else ""
-        used = self.result_bytes / self.decoded_bytes if self.decoded_bytes else 1.0
         return (
             f"{self.name} {self.shape} {self.dtype}: {self.chunks:,} chunks{shards}, {self.requests:,} requests, "
-            f"{size_text(self.decoded_bytes)} decoded for {size_text(self.result_bytes)} ({used:.0%})"
+            f"{size_text(self.decoded_bytes)} decoded for {size_text(self.result_bytes)} ({self.used})"
         )
+
+    @property
+    def used(self) -> str:
+        """How much of what is decoded makes the result, for people."""
+        used = self.result_bytes / self.decoded_bytes if self.decoded_bytes else 1.0
+        return f"{used:.0%}" if used >= 0.01 or not used else "less than 1%"
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from zarrasync import htmlrepr
 
-def size_text(count: int) -> str:
-    """A number of bytes for people."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        return htmlrepr.explanation(self, "Read")

@@ -292,6 +292,22 @@ class Array(ArrayBase):
         """
         return self._run(self._async.nchunks_initialized())
 
+    def nbytes_stored(self) -> int:
+        """Bytes of all stored values (shards, or chunks where there are none), compressed as they are. Lists their keys.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        return self._run(self._async.nbytes_stored())
+
+    def info_complete(self) -> Info:
+        """``info``, and what it takes a listing to know: how many values are stored, and how well they compress.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        return self._run(self._async.info_complete())
+
     @property
     def store(self) -> Store:
         """The store it lies in."""
@@ -644,7 +660,7 @@ class Selection(SelectionBase):
         return iterate(self._async.chunks(unit), blocking=self._blocking)
 
     def explain(self) -> Explanation:
-        """What reading the selection would touch. Does no IO."""
+        """What reading the selection would touch: numbers, and in a notebook a picture. Does no IO."""
         return self._async.explain()
 
 

@@ -197,6 +197,22 @@ class Store(ABC):
         """
         raise self._unable("list")
 
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        """All keys that begin with a prefix, with the bytes of their values.
+
+        Without a capability of its own a store is asked for a byte of each.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        keys = await self.list_prefix(prefix)
+        found = await self.fetch([Request(key, 0, 1) for key in keys], versions=True)
+        unsaid = [key for key, value in zip(keys, found, strict=True) if value is not None and value.size is None]
+        whole = dict(zip(unsaid, await self.fetch([Request(key) for key in unsaid]), strict=True)) if unsaid else {}
+        sizes = {key: value.size for key, value in zip(keys, found, strict=True) if value is not None}
+        sizes.update({key: len(value.data) for key, value in whole.items() if value is not None})
+        return {key: size for key, size in sizes.items() if size is not None}
+
     # -------------------------------------------------------------- the specification's words
 
     async def get(self, key: str) -> bytes | None:

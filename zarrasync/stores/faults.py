@@ -58,6 +58,10 @@ class _Hindered(WrapperStore):
         await self._before("list", prefix)
         return await self.inner.list_prefix(prefix)
 
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        await self._before("list", prefix)
+        return await self.inner.list_sizes(prefix)
+
     async def list_dir(self, prefix: str) -> Listing:
         await self._before("list", prefix)
         return await self.inner.list_dir(prefix)

@@ -292,8 +292,15 @@ class FsspecStore(Store):
         found = await self._list(check_prefix(prefix), "find")
         return [name for name in map(self._relative, found) if name.startswith(prefix) and name]
 
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        found = await self._list(check_prefix(prefix), "find", detail=True)
+        named = {self._relative(name): entry.get("size") for name, entry in dict(found).items()}
+        if None in named.values():
+            return await super().list_sizes(prefix)
+        return {name: size for name, size in named.items() if name.startswith(prefix) and name}
+
     async def list_dir(self, prefix: str) -> Listing:
-        found = await self._list(check_prefix(prefix), "ls")
+        found = await self._list(check_prefix(prefix), "ls", detail=True)
         keys, prefixes = [], []
         for entry in found:
             name = self._relative(entry["name"].rstrip("/"))
@@ -309,11 +316,11 @@ class FsspecStore(Store):
         """A listed path as a key."""
         return name[len(self.path) + 1 :] if self.path else name.lstrip("/")
 
-    async def _list(self, prefix: str, operation: str) -> Any:
+    async def _list(self, prefix: str, operation: str, *, detail: bool = False) -> Any:
         if not self.listable:
             raise self._unable("list (a web server has no listing; open nodes by their paths)")
         path = self._full(prefix.rstrip("/")) if prefix else self.path
-        options: dict[str, Any] = {"detail": operation == "ls"}
+        options: dict[str, Any] = {"detail": detail}
         if operation == "ls" and not self.blocking:
             options["refresh"] = True
         try:

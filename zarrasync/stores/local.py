@@ -11,7 +11,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import cached_property
@@ -355,8 +355,16 @@ class LocalStore(Store):
     # -------------------------------------------------------------- listing
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        check_prefix(prefix)
-        keys: list[str] = []
+        return [key for key, _ in self._walk(check_prefix(prefix))]
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        sizes = {}
+        for key, entry in self._walk(check_prefix(prefix)):
+            with contextlib.suppress(FileNotFoundError):  # erased since
+                sizes[key] = entry.stat().st_size
+        return sizes
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         waiting = [prefix]
         while waiting:
             under = waiting.pop()
@@ -364,8 +372,7 @@ class LocalStore(Store):
                 if entry.is_dir():
                     waiting.append(f"{under}{entry.name}/")
                 else:
-                    keys.append(under + entry.name)
-        return keys
+                    yield under + entry.name, entry
 
     async def list_dir(self, prefix: str) -> Listing:
         check_prefix(prefix)

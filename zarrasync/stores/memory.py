@@ -78,3 +78,7 @@ class MemoryStore(Store):
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         check_prefix(prefix)
         return [key for key in list(self.values) if key.startswith(prefix)]
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        check_prefix(prefix)
+        return {key: memoryview(value).nbytes for key, value in list(self.values.items()) if key.startswith(prefix)}

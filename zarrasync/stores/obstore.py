@@ -295,17 +295,22 @@ class ObjectStore(RemoteStore):
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         if (other := self._elsewhere()) is not None:
             return await other.list_prefix(prefix)
+        return list(await self.list_sizes(prefix))
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        if (other := self._elsewhere()) is not None:
+            return await other.list_sizes(prefix)
         check_prefix(prefix)
-        found: list[str] = await self._call(prefix, "list", partial(self._list, prefix))
+        found: dict[str, int] = await self._call(prefix, "list", partial(self._list, prefix))
         return found
 
-    async def _list(self, prefix: str) -> builtins.list[str]:
+    async def _list(self, prefix: str) -> dict[str, int]:
         import obstore
 
-        found: list[str] = []
+        found: dict[str, int] = {}
         async for batch in obstore.list(self.store, prefix or None, chunk_size=1000):
-            found.extend(meta["path"] for meta in batch)
-        return [key for key in found if key.startswith(prefix)]
+            found.update({meta["path"]: meta["size"] for meta in batch})
+        return {key: size for key, size in found.items() if key.startswith(prefix)}
 
     async def list_dir(self, prefix: str) -> Listing:
         import obstore

@@ -168,8 +168,11 @@ class RemoteZipStore(Store):
         return clip(checked(inflate(data, entry), entry), request)  # type: ignore[no-any-return]  # likewise
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        return list(await self.list_sizes(prefix))
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
-        return [key for key in await self._directory() if key.startswith(prefix)]
+        return {key: entry.size for key, entry in (await self._directory()).items() if key.startswith(prefix)}
 
 
 def _in_part(request: Request, entry: Entry) -> bool:

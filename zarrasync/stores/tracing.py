@@ -158,6 +158,10 @@ class TracingStore(CountingStore):
         with self._watch("list", [prefix]):
             return await super().list_prefix(prefix)
 
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        with self._watch("list", [prefix]):
+            return await super().list_sizes(prefix)
+
     async def list_dir(self, prefix: str) -> Listing:
         with self._watch("list", [prefix]):
             return await super().list_dir(prefix)

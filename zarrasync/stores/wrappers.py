@@ -55,6 +55,9 @@ class WrapperStore(Store):
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         return await self.inner.list_prefix(prefix)
 
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        return await self.inner.list_sizes(prefix)
+
     async def list_dir(self, prefix: str) -> Listing:
         return await self.inner.list_dir(prefix)
 
@@ -120,6 +123,10 @@ class PrefixStore(WrapperStore):
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         start = len(self.prefix)
         return [key[start:] for key in await self.inner.list_prefix(self.prefix + prefix)]
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        start = len(self.prefix)
+        return {key[start:]: size for key, size in (await self.inner.list_sizes(self.prefix + prefix)).items()}
 
     async def list_dir(self, prefix: str) -> Listing:
         start = len(self.prefix)
@@ -298,6 +305,11 @@ class CountingStore(WrapperStore):
         keys = await self.inner.list_prefix(prefix)
         self._count(lists=1)
         return keys
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        sizes = await self.inner.list_sizes(prefix)
+        self._count(lists=1)
+        return sizes
 
     async def list_dir(self, prefix: str) -> Listing:
         listing = await self.inner.list_dir(prefix)

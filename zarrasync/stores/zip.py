@@ -157,7 +157,11 @@ class ZipStore(Store):
         return found
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        return [key for key in list(self._open().entries) if key.startswith(check_prefix(prefix))]
+        return list(await self.list_sizes(prefix))
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        check_prefix(prefix)
+        return {key: entry.size for key, entry in list(self._open().entries.items()) if key.startswith(prefix)}
 
     # -------------------------------------------------------------- writing
 

@@ -1,0 +1,162 @@
+"""An array's metadata in another format or layout. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
+from zarrasync.codecs.numcodecs import ARRAY_ARRAY
+from zarrasync.creation import chunk_shapes
+from zarrasync.errors import MetadataError, UnsupportedByFormat
+from zarrasync.formats import Format, Wanted
+from zarrasync.info import shown
+from zarrasync.metadata import ArrayMetadata
+
+__all__ = ["Changes", "alike", "translate"]
+
+_DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute in which xarray keeps the names of axes where a format has no place for them."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is to be different in the translation; ``"keep"`` for what is to be as it is.
+
+    Attributes:
+        chunks: The shape of chunks, or ``"auto"``.
+        shards: The shape of shards, ``None`` for none.
+        compressors: The compressors, as a creating call names them.
+    """
+
+    chunks: Any = "keep"
+    shards: Any = "keep"
+    compressors: Any = "keep"
+
+
+def translate(
+    source: ArrayMetadata, name: str, target: Format, options: Changes, notes: list[str], *, same_format: bool
+) -> ArrayMetadata:
+    """The metadata of an array in another format or layout.
+
+    Args:
+        source: The array.
+        name: Its name, for notes.
+        target: The format.
+        options: What is to be different.
+        notes: What can not be kept as it was is added to these, in words for people.
+        same_format: Whether the array is in that format already.
+
+    Raises:
+        UnsupportedByFormat: If the format can not say what the array holds.
+    """
+    inner, outer, edges, sharded = _shapes(source, target, options)
+    same_shapes = (inner, outer, edges) == (source.chunks, source.write_chunks, source.edges)
+    same_shapes = same_shapes and sharded == (source.shards is not None)
+    if same_shapes and same_format and _keeps(options.compressors):
+        return source
+    attributes, names = _named_axes(source, name, target, notes)
+    fill = source.fill_value
+    if fill is None and not target.has_undefined_fill:
+        fill = source.spec.fill_value  # what absent elements have read as
+        notes.append(f"{name}: the undefined fill value is {shown(fill)} now")
+    spec = ArraySpec(outer, source.dtype, source.spec.fill_value)
+    wanted = _wanted(source, options, inner if sharded else None)
+    for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
+        try:
+            made = ArrayMetadata(
+                source.shape,
+                source.dtype,
+                outer,
+                target.key_encoding(None, source.ndim),
+                target.chain(attempt, spec),
+                fill,
+                names,
+                edges,
+                attributes=attributes,
+            )
+            target.render("a", made)
+        except (UnsupportedByFormat, MetadataError) as error:
+            if attempt.serializer is None or getattr(error, "feature", "codecs") not in ("codecs", "shards"):
+                raise
+            notes.append(f"{name}: {error}")
+            continue
+        return made
+    raise AssertionError
+
+
+def _keeps(value: Any) -> bool:
+    return isinstance(value, str) and value == "keep"
+
+
+def _shapes(
+    source: ArrayMetadata, target: Format, options: Changes
+) -> tuple[tuple[int, ...], tuple[int, ...], Any, bool]:
+    """The shapes of inner chunks and of stored values, the sizes of these where they differ, and if they are shards."""
+    chunks, shards, edges = options.chunks, options.shards, source.edges
+    edges = edges if _keeps(chunks) and _keeps(shards) else None
+    if _keeps(shards):
+        shards = source.shards if target.has_shards and _keeps(chunks) else None
+    if _keeps(chunks):
+        chunks = source.chunks
+        if source.shards is not None and shards is None:
+            edges = None  # the parts of shards are all alike
+    inner, outer = chunk_shapes(source.shape, source.dtype.itemsize or 16, chunks, shards)
+    if outer != source.write_chunks:
+        edges = None
+    return inner, outer, edges, shards is not None
+
+
+def _named_axes(
+    source: ArrayMetadata, name: str, target: Format, notes: list[str]
+) -> tuple[dict[str, Any], tuple[str | None, ...] | None]:
+    """The attributes and the names of axes, which live among them where the format has no place for names."""
+    attributes, names = dict(source.attributes), source.dimension_names
+    listed = attributes.get(_DIMENSIONS)
+    if target.has_dimension_names:
+        fits = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == source.ndim
+        if names is None and fits and all(isinstance(one, str) for one in listed or ()):
+            names = tuple(attributes.pop(_DIMENSIONS))
+        return attributes, names
+    if names is not None and all(isinstance(one, str) for one in names):
+        attributes[_DIMENSIONS] = list(names)
+    elif names is not None and any(names):
+        notes.append(f"{name}: the names of axes {list(names)} are lost, as some axes have none")
+    return attributes, None
+
+
+def _wanted(source: ArrayMetadata, options: Changes, inner: tuple[int, ...] | None) -> Wanted:
+    """The codecs of chunks as a creating call would ask for them."""
+    chain = source.inner_codecs
+    reverse = tuple(reversed(range(source.ndim)))
+    order = "F" if any(codec.permutation == reverse and source.ndim > 1 for codec in chain.array_array) else "C"
+    filters: list[Any] = [codec for codec in chain.array_array if codec.permutation != reverse or source.ndim < 2]
+    compressors: list[Any] = list(chain.bytes_bytes)
+    while compressors and isinstance(compressors[0], NumcodecsBytes) and compressors[0].kind in ARRAY_ARRAY:
+        filters.append(dict(compressors.pop(0).config))  # format 2 has these behind the elements' order
+    if not _keeps(options.compressors):
+        given = options.compressors
+        found = given if isinstance(given, list | tuple) else [] if given is None else [given]
+        compressors = [ZstdCodec(level=0) if one == "auto" else one for one in found]
+    return Wanted(filters, chain.array_bytes, compressors, order, inner)
+
+
+def _without_filters(wanted: Wanted) -> Wanted:
+    return Wanted((), wanted.serializer, wanted.compressors, wanted.order, wanted.inner)
+
+
+def _plain(wanted: Wanted) -> Wanted:
+    return Wanted((), None, (ZstdCodec(level=0),), "C", wanted.inner)
+
+
+def alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
+    """Whether stored values of one array are just those of the other."""
+    return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (
+        other.write_chunks,
+        other.edges,
+        other.dtype,
+        other.codecs,
+        other.transformers,
+        other.shape,
+    )

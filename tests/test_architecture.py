@@ -61,7 +61,7 @@ LAYERS = [
             "extending",
         },
     ),
-    ("surface", {"integrations", "__init__", "_sync_base", "_codegen", "sync", "cli"}),
+    ("surface", {"integrations", "server", "__init__", "_sync_base", "_codegen", "sync", "cli"}),
 ]
 
 

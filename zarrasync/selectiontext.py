@@ -13,7 +13,9 @@ __all__ = ["Basic", "parse_selection", "selection_text"]
 
 Basic: TypeAlias = tuple[int | slice | EllipsisType, ...]
 """A basic selection."""
-_ITEM = re.compile(r"(?P<index>[+-]?\d{1,18})|(?P<slice>([+-]?\d{1,18})?:([+-]?\d{1,18})?(:([+-]?\d{1,18})?)?)|(?P<rest>\.\.\.)")
+_ITEM = re.compile(
+    r"(?P<index>[+-]?\d{1,18})|(?P<slice>([+-]?\d{1,18})?:([+-]?\d{1,18})?(:([+-]?\d{1,18})?)?)|(?P<rest>\.\.\.)"
+)
 
 
 def parse_selection(text: str, shape: Sequence[int], names: Sequence[str | None] | None = None) -> Basic:

@@ -1,0 +1,24 @@
+"""Serve arrays on the web: as Zarr for any client, as values and tiles, and as a page to look at.
+
+>>> from zarrasync.server import create_app, run
+>>> app = create_app("s3://bucket/era5.zarr", storage_options={"anon": True})
+>>> run(app, port=8000)  # doctest: +SKIP
+
+The extra ``serve`` brings what it takes.
+"""
+
+from __future__ import annotations
+
+try:
+    import cmap as _cmap
+    import PIL as _pil  # noqa: N811  # it is no constant
+    import prometheus_client as _prometheus_client
+except ImportError as error:
+    raise ImportError(f"the server needs {error.name}: pip install 'zarrasync[serve]'") from error
+
+from zarrasync.server.app import create_app, run
+from zarrasync.server.limits import Limits
+
+__all__ = ["Limits", "create_app", "run"]
+
+del _cmap, _pil, _prometheus_client

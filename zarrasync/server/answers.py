@@ -1,0 +1,185 @@
+"""Answers: errors as JSON, validators and ranges, values in the formats that clients ask for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from aiohttp import web
+
+from zarrasync import errors
+from zarrasync.server.limits import BadQuery, Overloaded, TooMuch
+
+__all__ = [
+    "ByteRange",
+    "as_csv",
+    "as_json",
+    "as_npy",
+    "error_answer",
+    "etag_of",
+    "json_answer",
+    "matches",
+    "parse_range",
+]
+
+
+_STATUS: tuple[tuple[type[BaseException], int], ...] = (
+    (TooMuch, 413),
+    (Overloaded, 503),
+    (TimeoutError, 504),
+    (errors.NodeNotFoundError, 404),
+    (errors.NodeTypeError, 400),
+    (errors.SelectionError, 400),
+    (errors.InvalidKeyError, 400),
+    (errors.UnsupportedByFormat, 501),
+    (errors.UnsupportedOperation, 501),
+    (errors.StoreError, 502),
+    (BadQuery, 400),
+    (errors.ZarrError, 500),
+)
+"""What errors mean to a client, the special ones first."""
+
+
+def error_answer(error: BaseException) -> web.Response | None:
+    """An error of ours as an answer; ``None`` for what is nobody's fault but the server's."""
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            body = {"error": type(error).__name__, "message": str(error) or "it took too long"}
+            headers = {"Retry-After": "1"} if status == 503 else {}
+            return web.json_response(body, status=status, headers={**headers, "Cache-Control": "no-store"})
+    return None
+
+
+def json_answer(value: Any, max_age: float) -> web.Response:
+    """A value as JSON, compressed where that pays."""
+    answer = web.json_response(value, dumps=_dumps, headers={"Cache-Control": cache_control(max_age)})
+    answer.enable_compression()
+    return answer
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def cache_control(max_age: float) -> str:
+    """For how long an answer may be used again."""
+    return f"public, max-age={int(min(max_age, 31_536_000))}"
+
+
+# ------------------------------------------------------------------ validators and ranges
+
+
+def etag_of(version: object) -> str:
+    """The entity tag of a version, or of bytes."""
+    data = version if isinstance(version, bytes) else repr(version).encode()
+    return f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'
+
+
+def matches(header: str | None, etag: str | None) -> bool:
+    """Whether an ``If-None-Match`` names the entity tag (RFC 9110, 13.1.2)."""
+    if header is None or etag is None:
+        return False
+    return header.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in header.split(","))
+
+
+class ByteRange(NamedTuple):
+    """A part of a value: from ``start`` to before ``stop`` or the end, or the last bytes."""
+
+    start: int = 0
+    stop: int | None = None
+    last: int | None = None
+
+    def inside(self, size: int) -> tuple[int, int]:
+        """Where it begins and ends in a value of a size; empty if it lies outside."""
+        if self.last is not None:
+            return max(size - self.last, 0), size
+        return self.start, size if self.stop is None else min(self.stop, size)
+
+
+def parse_range(header: str | None) -> ByteRange | None:
+    """A ``Range`` header with one range in bytes; ``None`` for what may be ignored (RFC 9110, 14.2)."""
+    if header is None or not header.startswith("bytes=") or "," in header or len(header) > 60:
+        return None
+    first, dash, last = header[6:].strip().partition("-")
+    if not dash or not (first + last).isascii() or not (first + last).isdigit():
+        return None
+    if not first:
+        return ByteRange(last=int(last))
+    if last and int(last) < int(first):
+        return None
+    return ByteRange(int(first), int(last) + 1 if last else None)
+
+
+# ------------------------------------------------------------------ values
+
+
+def as_npy(values: npt.NDArray[Any]) -> bytes:
+    """Values as a ``.npy`` file."""
+    if values.dtype.hasobject or values.dtype.kind == "T":
+        values = values.astype("U")
+    buffer = io.BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def as_json(values: npt.NDArray[Any]) -> Any:
+    """Values as nested lists: NaN and NaT are null, infinities and times texts, complex numbers pairs, bytes base64."""
+    kind = values.dtype.kind
+    if values.dtype.names:
+        return [as_json_row(row) for row in values.reshape(-1).tolist()] if values.ndim else as_json_row(values.item())
+    if kind == "c":
+        return as_json(np.stack([values.real, values.imag], axis=-1))
+    if kind == "f":
+        wide = values.astype(np.float64) if values.dtype.itemsize > 4 or values.ndim == 0 else values
+        plain = _shortest(wide)
+        return plain if np.isfinite(values).all() else _replace(plain)
+    if kind in "mM":
+        texts = np.asarray(np.datetime_as_string(values) if kind == "M" else values.astype(str)).astype(object)
+        texts[np.isnat(values)] = None
+        return texts.tolist()
+    if kind in "SVO":
+        return _replace(values.tolist())
+    if kind in "biuUT":
+        return values.tolist()
+    return values.astype(str).tolist()  # the small floating-point types of extensions
+
+
+def as_json_row(row: Any) -> Any:
+    """A structured element."""
+    return _replace(list(row)) if isinstance(row, tuple) else _replace(row)
+
+
+def _shortest(values: npt.NDArray[Any]) -> Any:
+    """Floats as Python's, with no more digits than the type has."""
+    if values.dtype == np.float64 or not values.size:
+        return values.tolist()
+    return values.astype(str).astype(np.float64).tolist()
+
+
+def _replace(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_replace(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, np.ndarray):
+        return as_json(value)
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def as_csv(values: npt.NDArray[Any]) -> bytes:
+    """Values as lines of columns: the last axis across, all others down. One value a line where there is one axis."""
+    import csv
+
+    rows = values.reshape(-1, 1) if values.ndim < 2 else values.reshape(-1, values.shape[-1])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(["" if item is None else item for item in row] for row in as_json(rows))
+    return text.getvalue().encode()

@@ -1,0 +1,168 @@
+"""A hierarchy of any format as a store in format 3, translated while it is read."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from zarrasync import _json, formats
+from zarrasync.array import AsyncArray
+from zarrasync.errors import NodeNotFoundError, UnsupportedByFormat
+from zarrasync.group import AsyncGroup
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.node import Node, on_store
+from zarrasync.stores import MemoryStore, Request, Store, Value
+from zarrasync.stores.base import clip
+from zarrasync.translation import Changes, alike, translate
+
+if TYPE_CHECKING:
+    from zarrasync.server.source import Source
+
+__all__ = ["PresentedStore"]
+
+_CHUNK_NAME = re.compile(r"c?[\d.]*")
+"""What the segments of a chunk's key, behind its array's path, look like in any encoding."""
+_MOST_AXES = 32
+"""Axes that an array can have: NumPy's limit was that for long."""
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """An array and how it is shown.
+
+    Attributes:
+        array: The array.
+        metadata: Its metadata in the format that is shown.
+        same: Whether stored values are passed on as they are.
+    """
+
+    array: AsyncArray
+    metadata: ArrayMetadata
+    same: bool
+
+
+class PresentedStore(Store):
+    """The keys and values that a hierarchy would have in format 3. Read-only.
+
+    Stored values that mean the same there are passed on, ranges included; others are decoded and encoded again. The
+    root's document holds those of all nodes below (consolidated metadata), if they can be known: clients behind HTTP
+    can not list.
+
+    Args:
+        source: The hierarchy.
+    """
+
+    writeable = listable = False
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.format = formats.by_name(3)
+        self.concurrency = source.store.concurrency
+
+    @property
+    def identity(self) -> Hashable:
+        return ("presented", self.source.store.identity)
+
+    def __repr__(self) -> str:
+        return f"PresentedStore({self.source.store!r})"
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        return [await self._fetch(request) for request in requests]
+
+    async def _fetch(self, request: Request) -> Value | None:
+        path = request.key.rpartition("/")[0]
+        if self.format.document_keys(path) == (request.key,):
+            return _part(await self._document(path), request)
+        found = await self._chunk(request.key)
+        if found is None:
+            return None
+        shown, at = found
+        if not shown.same:
+            return _part(await self._encoded(shown, at), request)
+        chunks = shown.array._chunks
+        moved = request._replace(key=chunks.key(at), into=None)
+        (value,) = await on_store(partial(chunks.store.fetch, [moved], versions=True), chunks.store)
+        return value
+
+    # -------------------------------------------------------------- documents
+
+    async def _document(self, path: str) -> bytes | None:
+        try:
+            node = await self.source.node(path)
+        except NodeNotFoundError:
+            return None
+        own = {key: data for key, data in self._rendered(path, node).items() if data is not None}
+        if path or not isinstance(node, AsyncGroup):
+            return next(iter(own.values()))
+        below: dict[str, Any] = {}
+        for name, member in await self.source.everything() or ():
+            try:
+                documents = self._rendered(name, member)
+            except UnsupportedByFormat:
+                continue  # asking for it says why
+            below.update({key: _json.load(data, key) for key, data in documents.items()})
+        if not below:
+            return next(iter(own.values()))
+        return next(iter(self.format.pack("", own, below).values()))
+
+    def _rendered(self, path: str, node: AsyncArray | AsyncGroup) -> dict[str, bytes]:
+        metadata = self._translated(node) if isinstance(node, AsyncArray) else GroupMetadata(attributes=node.attrs)
+        return self.format.render(path, metadata)
+
+    def _translated(self, array: AsyncArray) -> ArrayMetadata:
+        same = array._node.format.is_same(self.format)
+        return translate(array.metadata, array.name, self.format, Changes(), [], same_format=same)
+
+    # -------------------------------------------------------------- chunks
+
+    async def _chunk(self, key: str) -> tuple[_Shown, tuple[int, ...]] | None:
+        """The array and the grid coordinates that a key means, if it means a chunk."""
+        parts = key.split("/")
+        for count in range(len(parts) - 1, max(len(parts) - 2 - _MOST_AXES, -1), -1):
+            if not _CHUNK_NAME.fullmatch(parts[count]):
+                break
+            path = "/".join(parts[:count])
+            shown = await self.source.remember(("shown", path), partial(self._show, path))
+            if shown is None:
+                continue
+            at = shown.metadata.keys.decode(key[len(path) + 1 if path else 0 :], shown.metadata.ndim)
+            inside = at is not None and all(i < n for i, n in zip(at, shown.metadata.grid.shape, strict=True))
+            return (shown, at) if at is not None and inside else None
+        return None
+
+    async def _show(self, path: str) -> _Shown | None:
+        try:
+            node = await self.source.node(path)
+        except NodeNotFoundError:
+            return None
+        if not isinstance(node, AsyncArray):
+            return None
+        metadata = self._translated(node)
+        return _Shown(node, metadata, alike(node.metadata, metadata))
+
+    async def _encoded(self, shown: _Shown, at: tuple[int, ...]) -> bytes | None:
+        """A stored value that does not exist: what writing these elements would store."""
+        grid = shown.metadata.grid
+        starts = [axis.start(i) for axis, i in zip(grid.axes, at, strict=True)]
+        region = tuple(
+            slice(start, min(start + axis.size(i), axis.extent))
+            for axis, i, start in zip(grid.axes, at, starts, strict=True)
+        )
+        view = shown.array.view[region]
+        self.source.check(view)
+        values: dict[str, Any] = {}
+        target = AsyncArray(Node(MemoryStore(values), "", self.format, shown.array.config), shown.metadata)
+        await target.view[region].write(await view.read())
+        data = values.get(target._chunks.key(at))
+        return None if data is None else bytes(data)
+
+
+def _part(data: bytes | None, request: Request) -> Value | None:
+    if data is None:
+        return None
+    return Value(clip(data, request), hashlib.blake2b(data, digest_size=12).hexdigest(), len(data))

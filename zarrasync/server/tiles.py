@@ -1,0 +1,211 @@
+"""Planes of arrays as pictures: which elements a tile shows, from which level of a pyramid, and how they are coloured.
+
+A plane is made of the last two axes. Zoom 0 shows all of it in one tile; each step doubles the resolution until the
+last, where a pixel is an element.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.array import AsyncArray
+from zarrasync.errors import SelectionError
+from zarrasync.server.limits import BadQuery
+
+__all__ = ["TILE", "Level", "Pyramid", "Style", "colours", "pyramid_paths", "render"]
+
+TILE = 256
+"""Pixels of a tile along each side."""
+_CLEAR = 0
+"""The palette's entry for what has no value."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One resolution of a pyramid.
+
+    Attributes:
+        array: The array.
+        factor: Elements of the finest level that one of this level stands for, down and across.
+    """
+
+    array: AsyncArray
+    factor: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Pyramid:
+    """The resolutions of one plane, the finest first.
+
+    Attributes:
+        levels: The levels; an array alone has one.
+    """
+
+    levels: tuple[Level, ...]
+
+    @classmethod
+    def of(cls, arrays: Sequence[AsyncArray]) -> Pyramid:
+        """The pyramid of arrays of falling resolution.
+
+        Raises:
+            SelectionError: If one has less than two axes.
+        """
+        for array in arrays:
+            if array.ndim < 2 or not array.size:
+                raise SelectionError(
+                    f"{array.name} of shape {array.shape} has no plane: that takes two axes with elements",
+                    shape=array.shape,
+                )
+        rows, columns = arrays[0].shape[-2:]
+        return cls(tuple(Level(a, (rows / a.shape[-2], columns / a.shape[-1])) for a in arrays))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Elements of the finest level down and across."""
+        rows, columns = self.levels[0].array.shape[-2:]
+        return rows, columns
+
+    @property
+    def max_zoom(self) -> int:
+        """The zoom at which a pixel is an element."""
+        return max(0, math.ceil(math.log2(max(self.shape) / TILE)))
+
+    def step(self, zoom: int) -> int:
+        """Elements of the finest level along the side of a pixel."""
+        return 1 << max(self.max_zoom - zoom, 0)
+
+    def level(self, zoom: int) -> Level:
+        """The coarsest level that is fine enough for a zoom."""
+        fit = [level for level in self.levels if max(level.factor) <= self.step(zoom) * 1.01]
+        return fit[-1] if fit else self.levels[0]
+
+    def tile(
+        self, zoom: int, x: int, y: int, *, lower: bool
+    ) -> tuple[Level, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """What a tile shows.
+
+        Args:
+            zoom: The zoom.
+            x: The tile's column.
+            y: Its row, from above.
+            lower: Whether the first row of elements lies below.
+
+        Returns:
+            The level, and its rows and columns, as many as the tile has pixels that lie inside.
+
+        Raises:
+            SelectionError: If there is no such tile.
+        """
+        step = self.step(zoom)
+        if (
+            not 0 <= zoom <= self.max_zoom
+            or min(x, y) < 0
+            or any(place * TILE * step >= extent for place, extent in zip((y, x), self.shape, strict=True))
+        ):
+            raise SelectionError(
+                f"there is no tile {zoom}/{x}/{y}; the zooms are 0 to {self.max_zoom}", shape=self.shape
+            )
+        level = self.level(zoom)
+        found = []
+        for place, extent, factor, own in zip((y, x), self.shape, level.factor, level.array.shape[-2:], strict=True):
+            pixels = np.arange(place * TILE, min((place + 1) * TILE, -(-extent // step)))
+            # The element in the middle of what a pixel stands for.
+            finest = np.minimum(pixels * step + step // 2, extent - 1)
+            found.append(np.minimum((finest / factor).astype(np.int64), own - 1))
+        rows, columns = found
+        if lower:
+            rows = level.array.shape[-2] - 1 - rows
+        return level, rows, columns
+
+
+def pyramid_paths(attributes: Mapping[str, Any]) -> list[str]:
+    """The paths of a group's pyramid, the finest first, as OME-Zarr has them (0.4, and 0.5 below ``ome``)."""
+    home = attributes.get("ome")
+    listed = (home if isinstance(home, Mapping) else attributes).get("multiscales")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    datasets = first.get("datasets") if isinstance(first, Mapping) else None
+    if not isinstance(datasets, list):
+        return []
+    return [own["path"] for own in datasets if isinstance(own, Mapping) and isinstance(own.get("path"), str)]
+
+
+# ------------------------------------------------------------------ colours
+
+
+@dataclass(frozen=True)
+class Style:
+    """How values become colours.
+
+    Attributes:
+        cmap: The name of a colour map.
+        low: The value of its first colour.
+        high: The value of its last.
+        scale: Whether what lies between is linear or logarithmic.
+    """
+
+    cmap: str
+    low: float
+    high: float
+    scale: Literal["linear", "log"] = "linear"
+
+
+@lru_cache(maxsize=64)
+def colours(name: str) -> bytes:
+    """The palette of a colour map: red, green and blue of 256 entries, the first of which is for what has no value.
+
+    Raises:
+        BadQuery: If there is no such map.
+    """
+    import cmap
+
+    try:
+        table = cmap.Colormap(name)(np.linspace(0, 1, 255))
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadQuery(f"there is no colour map {name[:40]!r}; viridis, magma, gray and many others are") from error
+    return bytes(3) + (np.asarray(table)[:, :3] * 255 + 0.5).astype(np.uint8).tobytes()
+
+
+def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None = None) -> bytes:
+    """Values as a PNG with a palette; NaN, and what lies outside the values, is transparent.
+
+    Args:
+        values: Real numbers of shape (rows, columns).
+        style: Their colours.
+        size: Pixels down and across, if more than there are values.
+    """
+    from PIL import Image
+
+    rows, columns = values.shape
+    down, across = size or values.shape
+    canvas = np.zeros((down, across), np.uint8)
+    canvas[:rows, :columns] = _levels(values, style)
+    image = Image.frombuffer("P", (across, down), canvas, "raw", "P", 0, 1)
+    image.putpalette(colours(style.cmap))
+    buffer = io.BytesIO()
+    # Level 1 takes a fifth of the default's time for a few percent more bytes.
+    image.save(buffer, "PNG", transparency=_CLEAR, compress_level=1)
+    return buffer.getvalue()
+
+
+def _levels(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
+    """Values as numbers of palette entries, 1 to 255, or 0 for none."""
+    if values.dtype.kind not in "biuf":
+        raise SelectionError(f"{values.dtype} values have no colours: that takes real numbers", shape=values.shape)
+    exact: npt.NDArray[np.floating[Any]] = values.astype(np.float64 if values.dtype.itemsize == 8 else np.float32)
+    low, high = style.low, style.high
+    if style.scale == "log":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            exact = np.log(exact)
+        low, high = math.log(max(low, 5e-324)), math.log(max(high, 5e-324))
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = (exact - low) * (254.0 / ((high - low) or 1.0)) + 1.0
+        found: npt.NDArray[np.uint8] = np.nan_to_num(np.clip(exact, 1, 255), nan=_CLEAR).astype(np.uint8)
+    return found

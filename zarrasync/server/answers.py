@@ -136,7 +136,7 @@ def as_json(values: npt.NDArray[Any]) -> Any:
     if kind == "c":
         return as_json(np.stack([values.real, values.imag], axis=-1))
     if kind == "f":
-        wide = values.astype(np.float64) if values.dtype.itemsize > 4 or values.ndim == 0 else values
+        wide = values.astype(np.float64) if values.dtype.itemsize > 4 else values
         plain = _shortest(wide)
         return plain if np.isfinite(values).all() else _replace(plain)
     if kind in "mM":

@@ -1,0 +1,258 @@
+// A plane of tiles: moved and zoomed by pointer, wheel, two fingers and keys. Tiles that left the view are not fetched on.
+
+const BUSY = 8; // requests at a time: more only make the first tiles later
+const KEPT = 400; // tiles in memory
+
+export class Plane {
+  constructor(canvas, { moved, pointed }) {
+    this.canvas = canvas;
+    this.pen = canvas.getContext("2d");
+    this.moved = moved;
+    this.pointed = pointed;
+    this.tiles = new Map(); // url -> ImageBitmap, in the order of use
+    this.loading = new Map(); // url -> AbortController
+    this.failed = new Map(); // url -> when
+    this.pointers = new Map();
+    this.source = this.before = null;
+    new ResizeObserver(() => this.#resized()).observe(canvas);
+    canvas.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.#down(event));
+    canvas.addEventListener("pointermove", (event) => this.#move(event));
+    for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, (event) => this.#up(event));
+    canvas.addEventListener("pointerleave", () => this.pointed(null));
+    canvas.addEventListener("dblclick", (event) => this.zoomBy(2, this.#at(event)));
+    canvas.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /**
+   * Shows another plane, or the same in another way.
+   * source: {rows, columns, tile, minZoom, maxZoom, url(z, x, y), name}; the view stays if the name does.
+   */
+  show(source) {
+    const same = this.source?.name === source.name;
+    this.before = same ? this.source : null; // drawn below until the new tiles are here
+    this.source = source;
+    this.canvas.setAttribute("aria-busy", "true");
+    for (const abort of this.loading.values()) abort.abort();
+    this.loading.clear();
+    if (same) this.draw();
+    else this.fit();
+  }
+
+  /** The view: the element in the middle, and screen pixels per element. */
+  get view() {
+    return { row: this.row, column: this.column, scale: this.scale };
+  }
+
+  set view({ row, column, scale }) {
+    this.row = row;
+    this.column = column;
+    this.scale = scale;
+    this.#changed();
+  }
+
+  fit() {
+    if (!this.source || !this.width) return;
+    const { rows, columns } = this.source;
+    this.view = { row: rows / 2, column: columns / 2, scale: Math.max(this.#least(), 0.96 * this.#whole()) };
+  }
+
+  zoomBy(factor, [x, y] = [this.width / 2, this.height / 2]) {
+    if (!this.source) return;
+    const scale = Math.min(64, Math.max(factor * this.scale, Math.min(this.#least(), this.scale)));
+    // What is under the pointer stays there.
+    this.column += (x - this.width / 2) * (1 / this.scale - 1 / scale);
+    this.row += (y - this.height / 2) * (1 / this.scale - 1 / scale);
+    this.scale = scale;
+    this.#changed();
+  }
+
+  /** The element at a place of the canvas, or null outside. */
+  element([x, y]) {
+    if (!this.source) return null;
+    const row = Math.floor(this.row + (y - this.height / 2) / this.scale);
+    const column = Math.floor(this.column + (x - this.width / 2) / this.scale);
+    const inside = row >= 0 && column >= 0 && row < this.source.rows && column < this.source.columns;
+    return inside ? { row, column } : null;
+  }
+
+  /** Whether all tiles in view are here. */
+  get settled() {
+    return this.source !== null && !this.loading.size && this.#wanted().every((tile) => this.tiles.has(tile.url));
+  }
+
+  // ------------------------------------------------------------ drawing
+
+  draw() {
+    if (this.pending) return;
+    this.pending = requestAnimationFrame(() => {
+      this.pending = null;
+      this.#paint();
+    });
+  }
+
+  #paint() {
+    const { pen, source } = this;
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    if (!source) return;
+    const ratio = this.canvas.width / this.width;
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.imageSmoothingEnabled = this.scale * ratio < 1;
+    const zoom = this.#zoom();
+    if (this.before && !this.settled) this.#layer(this.before, zoom);
+    for (let z = source.minZoom; z <= zoom; z++) this.#layer(source, z);
+    if (this.settled) this.before = null;
+    this.canvas.setAttribute("aria-busy", String(!this.settled));
+    this.#fetch();
+  }
+
+  #layer(source, zoom) {
+    for (const { x, y, url } of this.#wanted(source, zoom)) {
+      const bitmap = this.tiles.get(url);
+      if (!bitmap) continue;
+      const size = source.tile * 2 ** (source.maxZoom - zoom) * this.scale;
+      const left = (0 - this.column) * this.scale + this.width / 2 + x * size;
+      const top = (0 - this.row) * this.scale + this.height / 2 + y * size;
+      this.pen.drawImage(bitmap, left, top, size, size);
+    }
+  }
+
+  /** The tiles in view, those in the middle first. */
+  #wanted(source = this.source, zoom = this.#zoom()) {
+    const across = source.tile * 2 ** (source.maxZoom - zoom);
+    const half = [this.height / 2 / this.scale, this.width / 2 / this.scale];
+    const span = (middle, reach, extent) => [
+      Math.max(0, Math.floor((middle - reach) / across)),
+      Math.min(Math.ceil(extent / across) - 1, Math.floor((middle + reach) / across)),
+    ];
+    const [top, bottom] = span(this.row, half[0], source.rows);
+    const [left, right] = span(this.column, half[1], source.columns);
+    const found = [];
+    for (let y = top; y <= bottom; y++)
+      for (let x = left; x <= right; x++) {
+        const far = Math.hypot((x + 0.5) * across - this.column, (y + 0.5) * across - this.row);
+        found.push({ x, y, far, url: source.url(zoom, x, y) });
+      }
+    return found.sort((one, other) => one.far - other.far);
+  }
+
+  #fetch() {
+    const wanted = this.#wanted().map((tile) => tile.url);
+    for (const [url, abort] of this.loading) if (!wanted.includes(url)) abort.abort();
+    for (const url of wanted) {
+      if (this.loading.size >= BUSY) break;
+      const late = Date.now() - (this.failed.get(url) ?? 0) < 4000;
+      if (!this.tiles.has(url) && !this.loading.has(url) && !late) this.#load(url);
+    }
+  }
+
+  async #load(url) {
+    const abort = new AbortController();
+    this.loading.set(url, abort);
+    try {
+      const answer = await fetch(url, { signal: abort.signal });
+      if (answer.status === 503) setTimeout(() => this.draw(), 1000 * (Number(answer.headers.get("Retry-After")) || 1));
+      if (!answer.ok) throw new Error(`${answer.status}`);
+      this.tiles.set(url, await createImageBitmap(await answer.blob()));
+      while (this.tiles.size > KEPT) this.tiles.delete(this.tiles.keys().next().value);
+    } catch (error) {
+      if (error.name !== "AbortError") this.failed.set(url, Date.now());
+    } finally {
+      if (this.loading.get(url) === abort) this.loading.delete(url);
+      this.draw();
+    }
+  }
+
+  #zoom() {
+    const { minZoom, maxZoom } = this.source;
+    const ratio = this.canvas.width / this.width || 1;
+    return Math.min(maxZoom, Math.max(minZoom, Math.ceil(maxZoom + Math.log2(this.scale * ratio) - 0.25)));
+  }
+
+  #whole() {
+    return Math.min(this.width / this.source.columns, this.height / this.source.rows);
+  }
+
+  /** The least scale: all of the plane, or as much as the server makes tiles of. */
+  #least() {
+    const coarsest = 2 ** (this.source.minZoom - this.source.maxZoom);
+    return this.source.minZoom === 0 ? 0.5 * this.#whole() : Math.max(0.5 * this.#whole(), 0.5 * coarsest);
+  }
+
+  #resized() {
+    const box = this.canvas.getBoundingClientRect();
+    const first = !this.width;
+    this.width = box.width;
+    this.height = box.height;
+    this.canvas.width = Math.round(box.width * devicePixelRatio);
+    this.canvas.height = Math.round(box.height * devicePixelRatio);
+    if (first) this.fit();
+    else this.draw();
+  }
+
+  #changed() {
+    const { rows, columns } = this.source;
+    this.row = Math.min(rows, Math.max(0, this.row));
+    this.column = Math.min(columns, Math.max(0, this.column));
+    this.moved(this.view);
+    this.draw();
+  }
+
+  // ------------------------------------------------------------ input
+
+  #at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  }
+
+  #wheel(event) {
+    event.preventDefault();
+    this.zoomBy(2 ** (-event.deltaY / (event.deltaMode ? 6 : 240)), this.#at(event));
+    this.pointed(this.element(this.#at(event)));
+  }
+
+  #down(event) {
+    this.canvas.setPointerCapture(event.pointerId);
+    this.pointers.set(event.pointerId, this.#at(event));
+  }
+
+  #move(event) {
+    const now = this.#at(event);
+    const last = this.pointers.get(event.pointerId);
+    if (last && this.pointers.size === 2) this.#pinch(event.pointerId, now);
+    else if (last && this.source) {
+      this.column -= (now[0] - last[0]) / this.scale;
+      this.row -= (now[1] - last[1]) / this.scale;
+      this.#changed();
+    }
+    if (last) this.pointers.set(event.pointerId, now);
+    this.pointed(this.element(now));
+  }
+
+  #pinch(id, now) {
+    const [other] = [...this.pointers].filter(([one]) => one !== id).map(([, at]) => at);
+    const last = this.pointers.get(id);
+    const apart = (at) => Math.hypot(at[0] - other[0], at[1] - other[1]);
+    this.zoomBy(apart(now) / Math.max(apart(last), 1), [(now[0] + other[0]) / 2, (now[1] + other[1]) / 2]);
+  }
+
+  #up(event) {
+    this.pointers.delete(event.pointerId);
+  }
+
+  #key(event) {
+    const step = 80 / this.scale;
+    const moves = { ArrowLeft: [0, -step], ArrowRight: [0, step], ArrowUp: [-step, 0], ArrowDown: [step, 0] };
+    if (event.key in moves) {
+      this.row += moves[event.key][0];
+      this.column += moves[event.key][1];
+      this.#changed();
+    } else if (event.key === "+" || event.key === "=") this.zoomBy(1.5);
+    else if (event.key === "-") this.zoomBy(1 / 1.5);
+    else if (event.key === "0") this.fit();
+    else return;
+    event.preventDefault();
+    this.pointed(this.element([this.width / 2, this.height / 2])); // without a pointer the middle is read
+  }
+}

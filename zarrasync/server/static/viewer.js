@@ -1,0 +1,312 @@
+// The page: what is chosen stands in the address, so that it can be sent and come back to.
+
+import { Plane } from "./canvas.js";
+import { Tree } from "./tree.js";
+
+const BASE = new URL("..", import.meta.url);
+const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "coolwarm", "RdBu_r", "YlGnBu", "terrain"];
+const byId = (id) => document.getElementById(id);
+const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false };
+
+// ------------------------------------------------------------ asking
+
+/** An answer of the server; null after an error, which is shown. */
+async function ask(name, parameters, signal) {
+  const url = new URL(`api/${name}`, BASE);
+  url.search = new URLSearchParams(parameters);
+  try {
+    const answer = await fetch(url, { signal });
+    const told = await answer.json();
+    if (answer.ok) return told;
+    if (signal === undefined) notice(told.message ?? `${answer.status}`);
+  } catch (error) {
+    if (error.name !== "AbortError" && signal === undefined) notice(`The server does not answer: ${error.message}`);
+  }
+  return null;
+}
+
+function notice(text) {
+  byId("notice").textContent = text;
+  byId("notice").hidden = !text;
+}
+
+/** A function that cancels its call before when it is called again. */
+function latest(make) {
+  let abort = new AbortController();
+  return (...given) => {
+    abort.abort();
+    abort = new AbortController();
+    return make(abort.signal, ...given);
+  };
+}
+
+// ------------------------------------------------------------ the node
+
+async function pick(path) {
+  if (path === state.path) return;
+  state.path = path;
+  notice("");
+  const node = await ask("node", { path });
+  if (!node || state.path !== path) return;
+  card(node);
+  const planar = node.kind === "array" ? node.shape.length >= 2 && /^(bool|u?int|float)/.test(node.dtype) : node.pyramid;
+  const full = planar && (node.kind === "group" || node.shape.every((n) => n > 0));
+  const view = full ? await ask("view", { path }) : null;
+  if (state.path !== path) return;
+  byId("plane").hidden = !view;
+  state.view = view;
+  if (!view) return remember();
+  state.index = view.axes.slice(0, -2).map(() => 0);
+  [state.low, state.high] = view.range;
+  state.ranged = false;
+  restore(path);
+  sliders(view);
+  controls();
+  snippet();
+  await refresh();
+}
+
+function card(node) {
+  byId("card").hidden = false;
+  byId("title").textContent = `/${node.path}`;
+  const facts = node.kind === "array"
+    ? Object.entries(node.info).filter(([name]) => name !== "Name" && name !== "Type")
+    : [["Group", node.members ? `${node.members.length} members` : "members unknown"], ["Zarr format", node.format]];
+  byId("facts").replaceChildren(
+    ...facts.map(([name, text]) => {
+      const pair = document.createElement("div");
+      const [term, told] = [document.createElement("dt"), document.createElement("dd")];
+      term.textContent = name;
+      told.textContent = text;
+      pair.append(term, told);
+      return pair;
+    }),
+  );
+  const count = Object.keys(node.attributes).length;
+  const details = byId("attributes");
+  details.hidden = !count;
+  details.open = false;
+  details.querySelector("summary").textContent = count === 1 ? "1 attribute" : `${count} attributes`;
+  details.querySelector("pre").textContent = JSON.stringify(node.attributes, null, 2);
+}
+
+// ------------------------------------------------------------ controls
+
+function sliders(view) {
+  const rows = view.axes.slice(0, -2).flatMap((axis, number) => {
+    const label = document.createElement("label");
+    const slider = document.createElement("input");
+    const told = document.createElement("output");
+    label.textContent = axis.name;
+    label.htmlFor = slider.id = `axis-${number}`;
+    Object.assign(slider, { type: "range", min: 0, max: axis.size - 1, step: 1, value: state.index[number] });
+    const tell = () => (told.textContent = `${state.index[number]} / ${axis.size - 1}`);
+    slider.addEventListener("input", () => {
+      state.index[number] = Number(slider.value);
+      tell();
+      refresh();
+    });
+    tell();
+    return [label, slider, told];
+  });
+  byId("sliders").replaceChildren(...rows);
+}
+
+function controls() {
+  byId("cmap").value = state.cmap;
+  byId("low").value = trimmed(state.low);
+  byId("high").value = trimmed(state.high);
+  byId("log").checked = state.log;
+  byId("flip").checked = state.flip;
+}
+
+function trimmed(value) {
+  return value === null ? "" : Number(value.toPrecision(6));
+}
+
+function listen() {
+  byId("cmap").replaceChildren(...COLOURS.map((name) => new Option(name, name)));
+  byId("cmap").addEventListener("change", (event) => set({ cmap: event.target.value }));
+  for (const id of ["low", "high"])
+    byId(id).addEventListener("change", (event) => {
+      if (event.target.value !== "") set({ [id]: Number(event.target.value), ranged: true });
+    });
+  byId("log").addEventListener("change", (event) => set({ log: event.target.checked }));
+  byId("flip").addEventListener("change", (event) => set({ flip: event.target.checked }));
+  byId("auto").addEventListener("click", () => state.stats && set({ low: state.stats.low, high: state.stats.high }));
+  byId("in").addEventListener("click", () => plane.zoomBy(2));
+  byId("out").addEventListener("click", () => plane.zoomBy(0.5));
+  byId("fit").addEventListener("click", () => plane.fit());
+  byId("copy").addEventListener("click", copy);
+  window.addEventListener("hashchange", () => {
+    const path = new URLSearchParams(location.hash.slice(1)).get("path");
+    if (path !== null && path !== state.path) tree.reveal(path).then(() => pick(path));
+  });
+}
+
+function set(changes) {
+  Object.assign(state, changes);
+  controls();
+  refresh();
+}
+
+// ------------------------------------------------------------ the plane
+
+const plane = new Plane(byId("canvas"), {
+  moved: () => remember(),
+  pointed: (element) => (element ? read(element) : (byId("readout").textContent = "")),
+});
+
+function refresh() {
+  const { view, index } = state;
+  const [rows, columns] = view.axes.slice(-2).map((axis) => axis.size);
+  const query = new URLSearchParams({ path: state.path, index: index.join(","), cmap: state.cmap });
+  query.set("low", state.low);
+  query.set("high", state.high);
+  if (state.log) query.set("scale", "log");
+  if (state.flip) query.set("origin", "lower");
+  plane.show({
+    name: state.path, rows, columns, tile: view.tile, minZoom: view.min_zoom, maxZoom: view.max_zoom,
+    url: (z, x, y) => new URL(`api/tiles/${z}/${x}/${y}.png?${query}`, BASE).href,
+  });
+  remember();
+  snippet();
+  return histogram();
+}
+
+const read = latest(async (signal, { row, column }) => {
+  const { view, index } = state;
+  const [rows] = view.axes.slice(-2).map((axis) => axis.size);
+  const at = [...index, state.flip ? rows - 1 - row : row, column];
+  const [down, across] = view.axes.slice(-2);
+  const place = `${down.name} ${at[at.length - 2]}, ${across.name} ${column}`;
+  byId("readout").textContent = `${place}: …`;
+  await new Promise((done) => setTimeout(done, 30)); // a pointer on its way asks for nothing
+  if (signal.aborted) return;
+  const told = await ask("data", { path: view.array, select: at.join(",") }, signal);
+  if (told && !signal.aborted) byId("readout").textContent = `${place}: ${told.data === null ? "NaN" : told.data}`;
+});
+
+const histogram = latest(async (signal) => {
+  const stats = await ask("stats", { path: state.path, index: state.index.join(","), bins: 80 }, signal);
+  if (!stats || signal.aborted) return;
+  state.stats = stats;
+  const svg = byId("histogram").querySelector("svg");
+  const most = Math.max(1, ...stats.histogram);
+  svg.setAttribute("viewBox", `0 0 ${stats.histogram.length || 1} 100`);
+  svg.replaceChildren(
+    ...stats.histogram.map((count, number) => {
+      const bar = document.createElementNS(svg.namespaceURI, "rect");
+      const height = count ? Math.max(1.5, (100 * count) / most) : 0;
+      for (const [name, value] of Object.entries({ x: number + 0.06, y: 100 - height, width: 0.88, height })) bar.setAttribute(name, value);
+      return bar;
+    }),
+  );
+  const share = stats.count < stats.total ? ` (sample of ${stats.count.toLocaleString("en")})` : "";
+  const told = stats.mean === null ? "no values" : `mean ${trimmed(stats.mean)}, σ ${trimmed(stats.std)}${share}`;
+  byId("histogram").querySelector("figcaption").textContent = told;
+  const [low, high] = byId("scale").children;
+  low.textContent = stats.low === null ? "" : trimmed(stats.low);
+  high.textContent = stats.high === null ? "" : trimmed(stats.high);
+});
+
+// ------------------------------------------------------------ code
+
+function codes() {
+  const url = new URL("zarr", BASE).href;
+  const path = state.view.array;
+  const place = `[${[...state.index, ":", ":"].join(", ")}]`;
+  const group = path.split("/").slice(0, -1).join("/");
+  const open = path ? `"${url}", path="${path}"` : `"${url}"`;
+  return {
+    zarrasync: `from zarrasync import sync\n\narray = sync.open_array(${open})\nvalues = array${place}`,
+    async: `import zarrasync as za\n\narray = await za.open_array(${open})\nvalues = await array${place}`,
+    xarray: `import xarray as xr\n\ndataset = xr.open_dataset("${url}", engine="zarrasync"${group ? `, group="${group}"` : ""})\nvalues = dataset["${path.split("/").pop()}"]${place}`,
+    zarrita: `import * as zarr from "zarrita";\n\nconst store = new zarr.FetchStore("${url}");\nconst array = await zarr.open.v3(zarr.root(store).resolve("/${path}"), { kind: "array" });\nconst { data } = await zarr.get(array, [${[...state.index, "null", "null"].join(", ")}]);`,
+  };
+}
+
+function snippet() {
+  const all = codes();
+  state.code ??= "zarrasync";
+  const tabs = byId("snippet").querySelector("[role=tablist]");
+  tabs.replaceChildren(
+    ...Object.keys(all).map((name) => {
+      const tab = document.createElement("button");
+      tab.type = "button";
+      tab.setAttribute("role", "tab");
+      tab.setAttribute("aria-selected", String(name === state.code));
+      tab.textContent = name;
+      tab.addEventListener("click", () => {
+        state.code = name;
+        snippet();
+      });
+      return tab;
+    }),
+  );
+  byId("snippet").querySelector("pre").textContent = all[state.code];
+}
+
+async function copy() {
+  const text = byId("snippet").querySelector("pre").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    byId("copy").textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(byId("snippet").querySelector("pre")); // a page without https may only mark it
+    byId("copy").textContent = "Marked";
+  }
+  setTimeout(() => (byId("copy").textContent = "Copy"), 1500);
+}
+
+// ------------------------------------------------------------ the address
+
+function remember() {
+  const told = new URLSearchParams({ path: state.path ?? "" });
+  if (state.view) {
+    if (state.index.length) told.set("index", state.index.join(","));
+    if (state.cmap !== "viridis") told.set("cmap", state.cmap);
+    if (state.ranged) told.set("range", `${state.low},${state.high}`);
+    if (state.log) told.set("log", "1");
+    if (state.flip) told.set("flip", "1");
+    const { row, column, scale } = plane.view;
+    if (scale) told.set("at", [row, column, scale].map((n) => Number(n.toPrecision(6))).join(","));
+  }
+  history.replaceState(null, "", `#${told}`);
+}
+
+/** What the address says of a node's view. */
+function restore(path) {
+  const told = new URLSearchParams(location.hash.slice(1));
+  if (told.get("path") !== path) return;
+  const numbers = (name) => (told.get(name) ?? "").split(",").map(Number);
+  const index = numbers("index");
+  if (index.length === state.index.length && index.every((n, axis) => n >= 0 && n < state.view.axes[axis].size)) state.index = index;
+  if (COLOURS.includes(told.get("cmap"))) state.cmap = told.get("cmap");
+  const range = numbers("range");
+  if (range.length === 2 && range.every(Number.isFinite)) [state.low, state.high, state.ranged] = [...range, true];
+  state.log = told.has("log");
+  state.flip = told.has("flip");
+}
+
+// ------------------------------------------------------------ beginning
+
+const tree = new Tree(byId("tree"), byId("search"), { load: (path) => ask("node", { path }), pick });
+window.zarrasync = { plane, state }; // for scripts and the console
+
+async function begin() {
+  listen();
+  const root = await ask("node", { path: "" });
+  if (!root) return;
+  document.title = `${root.name || "zarrasync"} · zarrasync`;
+  byId("store").textContent = root.attributes.title ?? "";
+  tree.show(root);
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const at = asked.get("at")?.split(",").map(Number);
+  const path = asked.get("path") ?? "";
+  await tree.reveal(path);
+  await pick(path);
+  if (state.view && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
+}
+
+begin();

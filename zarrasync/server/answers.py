@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +16,6 @@ from zarrasync.server.limits import BadQuery, Overloaded, TooMuch
 
 __all__ = [
     "ByteRange",
-    "as_csv",
-    "as_json",
     "as_npy",
     "error_answer",
     "etag_of",
@@ -126,60 +122,3 @@ def as_npy(values: npt.NDArray[Any]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, values, allow_pickle=False)
     return buffer.getvalue()
-
-
-def as_json(values: npt.NDArray[Any]) -> Any:
-    """Values as nested lists: NaN and NaT are null, infinities and times texts, complex numbers pairs, bytes base64."""
-    kind = values.dtype.kind
-    if values.dtype.names:
-        return [as_json_row(row) for row in values.reshape(-1).tolist()] if values.ndim else as_json_row(values.item())
-    if kind == "c":
-        return as_json(np.stack([values.real, values.imag], axis=-1))
-    if kind == "f":
-        wide = values.astype(np.float64) if values.dtype.itemsize > 4 else values
-        plain = _shortest(wide)
-        return plain if np.isfinite(values).all() else _replace(plain)
-    if kind in "mM":
-        texts = np.asarray(np.datetime_as_string(values) if kind == "M" else values.astype(str)).astype(object)
-        texts[np.isnat(values)] = None
-        return texts.tolist()
-    if kind in "SVO":
-        return _replace(values.tolist())
-    if kind in "biuUT":
-        return values.tolist()
-    return values.astype(str).tolist()  # the small floating-point types of extensions
-
-
-def as_json_row(row: Any) -> Any:
-    """A structured element."""
-    return _replace(list(row)) if isinstance(row, tuple) else _replace(row)
-
-
-def _shortest(values: npt.NDArray[Any]) -> Any:
-    """Floats as Python's, with no more digits than the type has."""
-    if values.dtype == np.float64 or not values.size:
-        return values.tolist()
-    return values.astype(str).astype(np.float64).tolist()
-
-
-def _replace(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_replace(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, np.ndarray):
-        return as_json(value)
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def as_csv(values: npt.NDArray[Any]) -> bytes:
-    """Values as lines of columns: the last axis across, all others down. One value a line where there is one axis."""
-    import csv
-
-    rows = values.reshape(-1, 1) if values.ndim < 2 else values.reshape(-1, values.shape[-1])
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows(["" if item is None else item for item in row] for row in as_json(rows))
-    return text.getvalue().encode()

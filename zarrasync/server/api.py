@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from aiohttp import web
 
+from zarrasync import valuetext
 from zarrasync._runtime import codec_pool
 from zarrasync.array import AsyncArray
 from zarrasync.errors import NodeTypeError, SelectionError, ZarrError
@@ -55,7 +56,7 @@ class Api:
         path = request.query.get("path", "")
         node = await self.source.node(path)
         told = self._told(path, node)
-        told["attributes"] = _plain(dict(node.attrs))
+        told["attributes"] = valuetext.strict(node.attrs)
         told["format"] = node.zarr_format
         if isinstance(node, AsyncGroup):
             members = await self.source.members(path)
@@ -97,7 +98,7 @@ class Api:
         headers = {"Cache-Control": answers.cache_control(self.source.max_age)}
         if kind == "json":
             told = {"shape": list(values.shape), "dtype": str(values.dtype)}
-            told["data"] = await self._work(partial(answers.as_json, values))
+            told["data"] = await self._work(partial(valuetext.as_json, values))
             return await self._work(partial(answers.json_answer, told, self.source.max_age))
         if kind == "png":
             low, high = _extremes(values)
@@ -106,7 +107,7 @@ class Api:
             body = await self._work(partial(_raw, values))
             headers |= {"X-Shape": ",".join(map(str, values.shape)), "X-Dtype": str(values.dtype.newbyteorder("<").str)}
         else:
-            body = await self._work(partial(answers.as_csv if kind == "csv" else answers.as_npy, values))
+            body = await self._work(partial(_csv if kind == "csv" else answers.as_npy, values))
         return web.Response(body=body, content_type=_TYPES[kind], headers=headers)
 
     async def stats(self, request: web.Request) -> web.StreamResponse:
@@ -333,12 +334,5 @@ def _raw(values: npt.NDArray[Any]) -> bytes:
     return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def _plain(value: Any) -> Any:
-    """Attributes as strict JSON."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value
+def _csv(values: npt.NDArray[Any]) -> bytes:
+    return valuetext.as_csv(values).encode()

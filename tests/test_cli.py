@@ -1,0 +1,193 @@
+"""The command line: what it prints, word for word, its exit codes, and how it behaves as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zarrasync import sync
+from zarrasync.cli import main, make_parser
+
+TRANSCRIPTS = Path(__file__).parent / "transcripts"
+COMMAND = re.compile(r"^\$ zarrasync (.*)$", re.MULTILINE)
+FIELD = (280 + 10 * np.sin(np.arange(24 * 40 * 60) / 1000)).reshape(24, 40, 60).astype("f4")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A directory with something to look at."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    root = sync.create_group("data.zarr", attributes={"title": "a demo"})
+    root.create_array(
+        "t2m",
+        data=FIELD,
+        chunks=(6, 20, 30),
+        shards=(12, 40, 60),
+        dimension_names=("time", "lat", "lon"),
+        attributes={"units": "K"},
+        compressors=None,
+    )
+    mask = root.create_array("raw/mask", data=np.eye(40, 60, dtype=bool), chunks=(20, 30), compressors=None)
+    mask[0, 0] = False
+    root.create_array("name", data=np.array(["a", "né"]), compressors=None)
+    sync.create_array("old.zarr", data=np.arange(12).reshape(3, 4), chunks=(2, 2), zarr_format=2, compressors=None)
+    return tmp_path
+
+
+def run(line: str, capsys) -> tuple[int, str]:
+    """A command's exit code and all it prints."""
+    import shlex
+
+    code = main(shlex.split(line))
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
+
+
+@pytest.mark.parametrize("page", sorted(TRANSCRIPTS.glob("*.txt")), ids=lambda page: page.stem)
+def test_transcripts(page, here, capsys):
+    """Every command prints what stands below it. ZARRASYNC_WRITE=1 writes the transcripts anew, to be read by people."""
+    text = page.read_text()
+    told = []
+    for line in COMMAND.findall(text):
+        code, printed = run(line, capsys)
+        printed = printed.replace(str(here), "/home/data")
+        told.append(f"$ zarrasync {line}\n{printed}" + (f"[exit code {code}]\n" if code else ""))
+    made = "\n".join(told)
+    if os.environ.get("ZARRASYNC_WRITE"):
+        page.write_text(made)
+    assert made == text
+
+
+def test_every_command_has_help_with_examples(capsys):
+    commands = make_parser()._subparsers._group_actions[0].choices
+    assert len(commands) == 15
+    for name, own in commands.items():
+        with pytest.raises(SystemExit, match="0"):
+            main([name, "--help"])
+        text = capsys.readouterr().out
+        assert name == "completion" or f"zarrasync {name} " in text.partition("example")[2], name
+        reports = "--json" in own.format_help()
+        assert reports == (name not in ("serve", "completion")), name
+
+
+def test_completion_is_for_shells(capsys):
+    pytest.importorskip("shtab")
+    for shell in ("bash", "zsh", "tcsh"):
+        assert main(["completion", shell]) == 0
+        text = capsys.readouterr().out
+        assert "validate" in text
+        assert "--dest-path" in text or shell == "tcsh"  # which completes the names of commands alone
+    script = subprocess.run(
+        [sys.executable, "-m", "zarrasync", "completion", "bash"], capture_output=True, text=True, check=True
+    ).stdout
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_wrong_arguments_are_two(capsys):
+    for wrong in (["nothing"], ["info"], ["convert", "a", "b", "--chunks", "x"], ["cat", "a", "--format", "xls"]):
+        with pytest.raises(SystemExit) as found:
+            main(wrong)
+        assert found.value.code == 2
+        assert "usage: zarrasync" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(here):
+    command = [sys.executable, "-m", "zarrasync", "info", "none.zarr"]
+    plain = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert plain.returncode == 1
+    assert len(plain.stderr.splitlines()) == 1
+    loud = subprocess.run([*command, "--debug"], capture_output=True, text=True, check=False)
+    assert loud.returncode == 1
+    assert "Traceback" in loud.stderr
+
+
+def test_cat_as_npy(here, capsysbinary):
+    assert main(["cat", "data.zarr", "--path", "t2m", "-s", "time=3,lat=::-2", "--format", "npy"]) == 0
+    np.testing.assert_array_equal(np.load(BytesIO(capsysbinary.readouterr().out)), FIELD[3, ::-2])
+    assert main(["cat", "data.zarr", "--path", "t2m", "--format", "npy", "--output", "x.npy"]) == 0
+    np.testing.assert_array_equal(np.load("x.npy"), FIELD)
+    assert main(["cat", "data.zarr", "--path", "name", "--format", "npy", "--output", "n.npy"]) == 0
+    assert np.load("n.npy").tolist() == ["a", "né"]
+
+
+def test_cat_as_csv_and_json(here, capsys):
+    assert main(["cat", "data.zarr", "--path", "t2m", "-s", "0", "--format", "csv", "--output", "x.csv"]) == 0
+    np.testing.assert_array_equal(np.loadtxt("x.csv", delimiter=",", dtype="f4"), FIELD[0])
+    assert main(["cat", "data.zarr", "--path", "t2m", "-s", "1,2", "--json"]) == 0
+    np.testing.assert_array_equal(np.array(json.loads(capsys.readouterr().out), "f4"), FIELD[1, 2])
+
+
+def test_stats_are_numpys(here, capsys):
+    assert main(["stats", "data.zarr", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"/t2m", "/raw/mask"}
+    told = found["/t2m"]
+    assert told["count"] == FIELD.size
+    assert [told["minimum"], told["maximum"]] == [FIELD.min(), FIELD.max()]
+    assert told["mean"] == pytest.approx(FIELD.mean(dtype="f8"), rel=1e-12)
+    assert told["std"] == pytest.approx(FIELD.std(dtype="f8"), rel=1e-9)
+    assert main(["stats", "data.zarr", "--path", "t2m", "-s", "0", "--histogram", "7", "--json"]) == 0
+    counts, _ = np.histogram(FIELD[0], 7)
+    assert json.loads(capsys.readouterr().out)["/t2m"]["histogram"] == counts.tolist()
+
+
+def test_rm_asks_and_keeps_copies_of_metadata_fresh(here, capsys):
+    sync.consolidate_metadata("data.zarr")
+    assert main(["rm", "data.zarr", "--path", "raw"]) == 1
+    assert "raw" in sync.open_group("data.zarr")
+    assert main(["rm", "data.zarr", "--path", "raw", "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["nodes"], told["erased"]) == (2, False)
+    assert main(["rm", "data.zarr", "--path", "raw", "-y"]) == 0
+    assert list(sync.open_group("data.zarr")) == ["name", "t2m"]
+    assert sync.validate("data.zarr").findings == []
+    assert main(["rm", "old.zarr", "-y"]) == 0
+    assert main(["info", "old.zarr"]) == 1
+
+
+def test_a_closed_pipe_is_no_error(here):
+    sync.create_array("long.zarr", data=np.arange(200_000).reshape(-1, 2))
+    command = f"{sys.executable} -m zarrasync cat long.zarr --format csv | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0,1", "0"]
+    assert done.stderr == ""
+
+
+def test_serve_is_a_process_that_ends_when_asked(here):
+    pytest.importorskip("cmap")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        command = [sys.executable, "-m", "zarrasync", "serve", "data.zarr", "--port", "0", "--log"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            url = re.search(r"http://\S+", process.stdout.readline())[0]
+            with urllib.request.urlopen(f"{url}api/data?path=t2m&select=0,0,0") as answer:
+                assert json.load(answer)["data"] == pytest.approx(280.0)
+            process.send_signal(number)
+            _, log = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        assert process.returncode in (0, 130, -number), log
+        told = json.loads(log.splitlines()[0])
+        assert (told["route"], told["status"], told["method"]) == ("data", 200, "GET")
+
+
+def test_bench_reports(here, capsys):
+    assert main(["bench", "data.zarr", "--seconds", "0.2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["array"] == "/t2m"
+    assert told["one at a time"]["reads"] > 0
+    assert told["side by side"]["bytes"] > 0
+    assert main(["bench", "data.zarr", "--seconds", "0.2", "--path", "raw/mask"]) == 0
+    assert "chunks/s" in capsys.readouterr().out

@@ -1,0 +1,224 @@
+"""Commands that write: convert, copy, ingest, consolidate, rm."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from zarrasync import sync
+from zarrasync._bridge import run
+from zarrasync.cli.arguments import FORMATS, Commands, add_destination, codec, open_node, options, shape
+from zarrasync.cli.console import Console
+from zarrasync.errors import NodeNotFoundError, ZarrError
+from zarrasync.info import counted, size_text
+from zarrasync.node import on_store
+
+__all__ = ["add"]
+
+
+def add(command: Commands) -> None:
+    """Make the commands."""
+    convert = command(
+        "convert",
+        "copy an array, or a group with all below it, into another format or layout",
+        _copy,
+        examples=["convert old.zarr new.zarr --to 3 --shards 1024,1024 --verify"],
+    )
+    add_destination(convert)
+    _add_layout(convert, "keep", "that of the source")
+    copy = command(
+        "copy",
+        "copy an array, or a group with all below it, as it is",
+        _copy,
+        examples=["copy s3://bucket/a.zarr a.zarr -o anon=true --resume"],
+    )
+    add_destination(copy)
+    copy.set_defaults(to=None, chunks="keep", shards="keep", compressor="keep")
+    for own in (convert, copy):
+        own.add_argument("--resume", action="store_true", help="go on with a copy that was interrupted")
+    ingest = command(
+        "ingest",
+        "write an array file into an array or group; goes on if it was interrupted",
+        _ingest,
+        examples=[
+            "ingest field.npy s3://bucket/field.zarr --chunks 512,512 --shards 4096,4096",
+            "ingest ocean.nc ocean.zarr --verify",
+        ],
+    )
+    add_destination(ingest)
+    _add_layout(ingest, "auto", "3")
+    ingest.set_defaults(shards=None)
+    ingest.add_argument("--variable", action="append", default=[], help="only this one (may be repeated)")
+    command(
+        "consolidate",
+        "gather the metadata of all nodes in one document",
+        _consolidate,
+        examples=["consolidate data.zarr"],
+    )
+    remove = command("rm", "erase an array, or a group with all below it", _rm, examples=["rm data.zarr --path raw/u"])
+    remove.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    remove.add_argument("--dry-run", action="store_true", help="say what would be erased")
+
+
+def _add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
+    command.add_argument("--to", choices=FORMATS, help=f"the Zarr format to write (default: {to})")
+    command.add_argument("--chunks", type=shape, default=default, metavar="N,N,…", help="the shape of chunks")
+    command.add_argument("--shards", type=shape, default=default, metavar="N,N,…", help="the shape of shards, or none")
+    command.add_argument("--compressor", type=codec, default=default, help="a codec's name or JSON entry, or none")
+
+
+def _copy(given: argparse.Namespace, console: Console) -> int:
+    report = sync.copy(
+        given.url,
+        given.dest,
+        source_path=given.path,
+        dest_path=given.dest_path,
+        zarr_format=FORMATS[given.to] if given.to else None,
+        chunks=given.chunks,
+        shards=given.shards,
+        compressors=given.compressor,
+        overwrite=given.overwrite,
+        resume=given.resume,
+        verify=given.verify,
+        progress=sys.stderr.isatty() and not given.quiet,
+        source_options=options(given.option),
+        dest_options=options(given.dest_option),
+    )
+    if console.as_json:
+        console.data(vars(report))
+    else:
+        console.text(report)
+    return 0
+
+
+def _ingest(given: argparse.Namespace, console: Console) -> int:
+    arrays, attributes = _arrays(given)
+    single = set(arrays) == {""}
+    if not single:
+        with_mode: Any = "w" if given.overwrite else "a"
+        group = sync.open_group(
+            given.dest,
+            path=given.dest_path,
+            mode=with_mode,
+            zarr_format=FORMATS[given.to] if given.to else None,
+            storage_options=options(given.dest_option),
+        )
+        group.update_attributes(attributes)
+    reports = {}
+    for name, source in arrays.items():
+        reports[name] = sync.ingest(
+            source,
+            given.dest,
+            path="/".join(part for part in (given.dest_path, name) if part),
+            mode="w" if given.overwrite and single else "a",
+            verify=given.verify,
+            progress=sys.stderr.isatty() and not given.quiet,
+            storage_options=options(given.dest_option),
+            chunks=given.chunks,
+            shards=given.shards,
+            compressors=given.compressor,
+            zarr_format=FORMATS[given.to] if given.to else None,
+        )
+        if not console.as_json:
+            console.text(f"{name}: {reports[name]}" if name else reports[name])
+    if console.as_json:
+        console.data({name: vars(report) for name, report in reports.items()})
+    return 0
+
+
+def _consolidate(given: argparse.Namespace, console: Console) -> int:
+    group = sync.consolidate_metadata(given.url, path=given.path, storage_options=options(given.option))
+    count = len(group.members(max_depth=None))
+    if console.as_json:
+        console.data({"name": group.name, "nodes": count})
+    else:
+        console.text(f"{group.name}: the metadata of {counted(count, 'node')} below is in one document now")
+    return 0
+
+
+def _rm(given: argparse.Namespace, console: Console) -> int:
+    node = open_node(given, mode="r+")
+    nodes = 1 + (len(node.members(None)) if isinstance(node, sync.Group) else 0)
+    place = node.async_._node
+    prefixes = place.format.erase_prefixes(node.path)
+
+    async def sizes() -> list[int]:
+        return [size for prefix in prefixes for size in (await node.store.list_sizes(prefix)).values()]
+
+    found = run(on_store(sizes, node.store), blocking=node.store.blocking)
+    told = {"name": node.name, "nodes": nodes, "values": len(found), "bytes": sum(found), "erased": not given.dry_run}
+    text = f"{counted(nodes, 'node')}, {counted(len(found), 'stored value')}, {size_text(sum(found))}"
+    if not given.dry_run and not given.yes and not _agreed(f"Erase {node.name} in {node.store!r} ({text})?"):
+        raise ZarrError("nothing was erased; -y erases without a question")
+    if not given.dry_run:
+        _erase(given, node)
+    if console.as_json:
+        console.data(told)
+    else:
+        console.text(f"{node.name}: {text} {'would be erased' if given.dry_run else 'erased'}")
+    return 0
+
+
+def _erase(given: argparse.Namespace, node: sync.Array | sync.Group) -> None:
+    """Erase a node; through the group at the top if there is one, which may hold copies of its metadata."""
+    try:
+        top = sync.open(node.store, mode="r+")
+    except NodeNotFoundError:
+        top = None
+    if isinstance(top, sync.Group) and node.path:
+        del top[node.path]
+    else:
+        run(on_store(node.async_._node.erase, node.store), blocking=node.store.blocking)
+
+
+def _agreed(question: str) -> bool:
+    """Whether somebody at the terminal says yes. Nobody there has not."""
+    if not sys.stdin.isatty():
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a file holds, by name (one array alone has none), and its attributes."""
+    import numpy as np
+
+    found: dict[str, Any]
+    attributes: dict[str, Any] = {}
+    if given.url.endswith(".npy"):
+        found = {"": np.load(given.url, mmap_mode="r")}
+    elif given.url.endswith(".npz"):
+        found = dict(np.load(given.url))
+    else:
+        found, attributes = _zarr_arrays(given) or _xarray_arrays(given)
+    if given.variable:
+        missing = [name for name in given.variable if name not in found]
+        if missing:
+            raise ValueError(f"{given.url} has no {missing[0]!r}; it has {', '.join(found) or 'one array alone'}")
+        found = {name: found[name] for name in given.variable}
+    return found, attributes
+
+
+def _zarr_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    try:
+        node = open_node(given)
+    except ZarrError:
+        if given.url.rstrip("/").endswith(".zarr"):
+            raise
+        return None
+    if isinstance(node, sync.Array):
+        return {"": node}, {}
+    members = {name: member for name, member in node.members(max_depth=None) if isinstance(member, sync.Array)}
+    return members, dict(node.attrs)
+
+
+def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The variables of what xarray can open, as they are stored."""
+    try:
+        import xarray
+    except ImportError as error:
+        raise ImportError("files of other formats are read by xarray: pip install 'zarrasync[xarray]'") from error
+    from zarrasync.integrations.xarray import stored_variables
+
+    dataset = xarray.open_dataset(given.url, decode_cf=False, chunks=None)  # open until the process ends
+    return stored_variables(dataset), dict(dataset.attrs)

@@ -1,0 +1,90 @@
+"""What commands print: tables and colours on a terminal, plain text into pipes, JSON where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zarrasync.valuetext import strict
+
+__all__ = ["Console"]
+
+
+class Console:
+    """Where a command's words go.
+
+    Args:
+        as_json: Whether to print what programs read.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._rich = None if as_json else _terminal()
+
+    def text(self, text: object) -> None:
+        """Lines of text."""
+        print(text)
+
+    def data(self, value: Any) -> None:
+        """What programs read: one JSON document."""
+        print(json.dumps(strict(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+    def facts(self, items: Mapping[str, str]) -> None:
+        """Names and values."""
+        if self._rich is None:
+            width = max(map(len, items), default=0)
+            self.text("\n".join(f"{name:<{width}} : {text}" for name, text in items.items()))
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, text in items.items():
+            table.add_row(name, Text(text))
+        self._rich.print(table)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Rows of columns; those whose name begins with ``>`` are numbers."""
+        names, lines = [name.removeprefix(">") for name in columns], [list(row) for row in rows]
+        right = [name.startswith(">") for name in columns]
+        if self._rich is None:
+            widths = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
+            for line in (names, *lines):
+                cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
+                self.text("  ".join(cells).rstrip())
+            return
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name, is_number in zip(names, right, strict=True):
+            table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        for line in lines:
+            table.add_row(*(Text(cell) for cell in line))
+        self._rich.print(table)
+
+    def bars(self, labels: Sequence[str], counts: Sequence[int]) -> None:
+        """A histogram of lying bars."""
+        most, width = max(counts, default=0) or 1, max(map(len, labels), default=0)
+        style = ("\x1b[36m", "\x1b[0m") if self._rich is not None else ("", "")
+        for label, count in zip(labels, counts, strict=True):
+            eighths = round(count / most * 40 * 8)
+            bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+            self.text(f"{label:>{width}}  {style[0]}{bar}{style[1]} {count:,}")
+
+
+def _terminal() -> Any:
+    """Rich's console, on a terminal that wants colours, where rich is installed."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return None
+    try:
+        from rich.console import Console as Rich
+    except ImportError:
+        return None
+    return Rich(highlight=False)

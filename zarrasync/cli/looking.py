@@ -1,0 +1,246 @@
+"""Commands that look: info, tree, ls, cat, head, stats, validate."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from zarrasync import sync
+from zarrasync.cli.arguments import Commands, open_node, options
+from zarrasync.cli.console import Console
+from zarrasync.errors import SelectionError, UnsupportedOperation
+from zarrasync.info import size_text
+from zarrasync.selectiontext import parse_selection
+from zarrasync.statistics import Summary, summarize
+
+__all__ = ["add"]
+
+
+def add(command: Commands) -> None:
+    """Make the commands."""
+    info = command("info", "facts about an array or group", _info, examples=["info s3://bucket/era5.zarr -o anon=true"])
+    info.add_argument("--stored", action="store_true", help="list the store to know stored sizes and compression")
+    command("tree", "the hierarchy below a group", _tree, examples=["tree data.zarr"])
+    ls = command("ls", "the members of a group", _ls, examples=["ls -l data.zarr", "ls -r data.zarr --path raw"])
+    ls.add_argument("-l", "--long", action="store_true", help="shapes, types, chunks and stored sizes")
+    ls.add_argument("-r", "--recursive", action="store_true", help="all nodes below")
+    cat = command(
+        "cat",
+        "the values of a selection",
+        _cat,
+        examples=[
+            "cat data.zarr --path t2m -s 0,10:20,::2",
+            "cat data.zarr --path t2m -s time=0 --format npy > t2m.npy",
+        ],
+    )
+    cat.add_argument("-s", "--select", default="...", metavar="SELECTION", help="0,10:20,::2 or time=0,lat=10:20")
+    cat.add_argument("--format", choices=("text", "csv", "npy", "json"), default="text", help="(default: text)")
+    cat.add_argument("--output", metavar="FILE", help="write there, not to the terminal")
+    head = command("head", "the first values of each array", _head, examples=["head data.zarr -n 3"])
+    head.add_argument("-n", type=int, default=5, metavar="N", help="values along each axis (default: 5)")
+    stats = command(
+        "stats", "what the values of arrays are like", _stats, examples=["stats data.zarr --path t2m --histogram"]
+    )
+    stats.add_argument("-s", "--select", default="...", metavar="SELECTION", help="of this part alone")
+    stats.add_argument("--histogram", nargs="?", type=int, const=20, default=0, metavar="BINS", help="draw one, too")
+    check = command(
+        "validate",
+        "look for what is wrong with an array or group and all below it",
+        _validate,
+        examples=["validate data.zarr --data"],
+    )
+    check.add_argument("--data", action="store_true", help="decode every chunk, too")
+
+
+def _info(given: argparse.Namespace, console: Console) -> int:
+    node = open_node(given)
+    stored = given.stored and isinstance(node, sync.Array)
+    items = (node.info_complete() if stored and isinstance(node, sync.Array) else node.info).items
+    if not console.as_json:
+        console.facts(items)
+        return 0
+    told: dict[str, Any] = _told(node) | {"store": repr(node.store), "attributes": dict(node.attrs)}
+    if stored and isinstance(node, sync.Array):
+        told["nbytes_stored"] = node.nbytes_stored()
+    console.data(told)
+    return 0
+
+
+def _told(node: sync.Array | sync.Group) -> dict[str, Any]:
+    """A node for programs."""
+    if isinstance(node, sync.Group):
+        return {"name": node.name, "kind": "group", "zarr_format": node.zarr_format}
+    return {
+        "name": node.name,
+        "kind": "array",
+        "zarr_format": node.zarr_format,
+        "shape": node.shape,
+        "dtype": str(node.dtype),
+        "chunks": node.chunks,
+        "shards": node.shards,
+        "dimension_names": node.dimension_names,
+        "fill_value": str(node.fill_value),
+        "codecs": [codec.label for codec in node.metadata.codecs.codecs],
+        "nbytes": node.nbytes,
+    }
+
+
+def _tree(given: argparse.Namespace, console: Console) -> int:
+    node = open_node(given)
+    if console.as_json:
+        console.data([_told(node), *(_told(member) for _, member in _below(node))])
+    else:
+        console.text(node.tree() if isinstance(node, sync.Group) else f"{node.name} {node.shape} {node.dtype}")
+    return 0
+
+
+def _below(node: sync.Array | sync.Group, depth: int | None = None) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, sync.Group):
+        yield from node.members(depth)
+
+
+def _ls(given: argparse.Namespace, console: Console) -> int:
+    node = open_node(given)
+    found = list(_below(node, None if given.recursive else 0)) or ([("", node)] if isinstance(node, sync.Array) else [])
+    sizes = {name: _stored(member) for name, member in found} if given.long else {}
+    if console.as_json:
+        more = {name: {"nbytes_stored": size} for name, size in sizes.items()}
+        console.data([{"path": name, **_told(member), **more.get(name, {})} for name, member in found])
+    elif not given.long:
+        for name, member in found:
+            console.text(f"{name}/" if isinstance(member, sync.Group) else name or member.name)
+    else:
+        rows = [
+            (
+                f"{name}/" if isinstance(member, sync.Group) else name or member.name,
+                *(("", "", "", "") if isinstance(member, sync.Group) else _columns(member)),
+                "" if sizes[name] is None else size_text(sizes[name] or 0),
+            )
+            for name, member in found
+        ]
+        console.table(("name", ">shape", "dtype", ">chunks", ">size", ">stored"), rows)
+    return 0
+
+
+def _columns(array: sync.Array) -> tuple[str, str, str, str]:
+    chunks = "×".join(map(str, array.chunks)) + (f" in {'×'.join(map(str, array.shards))}" if array.shards else "")
+    return "×".join(map(str, array.shape)) or "scalar", str(array.dtype), chunks, size_text(array.nbytes)
+
+
+def _stored(node: sync.Array | sync.Group) -> int | None:
+    """Stored bytes of an array, where the store can list."""
+    try:
+        return node.nbytes_stored() if isinstance(node, sync.Array) else None
+    except UnsupportedOperation:
+        return None
+
+
+def _arrays(given: argparse.Namespace) -> list[tuple[str, sync.Array]]:
+    """The array that a command is about, or all arrays of the group."""
+    node = open_node(given)
+    if isinstance(node, sync.Array):
+        return [(node.name, node)]
+    return [(f"/{name}", member) for name, member in node.members(None) if isinstance(member, sync.Array)]
+
+
+def _select(array: sync.Array, text: str) -> sync.Selection:
+    view: sync.Selection = array.view[parse_selection(text, array.shape, array.dimension_names)]
+    return view
+
+
+def _cat(given: argparse.Namespace, console: Console) -> int:
+    node = open_node(given)
+    if isinstance(node, sync.Group):
+        names = ", ".join(name for name, member in node.members(None) if isinstance(member, sync.Array))
+        raise SelectionError(f"{node.name} is a group; name an array with --path: {names or 'it holds none'}")
+    view = _select(node, given.select)
+    kind = "json" if console.as_json else given.format
+    if kind == "npy" and not given.output and sys.stdout.isatty():
+        raise ValueError("a .npy file is nothing for a terminal: give --output FILE, or pipe it somewhere")
+    values = np.asarray(view.read(progress=given.output is not None and sys.stderr.isatty()))
+    if kind == "npy":
+        _write_bytes(given.output, values)
+        return 0
+    text = _texts(values, kind)
+    if given.output:
+        with open(given.output, "w", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _write_bytes(output: str | None, values: np.ndarray[Any, Any]) -> None:
+    if values.dtype.kind in "TO":
+        values = values.astype("U")
+    if output:
+        with open(output, "wb") as file:
+            np.save(file, values, allow_pickle=False)
+        return
+    np.save(sys.stdout.buffer, values, allow_pickle=False)
+
+
+def _texts(values: np.ndarray[Any, Any], kind: str) -> str:
+    from zarrasync.valuetext import as_csv, as_json_text
+
+    if kind == "csv":
+        return as_csv(values)
+    if kind == "json":
+        return as_json_text(values) + "\n"
+    with np.printoptions(threshold=2000, linewidth=120):
+        return f"{values if values.ndim else values[()]}\n"
+
+
+def _head(given: argparse.Namespace, console: Console) -> int:
+    from zarrasync.valuetext import as_json
+
+    found: dict[str, Any] = {}
+    for name, array in _arrays(given):
+        view = array.view[tuple(slice(0, given.n) for _ in array.shape)]
+        found[name] = np.asarray(view.read())
+        if not console.as_json:
+            console.text(f"{name} {array.shape} {array.dtype}")
+            console.text(_texts(found[name], "text").rstrip("\n"))
+    if console.as_json:
+        console.data({name: as_json(values) for name, values in found.items()})
+    return 0
+
+
+def _stats(given: argparse.Namespace, console: Console) -> int:
+    found: dict[str, Summary] = {}
+    for name, array in _arrays(given):
+        if array.dtype.kind in "biuf":
+            view = _select(array, given.select).async_
+            found[name] = array._run(summarize(view, given.histogram))
+    if console.as_json:
+        console.data({name: summary.to_dict() for name, summary in found.items()})
+        return 0
+
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.6g}"
+
+    numbers = ("minimum", "maximum", "mean", "std")
+    rows = [
+        (name, f"{own.count:,}", f"{own.invalid:,}", *(number(getattr(own, one)) for one in numbers))
+        for name, own in found.items()
+    ]
+    console.table(("array", ">values", ">NaN", ">min", ">max", ">mean", ">std"), rows)
+    for name, own in found.items():
+        if own.histogram and own.low is not None and own.high is not None:
+            console.text(f"\n{name}")
+            width = (own.high - own.low) / len(own.histogram)
+            console.bars([f"{own.low + i * width:.4g}" for i in range(len(own.histogram))], own.histogram)
+    return 0
+
+
+def _validate(given: argparse.Namespace, console: Console) -> int:
+    report = sync.validate(given.url, path=given.path, data=given.data, storage_options=options(given.option))
+    if console.as_json:
+        console.data(report.to_dict())
+    else:
+        console.text(report)
+    return 0 if report.ok else 1

@@ -1,0 +1,79 @@
+"""Values as text: nested lists for JSON, lines of columns. Pure."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["as_csv", "as_json", "as_json_text", "strict"]
+
+
+def as_json(values: npt.NDArray[Any]) -> Any:
+    """Values as nested lists: NaN and NaT are null, infinities and times texts, complex numbers pairs, bytes base64."""
+    kind = values.dtype.kind
+    if values.dtype.names:
+        return [_row(row) for row in values.reshape(-1).tolist()] if values.ndim else _row(values.item())
+    if kind == "c":
+        return as_json(np.stack([values.real, values.imag], axis=-1))
+    if kind == "f":
+        wide = values.astype(np.float64) if values.dtype.itemsize > 4 else values
+        plain = _shortest(wide)
+        return plain if np.isfinite(values).all() else strict(plain)
+    if kind in "mM":
+        texts = np.asarray(np.datetime_as_string(values) if kind == "M" else values.astype(str)).astype(object)
+        texts[np.isnat(values)] = None
+        return texts.tolist()
+    if kind in "SVO":
+        return strict(values.tolist())
+    if kind in "biuUT":
+        return values.tolist()
+    return values.astype(str).tolist()  # the small floating-point types of extensions
+
+
+def _row(row: Any) -> Any:
+    """A structured element."""
+    return strict(list(row)) if isinstance(row, tuple) else strict(row)
+
+
+def _shortest(values: npt.NDArray[Any]) -> Any:
+    """Floats as Python's, with no more digits than the type has."""
+    if values.dtype == np.float64 or not values.size:
+        return values.tolist()
+    return values.astype(str).astype(np.float64).tolist()
+
+
+def strict(value: Any) -> Any:
+    """What Python has, as strict JSON can say it."""
+    if isinstance(value, Mapping):
+        return {str(name): strict(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, np.ndarray):
+        return as_json(value)
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def as_csv(values: npt.NDArray[Any]) -> str:
+    """Values as lines of columns: the last axis across, all others down. One value a line where there is one axis."""
+    rows = values.reshape(-1, 1) if values.ndim < 2 else values.reshape(-1, values.shape[-1])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows(["" if item is None else item for item in row] for row in as_json(rows))
+    return text.getvalue()
+
+
+def as_json_text(values: npt.NDArray[Any]) -> str:
+    """Values as one JSON document."""
+    return json.dumps(as_json(values), ensure_ascii=False, allow_nan=False)

@@ -134,8 +134,8 @@ def create_app(
     get("/healthz", _health, name="healthz")
     get("/metrics", _metrics, name="metrics")
     get("/", _page, name="page")
+    get("", _with_slash, name="mounted")  # the links of the page are relative to where it is mounted
     get("/static/{file}", _static, name="static")
-    app.router.add_route("OPTIONS", "/{any:.*}", _preflight, name="preflight")
     app.cleanup_ctx.append(_closing)
     return app
 
@@ -191,6 +191,8 @@ async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.method == "OPTIONS":  # a browser asks whether another origin's page may ask
+        return web.Response(status=204, headers=_PREFLIGHT)
     try:
         return await handler(request)
     except (web.HTTPException, ConnectionError):
@@ -203,10 +205,6 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         if answer.status >= 500:
             log.warning("%s %s: %s", request.method, request.path, error)
         return answer
-
-
-async def _preflight(request: web.Request) -> web.Response:
-    return web.Response(status=204, headers=_PREFLIGHT)
 
 
 async def _health(request: web.Request) -> web.Response:
@@ -226,9 +224,11 @@ async def _metrics(request: web.Request) -> web.Response:
 
 
 async def _page(request: web.Request) -> web.StreamResponse:
-    if not request.path.endswith("/"):
-        raise web.HTTPPermanentRedirect(request.path + "/")
     return _file("viewer.html")
+
+
+async def _with_slash(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPPermanentRedirect(request.path + "/")
 
 
 async def _static(request: web.Request) -> web.StreamResponse:

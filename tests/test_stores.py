@@ -94,6 +94,7 @@ async def test_listing(store):
         await store.set(key, b"1")
     assert sorted(await store.list()) == ["a/b", "a/c/d", "a/c/e", "ab/f", "x"]
     assert sorted(await store.list_prefix("a/")) == ["a/b", "a/c/d", "a/c/e"]
+    assert await store.list_sizes("a/") == {"a/b": 1, "a/c/d": 1, "a/c/e": 1}
     assert await store.list_dir("") == Listing(("x",), ("a/", "ab/"))
     assert await store.list_dir("a/") == Listing(("a/b",), ("a/c/",))
     assert await store.list_dir("none/") == Listing((), ())

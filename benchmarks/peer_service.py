@@ -1,0 +1,41 @@
+"""What many write when they serve a Zarr array: FastAPI in front of zarr-python. Run by serving.py with uvicorn.
+
+Tiles are made as ours are (the same elements, the same picture encoder), in FastAPI's threads; chunks are passed on.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import zarr
+from fastapi import FastAPI, Response
+from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import LocalStore
+
+from zarrasync.server.tiles import TILE, Style, render
+
+PATH = os.environ["SERVED"]
+app = FastAPI()
+store = LocalStore(PATH, read_only=True)
+array = zarr.open_array(store, path="field", mode="r")
+ROWS, COLUMNS = array.shape
+MOST = int(np.ceil(np.log2(max(ROWS, COLUMNS) / TILE)))
+
+
+@app.get("/api/tiles/{z}/{x}/{y}.png")
+def tile(z: int, x: int, y: int, low: float, high: float) -> Response:
+    step = 2 ** (MOST - z)
+    first = step // 2
+    rows = slice(y * TILE * step + first, (y + 1) * TILE * step, step)
+    columns = slice(x * TILE * step + first, (x + 1) * TILE * step, step)
+    picture = render(np.asarray(array[rows, columns]), Style("viridis", low, high), (TILE, TILE))
+    return Response(picture, media_type="image/png")
+
+
+@app.get("/zarr/{key:path}")
+async def chunk(key: str) -> Response:
+    value = await store.get(key, default_buffer_prototype())
+    if value is None:
+        return Response(status_code=404)
+    return Response(value.to_bytes(), media_type="application/octet-stream")

@@ -398,7 +398,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "1 array and 2 groups" in capsys.readouterr().out
     np.testing.assert_array_equal(sync.open_array(two, path="a/x")[...], FIELD)
     assert main(["convert", one, two]) == 1
-    assert "pass overwrite=True" in capsys.readouterr().err
+    assert "pass --overwrite" in capsys.readouterr().err
     assert main(["convert", one, two, "--to", "3", "--overwrite", "--shards", "16,16", "--path", "a/x"]) == 0
     assert sync.open_array(two).shards == (16, 16)
     capsys.readouterr()

@@ -1,0 +1,54 @@
+"""A service on aiohttp with an array behind it, and the viewer mounted beside.
+
+    pip install 'zarrasync[serve]'
+    python aiohttp_service.py s3://bucket/weather.zarr
+
+``/series/NAME?row=&column=`` answers with JSON; ``/browse/`` is the page to look at everything. Work ends when its client
+leaves: ``handler_cancellation=True`` lets aiohttp say so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+import zarrasync as za
+from zarrasync import stores
+from zarrasync.errors import NodeNotFoundError, SelectionError
+from zarrasync.server import create_app, run
+
+ROOT = web.AppKey("root", za.AsyncGroup)
+
+
+async def series(request: web.Request) -> web.Response:
+    """All of time at one place."""
+    try:
+        row, column = int(request.query["row"]), int(request.query["column"])
+        array = await request.app[ROOT].getitem(request.match_info["name"])
+        values = await array[:, row, column]
+    except (KeyError, ValueError, SelectionError) as error:
+        kind = web.HTTPNotFound if isinstance(error, NodeNotFoundError) else web.HTTPBadRequest
+        raise kind(text=str(error)) from None
+    return web.json_response({"units": array.attrs.get("units"), "values": values.tolist()})
+
+
+def make_app(url: str) -> web.Application:
+    """The application: what is mounted shares the store, and so its connections and its limits."""
+    store = stores.resolve(url)
+
+    async def opened(app: web.Application) -> AsyncIterator[None]:
+        app[ROOT] = await za.open_group(store)
+        yield
+        await store.close()
+
+    app = web.Application()
+    app.cleanup_ctx.append(opened)
+    app.router.add_get("/series/{name}", series)
+    app.add_subapp("/browse", create_app(store))
+    return app
+
+
+if __name__ == "__main__":
+    run(make_app(sys.argv[1]), port=8080)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 try:
     import cmap as _cmap
-    import PIL as _pil  # noqa: N811  # it is no constant
     import prometheus_client as _prometheus_client
 except ImportError as error:
     raise ImportError(f"the server needs {error.name}: pip install 'zarrasync[serve]'") from error
@@ -21,4 +20,4 @@ from zarrasync.server.limits import Limits
 
 __all__ = ["Limits", "create_app", "run"]
 
-del _cmap, _pil, _prometheus_client
+del _cmap, _prometheus_client

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check generated fmt lint type sync docs bench bench-full bench-remote clean
+.PHONY: demo test check generated fmt lint type sync docs screenshots bench bench-full bench-remote clean
 
 demo: .venv/demo.stamp  ## Ingest the world's land mask into S3 and read it back
 	$(BIN)/python examples/quickstart.py
@@ -32,17 +32,21 @@ sync: .venv/dev.stamp  ## Generate the synchronous API
 docs: .venv/docs.stamp  ## Build the documentation; warnings are errors
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build
 
+screenshots: .venv/test.stamp  ## Make the pictures of the documentation anew, with Chromium
+	$(BIN)/python docs/screenshots.py
+
 bench: .venv/bench.stamp  ## Measure against zarr-python, zarrs, zarrista and tensorstore
 	$(BIN)/python benchmarks/run.py
 
 bench-full: .venv/bench.stamp  ## The same for every codec, chunk size and task
 	$(BIN)/python benchmarks/run.py --full
 
-bench-remote: .venv/bench.stamp  ## Measure reads from far away, requests, concurrent writers and ingestion
+bench-remote: .venv/bench.stamp  ## Measure reads from far away, requests, writers, ingestion and the server
 	$(BIN)/python benchmarks/remote.py
 	$(BIN)/python benchmarks/requests.py
 	$(BIN)/python benchmarks/updates.py
 	$(BIN)/python benchmarks/ingest.py
+	$(BIN)/python benchmarks/serving.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

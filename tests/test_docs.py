@@ -11,10 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?```python\n(.*?)```", re.DOTALL)
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.stem)
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     """All blocks of a page, one after the other, in an empty directory."""
     blocks = [code for skipped, code in BLOCK.findall(page.read_text()) if not skipped]

@@ -168,9 +168,10 @@ def colours(name: str) -> bytes:
     import cmap
 
     try:
-        table = cmap.Colormap(name)(np.linspace(0, 1, 255))
+        found = cmap.Colormap(name)
     except (ValueError, TypeError, KeyError) as error:
         raise BadQuery(f"there is no colour map {name[:40]!r}; viridis, magma, gray and many others are") from error
+    table = found(np.linspace(0, 1, 255))
     return bytes(3) + (np.asarray(table)[:, :3] * 255 + 0.5).astype(np.uint8).tobytes()
 
 

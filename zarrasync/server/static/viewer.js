@@ -4,7 +4,7 @@ import { Plane } from "./canvas.js";
 import { Tree } from "./tree.js";
 
 const BASE = new URL("..", import.meta.url);
-const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "coolwarm", "RdBu_r", "YlGnBu", "terrain"];
+const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coolwarm", "colorbrewer:RdBu_r", "YlGnBu", "terrain"];
 const byId = (id) => document.getElementById(id);
 const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false };
 
@@ -125,7 +125,7 @@ function trimmed(value) {
 }
 
 function listen() {
-  byId("cmap").replaceChildren(...COLOURS.map((name) => new Option(name, name)));
+  byId("cmap").replaceChildren(...COLOURS.map((name) => new Option(name.split(":").pop(), name)));
   byId("cmap").addEventListener("change", (event) => set({ cmap: event.target.value }));
   for (const id of ["low", "high"])
     byId(id).addEventListener("change", (event) => {

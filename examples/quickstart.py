@@ -32,6 +32,19 @@ from zarrasync import stores, sync
 BUCKET = "earth"
 CHUNKS, SHARDS = (300, 300), (3600, 3600)  # 2.5 and 30 degrees
 COARSER = 8
+SOURCE = "global-land-mask (PyPI)"
+OME = {  # says that the two arrays are one picture in two resolutions, to the viewer among others
+    "version": "0.5",
+    "multiscales": [
+        {
+            "axes": [{"name": name, "type": "space", "unit": "degree"} for name in ("latitude", "longitude")],
+            "datasets": [
+                {"path": "land", "coordinateTransformations": [{"type": "scale", "scale": [1 / 120, 1 / 120]}]},
+                {"path": "pyramid/land", "coordinateTransformations": [{"type": "scale", "scale": [1 / 15, 1 / 15]}]},
+            ],
+        }
+    ],
+}
 REGIONS = {
     "Mediterranean": (slice(30.0, 47.0), slice(-7.0, 37.0)),
     "Japan": (slice(30.0, 46.0), slice(128.0, 147.0)),
@@ -95,7 +108,7 @@ async def ingest(store: stores.Store, mask: np.ndarray, latitude: np.ndarray, lo
     nodes = await za.create_hierarchy(
         store,
         {
-            "": {"attributes": {"title": "Global land mask, 30 arc-seconds", "source": "global-land-mask (PyPI)"}},
+            "": {"attributes": {"title": "Global land mask, 30 arc-seconds", "source": SOURCE, "ome": OME}},
             "latitude": {"data": latitude, "dimension_names": ("latitude",), "attributes": {"units": "degrees_north"}},
             "longitude": {
                 "data": longitude,

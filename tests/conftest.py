@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import socket
@@ -53,6 +54,16 @@ class Api:
 @pytest.fixture(params=["async", "sync"])
 def api(request: pytest.FixtureRequest) -> Api:
     return Api(request.param)
+
+
+def load_example(name: str) -> Any:
+    """A module of the examples."""
+    path = Path(__file__).parent.parent / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 # ------------------------------------------------------------------ other implementations

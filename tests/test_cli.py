@@ -183,6 +183,30 @@ def test_serve_is_a_process_that_ends_when_asked(here):
         assert (told["route"], told["status"], told["method"]) == ("data", 200, "GET")
 
 
+def test_a_terminal_gets_tables_and_colours(here):
+    pytest.importorskip("rich")
+    pytest.importorskip("pty", reason="there are no pseudo-terminals")
+
+    def seen(command: str, **environment: str) -> str:
+        done = subprocess.run(
+            ["script", "-qec", f"{sys.executable} -m zarrasync {command}", "/dev/null"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "90", **environment},
+        )
+        return done.stdout
+
+    if subprocess.run(["which", "script"], capture_output=True, check=False).returncode:
+        pytest.skip("there is no script(1)")
+    table = seen("ls -l -r data.zarr")
+    assert "\x1b[1m" in table
+    assert "────" in table
+    assert "6×20×30 in 12×40×60" in table
+    assert "\x1b" not in seen("ls -l -r data.zarr", NO_COLOR="1")
+    assert json.loads(seen("ls data.zarr --json"))[0]["path"] == "name"
+
+
 def test_bench_reports(here, capsys):
     assert main(["bench", "data.zarr", "--seconds", "0.2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import aiohttp
 import numpy as np
 import pytest
 from aiohttp import web
+from conftest import load_example
 
 from zarrasync import stores, sync
 
@@ -39,14 +39,6 @@ def test_jobs(name, needs, says, tmp_path):
     assert any(tmp_path.iterdir())
 
 
-def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def weather(tmp_path) -> str:
     root = sync.create_group(tmp_path / "weather.zarr")
@@ -62,7 +54,9 @@ async def answer(session: aiohttp.ClientSession, url: str) -> tuple[int, Any]:
 
 async def test_aiohttp_service(weather):
     pytest.importorskip("cmap")
-    runner = web.AppRunner(load("aiohttp_service").make_app(weather), access_log=None, handler_cancellation=True)
+    runner = web.AppRunner(
+        load_example("aiohttp_service").make_app(weather), access_log=None, handler_cancellation=True
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     base = f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -100,7 +94,7 @@ async def test_fastapi_service(weather, monkeypatch):
     pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     monkeypatch.setenv("ZARR_URL", weather)
-    async with Uvicorn(load("fastapi_service").app) as base, aiohttp.ClientSession() as session:
+    async with Uvicorn(load_example("fastapi_service").app) as base, aiohttp.ClientSession() as session:
         status, told = await answer(session, f"{base}/t2m/series?row=3&column=4")
         assert (status, told) == (200, {"name": "t2m", "units": "K", "values": VALUES[:, 3, 4].tolist()})
         status, told = await answer(session, f"{base}/t2m/mean")
@@ -113,7 +107,7 @@ async def test_fastapi_service_lets_go_of_what_nobody_waits_for(weather, monkeyp
     pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     slow = stores.CountingStore(stores.LatencyStore(stores.LocalStore(weather), 0.05, concurrency=1))
-    module = load("fastapi_service")
+    module = load_example("fastapi_service")
     monkeypatch.setenv("ZARR_URL", weather)
     monkeypatch.setattr(module.stores, "resolve", lambda url: slow)
     async with Uvicorn(module.app) as base, aiohttp.ClientSession() as session:

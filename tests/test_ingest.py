@@ -324,6 +324,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["ingest", str(tmp_path / "both.zarr"), str(tmp_path / "two.zarr"), "--to", "2"]) == 0
     copied = sync.open_group(tmp_path / "two.zarr", zarr_format=2)
     np.testing.assert_array_equal(copied["a"][...], VALUES)
+    nested = sync.create_group(tmp_path / "nested.zarr", attributes={"title": "all"})
+    nested.create_group("g/empty", attributes={"note": [1]})
+    nested.create_array("g/a", data=VALUES)
+    nested.update_attributes({"n": 1})
+    nested["g"].update_attributes({"level": 2})
+    assert main(["ingest", str(tmp_path / "nested.zarr"), str(tmp_path / "again.zarr"), "--quiet"]) == 0
+    again = sync.open_group(tmp_path / "again.zarr")
+    assert {name: dict(node.attrs) for name, node in again.members(None)} == {
+        "g": {"level": 2},
+        "g/a": {},
+        "g/empty": {"note": [1]},
+    }
+    assert dict(again.attrs) == {"title": "all", "n": 1}
+    capsys.readouterr()
     assert main(["ingest", str(tmp_path / "nothing.zarr"), str(tmp_path / "t.zarr")]) == 1
     assert "no array or group" in capsys.readouterr().err
 

@@ -735,6 +735,45 @@ async def test_requests_under_way_end_when_the_server_is_terminated(tmp_path):
         process.stdout.close()
 
 
+@pytest.mark.slow
+async def test_two_hundred_clients(tmp_path):
+    """Tiles and chunks for a while: no error, and memory stays where it was. Longer in the benchmarks."""
+    field = np.round(np.sin(np.arange(2048) / 100) * np.cos(np.arange(2048) / 80)[:, None], 2).astype("f4")
+    sync.create_array(tmp_path, name="f", data=field, chunks=(256, 256))
+    command = [sys.executable, "-m", "zarrasync", "serve", str(tmp_path), "--port", "0", "--cache", "16"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    statuses: list[int] = []
+
+    def memory() -> int:
+        with open(f"/proc/{process.pid}/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024
+
+    async def client(session: aiohttp.ClientSession, number: int) -> None:
+        choose = np.random.default_rng(number)
+        while time.monotonic() < end:
+            x, y, high = choose.integers(8), choose.integers(8), choose.random()
+            path = f"api/tiles/3/{x}/{y}.png?path=f&low=-1&high={high}" if number % 3 else f"zarr/f/c/{y}/{x}"
+            async with session.get(url + path) as answer:
+                statuses.append(answer.status)
+                await answer.read()
+
+    try:
+        url = (await asyncio.to_thread(process.stdout.readline)).split()[-1]
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            end = time.monotonic() + 1
+            await asyncio.gather(*(client(session, n) for n in range(200)))
+            before, end = memory(), time.monotonic() + 4
+            await asyncio.gather(*(client(session, n) for n in range(200)))
+        assert set(statuses) == {200}
+        assert len(statuses) > 500
+        assert memory() - before < 48 << 20
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 def test_limits_are_checked():
     with pytest.raises(ValueError, match="max_cells"):
         Limits(max_cells=0)

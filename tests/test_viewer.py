@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
+from conftest import load_example
 
 pytest.importorskip("cmap", reason="the server's extra is not installed")
 playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
 from aiohttp import web
 from PIL import Image
 
-from zarrasync import sync
+from zarrasync import stores, sync
 from zarrasync.server import create_app
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -94,12 +95,17 @@ async def settled(page: Any) -> None:
 
 async def value_at(page: Any, x: float, y: float) -> tuple[int, int, float]:
     """The row, the column and the value that the page reads at a place of the canvas."""
+    row, column, value = re.fullmatch(r".+ (\d+), .+ (\d+): (\S+)", await readout(page, x, y)).groups()
+    return int(row), int(column), float(value)
+
+
+async def readout(page: Any, x: float, y: float) -> str:
+    """What the page says of a place of the canvas."""
     box = await page.locator("#canvas").bounding_box()
     await page.mouse.move(box["x"] + x, box["y"] + y)
-    readout = page.locator("#readout")
-    await playwright.expect(readout).to_have_text(re.compile(r"\d+, .+ \d+: [-\dN]"))
-    row, column, value = re.fullmatch(r".+ (\d+), .+ (\d+): (\S+)", await readout.text_content()).groups()
-    return int(row), int(column), float(value)
+    told = page.locator("#readout")
+    await playwright.expect(told).to_have_text(re.compile(r"\d+, .+ \d+: [^…]"))
+    return await told.text_content()
 
 
 async def pixel(page: Any, x: float, y: float) -> tuple[int, int, int]:
@@ -223,6 +229,31 @@ async def test_a_pyramid_in_the_dark(page, base):
     for name in await tabs.all_text_contents():
         await page.get_by_role("tab", name=name, exact=True).click()
         await playwright.expect(page.locator("#snippet pre")).to_contain_text("/waves/zarr")
+
+
+async def test_the_demo_dataset(page, tmp_path):
+    """The world from the coarse level, a place from the fine one, and its value."""
+    pytest.importorskip("global_land_mask")
+    demo = load_example("quickstart")
+    mask, latitude, longitude = demo.load_source()
+    await demo.ingest(stores.LocalStore(tmp_path), mask, latitude, longitude)
+    runner = web.AppRunner(create_app(tmp_path), access_log=None, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/#path=&flip=1")
+    await settled(page)
+    await page.get_by_role("treeitem", name="pyramid").click()
+    await page.get_by_role("treeitem", name="land").last.wait_for()
+    await page.get_by_role("treeitem", name="land").first.click()
+    await settled(page)
+    box = await page.locator("#canvas").bounding_box()
+    await page.mouse.move(box["x"] + 500, box["y"] + 120)
+    for _ in range(5):
+        await page.mouse.wheel(0, -240)
+        await settled(page)
+    found = re.fullmatch(r"latitude (\d+), longitude (\d+): (\w+)", await readout(page, 500, 121))
+    assert found[3] == str(bool(mask[int(found[1]), int(found[2])])).lower()
+    await runner.cleanup()
 
 
 async def test_the_code_on_the_page_runs(page, base):

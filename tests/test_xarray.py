@@ -236,6 +236,34 @@ def test_appending_and_regions(tmp_path: Path, zarr_format: Any, where: str, req
         write_dataset(wrong[["t2m", "time"]], url, append_dim="time", **common)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_regions_that_are_found_by_coordinates(zarr_format: Any):
+    store = stores.MemoryStore()
+    times = np.array(["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04"], "M8[ns]")
+    coords = {"time": times, "x": [10.0, 20.0, 30.0, 40.0, 50.0]}
+    whole = xr.Dataset({"a": (("time", "x"), np.arange(20.0).reshape(4, 5))}, coords=coords)
+    write_dataset(whole, store, zarr_format=zarr_format, encoding={"a": {"chunks": (2, 5)}})
+    part = whole.isel(time=slice(1, 3), x=slice(2, 4)) * 10
+    write_dataset(part, store, region="auto")
+    want = whole.a.values.copy()
+    want[1:3, 2:4] *= 10
+    assert xr.open_dataset(store, engine="zarrasync").identical(whole.assign(a=(("time", "x"), want)))
+    write_dataset(whole.isel(time=[3]) * 0, store, region={"time": "auto", "x": slice(0, 5)})
+    want[3] = 0
+    np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, want)
+    for wrong, message in [
+        (whole.isel(x=[0, 2]), "do not follow each other"),
+        (whole.isel(x=slice(None, None, -1)), "do not follow each other"),
+        (whole.assign_coords(x=[1.0, 20, 30, 40, 50]), "no coordinate 1.0"),
+        (whole.drop_vars("x"), "takes coordinates"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            write_dataset(wrong, store, region="auto")
+    with pytest.raises(ValueError, match="a slice or 'auto'"):
+        write_dataset(whole, store, region={"x": 3})
+    np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, want)
+
+
 async def test_groups_and_variables_that_are_added(tmp_path: Path):
     store = stores.MemoryStore()
     await write_dataset_async(dataset()[["t2m"]], store, group="a/b")

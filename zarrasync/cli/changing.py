@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from zarrasync import sync
@@ -104,7 +105,9 @@ def _ingest(given: argparse.Namespace, console: Console) -> int:
             zarr_format=FORMATS[given.to] if given.to else None,
             storage_options=options(given.dest_option),
         )
-        group.update_attributes(attributes)
+        for name, own in attributes.items():
+            below = group if not name else group.require_group(name)
+            below.update_attributes(own)
     reports = {}
     for name, source in arrays.items():
         reports[name] = sync.ingest(
@@ -179,12 +182,12 @@ def _agreed(question: str) -> bool:
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a file holds, by name (one array alone has none), and its attributes."""
+def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What a file holds, by name (one array alone has none), and the attributes of its groups."""
     import numpy as np
 
     found: dict[str, Any]
-    attributes: dict[str, Any] = {}
+    attributes: dict[str, dict[str, Any]] = {}
     if given.url.endswith(".npy"):
         found = {"": np.load(given.url, mmap_mode="r")}
     elif given.url.endswith(".npz"):
@@ -196,10 +199,16 @@ def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
         if missing:
             raise ValueError(f"{given.url} has no {missing[0]!r}; it has {', '.join(found) or 'one array alone'}")
         found = {name: found[name] for name in given.variable}
+        attributes = {name: own for name, own in attributes.items() if _holds(name, found)}
     return found, attributes
 
 
-def _zarr_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def _holds(group: str, names: Iterable[str]) -> bool:
+    """Whether some of the names lie below a group."""
+    return not group or any(name.startswith(f"{group}/") for name in names)
+
+
+def _zarr_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
     try:
         node = open_node(given)
     except ZarrError:
@@ -208,11 +217,13 @@ def _zarr_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, A
         return None
     if isinstance(node, sync.Array):
         return {"": node}, {}
-    members = {name: member for name, member in node.members(max_depth=None) if isinstance(member, sync.Array)}
-    return members, dict(node.attrs)
+    members = dict(node.members(max_depth=None))
+    arrays = {name: member for name, member in members.items() if isinstance(member, sync.Array)}
+    groups = {name: dict(member.attrs) for name, member in members.items() if isinstance(member, sync.Group)}
+    return arrays, {"": dict(node.attrs), **groups}
 
 
-def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The variables of what xarray can open, as they are stored."""
     try:
         import xarray
@@ -221,4 +232,4 @@ def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
     from zarrasync.integrations.xarray import stored_variables
 
     dataset = xarray.open_dataset(given.url, decode_cf=False, chunks=None)  # open until the process ends
-    return stored_variables(dataset), dict(dataset.attrs)
+    return stored_variables(dataset), {"": dict(dataset.attrs)}

@@ -19,7 +19,10 @@ from zarrasync.group import AsyncGroup
 from zarrasync.ingesting import IngestReport
 from zarrasync.stores import Store
 
-__all__ = ["write"]
+__all__ = ["Wanted", "write"]
+
+Wanted = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
+"""A region as callers give it."""
 
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
 _FILL = "_FillValue"
@@ -35,7 +38,7 @@ async def write(
     group: str,
     mode: str,
     append_dim: str | None,
-    region: Mapping[str, slice] | None,
+    region: Wanted | None,
     encoding: Mapping[str, Mapping[str, Any]],
     zarr_format: Literal[2, 3] | None,
     consolidated: bool | None,
@@ -50,8 +53,11 @@ async def write(
     if node.zarr_format not in (2, 3):
         raise ValueError(f"datasets are written in the formats 2 and 3, not {node.zarr_format!r}")
     present = await _present(node, store, group) if mode in ("a", "r+") else {}
+    place: dict[str, slice] | None = None
+    if region is not None:
+        dataset, place = await asyncio.to_thread(_located, dataset, region, present)
     variables, attributes = encode_dataset_coordinates(dataset)
-    work = _Work(node, store, group, append_dim, region, verify, config)
+    work = _Work(node, store, group, append_dim, place, verify, config)
     names = [str(name) for name in variables]
     # All is looked at before anything is changed.
     plans = [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
@@ -67,6 +73,32 @@ async def write(
     if not node._node.format.has_dimension_names if consolidated is None else consolidated:
         await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
     return dict(zip(names, reports, strict=True))
+
+
+def _located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) -> tuple[Dataset, dict[str, slice]]:
+    """A region with slices in the place of ``"auto"``, found by the coordinates; these need not be written again.
+
+    Raises:
+        ValueError: If coordinates are missing, or do not follow each other in the store.
+    """
+    wanted = dict.fromkeys(map(str, dataset.dims), "auto") if isinstance(region, str) else dict(region)
+    found: dict[str, slice] = {}
+    for dim, place in wanted.items():
+        if isinstance(place, slice):
+            found[dim] = place
+            continue
+        if place != "auto":
+            raise ValueError(f"the region along {dim!r} is a slice or 'auto', found {place!r}")
+        if dim not in dataset.indexes or dim not in present:
+            raise ValueError(f"the region along {dim!r} can not be found: that takes coordinates here and in the store")
+        at = present[dim].to_index_variable().to_index().get_indexer(dataset.indexes[dim])
+        if (at < 0).any():
+            missing = dataset.indexes[dim][at < 0][0]
+            raise ValueError(f"the region along {dim!r} can not be found: the store has no coordinate {missing}")
+        if (np.diff(at) != 1).any():
+            raise ValueError(f"the coordinates along {dim!r} do not follow each other in the store")
+        found[dim] = slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
+    return dataset.drop_vars([dim for dim, place in wanted.items() if place == "auto"]), found
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:

@@ -154,7 +154,7 @@ async def write_dataset_async(
     group: str = "",
     mode: Literal["w-", "w", "a", "r+"] | None = None,
     append_dim: str | None = None,
-    region: Mapping[str, slice] | None = None,
+    region: _xarraywriting.Wanted | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     zarr_format: Literal[2, 3] | None = None,
     consolidated: bool | None = None,
@@ -172,7 +172,8 @@ async def write_dataset_async(
             there, ``"r+"`` takes a group that is there. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``,
             else ``"w-"``.
         append_dim: Variables with this dimension are added at its end; their values are encoded as those that are there.
-        region: Per dimension the slice of what is there to write into.
+        region: Per dimension the slice of what is there to write into, or ``"auto"`` to find it by the coordinates;
+            ``"auto"`` alone for all dimensions. Coordinates that were looked for are not written again.
         encoding: Per variable what xarray takes (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and what
             ``create_array`` does (``chunks``, ``shards``, ``compressors``, ``filters``, …).
         zarr_format: 2 or 3; that of what is there if not given, and 3 where there is nothing.

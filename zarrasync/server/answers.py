@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,9 +73,10 @@ def cache_control(max_age: float) -> str:
 
 
 def etag_of(version: object) -> str:
-    """The entity tag of a version, or of bytes."""
-    data = version if isinstance(version, bytes) else repr(version).encode()
-    return f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'
+    """The entity tag of a version, or of bytes (two checksums and the length: of one URL's answers, not of the world's)."""
+    if isinstance(version, bytes):
+        return f'"{zlib.crc32(version):08x}{zlib.adler32(version):08x}{len(version):x}"'
+    return f'"{hashlib.blake2b(repr(version).encode(), digest_size=12).hexdigest()}"'
 
 
 def matches(header: str | None, etag: str | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,9 +12,8 @@ import numpy.typing as npt
 from aiohttp import web
 
 from zarrasync import valuetext
-from zarrasync._runtime import codec_pool
 from zarrasync.array import AsyncArray
-from zarrasync.errors import NodeTypeError, SelectionError, ZarrError
+from zarrasync.errors import NodeTypeError, SelectionError
 from zarrasync.group import AsyncGroup
 from zarrasync.info import shown
 from zarrasync.keys import join
@@ -94,20 +92,20 @@ class Api:
         self.source.check(view, cells=kind in ("json", "csv"))
         if kind == "png" and view.ndim != 2:
             raise SelectionError(f"a picture has two axes, the selection has shape {view.shape}", shape=view.shape)
-        values = await self.source.read(view)
         headers = {"Cache-Control": answers.cache_control(self.source.max_age)}
         if kind == "json":
-            told = {"shape": list(values.shape), "dtype": str(values.dtype)}
-            told["data"] = await self._work(partial(valuetext.as_json, values))
-            return await self._work(partial(answers.json_answer, told, self.source.max_age))
-        if kind == "png":
-            low, high = _extremes(values)
-            body = await self._work(partial(tiles.render, values, _style(query, low, high)))
-        elif kind == "bin":
-            body = await self._work(partial(_raw, values))
-            headers |= {"X-Shape": ",".join(map(str, values.shape)), "X-Dtype": str(values.dtype.newbyteorder("<").str)}
-        else:
-            body = await self._work(partial(_csv if kind == "csv" else answers.as_npy, values))
+            return await self.source.read(view, partial(_json_of, self.source.max_age))
+        if kind == "bin":
+            _check_size_of(view.dtype)
+            told = {"X-Shape": ",".join(map(str, view.shape)), "X-Dtype": view.dtype.newbyteorder("<").str}
+            headers |= told
+        makers: dict[str, Callable[[npt.NDArray[Any]], bytes]] = {
+            "png": partial(_picture, query),
+            "bin": _raw,
+            "csv": _csv,
+            "npy": answers.as_npy,
+        }
+        body = await self.source.read(view, makers[kind])
         return web.Response(body=body, content_type=_TYPES[kind], headers=headers)
 
     async def stats(self, request: web.Request) -> web.StreamResponse:
@@ -126,10 +124,7 @@ class Api:
         async def make() -> Summary:
             limit = min(self.source.limits.max_decoded_bytes, max(self.source.chunks.max_size // 4, 1 << 22), 32 << 20)
             view = sample(array, [*index, None, None], limit, _SAMPLE)
-            values = await self.source.read(view)
-            summary = Summary(total=math.prod(arrays[0].shape[-2:]))
-            await self._work(partial(_summarize, summary, values, bins))
-            return summary
+            return await self.source.read(view, partial(_summarize, math.prod(arrays[0].shape[-2:]), bins))
 
         return await self.source.remember(("stats", array.path, index, bins), make)
 
@@ -190,9 +185,8 @@ class Api:
         style: tiles.Style,
         lower: bool,
     ) -> tuple[bytes, str]:
-        values = await self.source.read(_tile_view(pyramid, index, place, lower=lower))
-        body = await self._work(partial(tiles.render, values, style, (tiles.TILE, tiles.TILE)))
-        return body, answers.etag_of(body)
+        view = _tile_view(pyramid, index, place, lower=lower)
+        return await self.source.read(view, partial(_tile, style))
 
     async def _pyramid(self, path: str) -> tiles.Pyramid:
         return await self.source.remember(("pyramid", path.strip("/")), partial(self._make_pyramid, path))
@@ -221,10 +215,6 @@ class Api:
     def _relative(self, array: AsyncArray) -> str:
         root = self.source.path
         return array.path[len(root) + 1 :] if root else array.path
-
-    async def _work(self, job: Callable[[], T]) -> T:
-        """The result of something that keeps a processor busy, on the threads that decode."""
-        return await asyncio.get_running_loop().run_in_executor(codec_pool(self.source.config), job)
 
 
 def _tile_view(
@@ -308,9 +298,25 @@ def _integer(query: Mapping[str, str], name: str, default: int, least: int, most
     return int(text)
 
 
-def _summarize(summary: Summary, values: npt.NDArray[Any], bins: int) -> None:
+def _tile(style: tiles.Style, values: npt.NDArray[Any]) -> tuple[bytes, str]:
+    body = tiles.render(values, style, (tiles.TILE, tiles.TILE))
+    return body, answers.etag_of(body)
+
+
+def _picture(query: Mapping[str, str], values: npt.NDArray[Any]) -> bytes:
+    return tiles.render(values, _style(query, *_extremes(values)))
+
+
+def _json_of(max_age: float, values: npt.NDArray[Any]) -> web.Response:
+    told = {"shape": list(values.shape), "dtype": str(values.dtype), "data": valuetext.as_json(values)}
+    return answers.json_answer(told, max_age)
+
+
+def _summarize(total: int, bins: int, values: npt.NDArray[Any]) -> Summary:
+    summary = Summary(total=total)
     summary.add(values)
     summary.bin(values, bins, trim=True)
+    return summary
 
 
 def _range(dtype: np.dtype[Any], summary: Summary) -> tuple[float, float]:
@@ -328,9 +334,12 @@ def _extremes(values: npt.NDArray[Any]) -> tuple[float, float]:
     return (summary.minimum or 0.0), (summary.maximum if summary.maximum is not None else 1.0)
 
 
+def _check_size_of(dtype: np.dtype[Any]) -> None:
+    if dtype.hasobject or dtype.kind == "T":
+        raise BadQuery(f"{dtype} values have no bytes of one size: ask for json or npy")
+
+
 def _raw(values: npt.NDArray[Any]) -> bytes:
-    if values.dtype.hasobject or values.dtype.kind == "T":
-        raise ZarrError(f"{values.dtype} values have no bytes of one size: ask for json or npy")
     return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
 
 

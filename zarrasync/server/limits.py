@@ -34,6 +34,7 @@ class Limits:
         max_cells: Elements of an answer in text (JSON, CSV).
         max_result_bytes: Bytes of an answer's elements in memory.
         max_decoded_bytes: Bytes that are decoded for one answer.
+        max_chunks: Chunks that are looked at for one answer.
         max_chunk_bytes: Bytes of one decoded chunk.
         max_document_bytes: Bytes of one metadata document.
         max_members: Nodes of one listing.
@@ -45,6 +46,7 @@ class Limits:
     max_cells: int = 1_000_000
     max_result_bytes: int = 64 * MiB
     max_decoded_bytes: int = 256 * MiB
+    max_chunks: int = 100_000
     max_chunk_bytes: int = 256 * MiB
     max_document_bytes: int = 32 * MiB
     max_members: int = 10_000

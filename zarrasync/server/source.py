@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any, TypeVar
 
@@ -14,13 +16,14 @@ import numpy.typing as npt
 from zarrasync import config as settings
 from zarrasync import stores
 from zarrasync._calls import together
+from zarrasync._runtime import codec_pool
 from zarrasync.array import AsyncArray
 from zarrasync.errors import NodeTypeError, UnsupportedOperation
 from zarrasync.group import AsyncGroup
 from zarrasync.hierarchy import ConfigLike, open
 from zarrasync.keys import join, normalize_path
 from zarrasync.regions import Part
-from zarrasync.selection import AsyncSelection
+from zarrasync.selection import AsyncSelection, Explanation
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import Limits, TooMuch
 
@@ -124,42 +127,62 @@ class Source:
 
     # -------------------------------------------------------------- values
 
-    def check(self, view: AsyncSelection, *, cells: bool = False) -> None:
+    def check(self, view: AsyncSelection, *, cells: bool = False) -> Explanation:
         """Complain about a selection that costs too much. Costs nothing itself.
 
         Args:
             view: The selection.
             cells: Whether each element is said in words.
 
-        Raises:
-            TooMuch: If it exceeds the limits.
-        """
-        limits = self.limits
-        if cells and view.size > limits.max_cells:
-            raise TooMuch(f"{view.size:,} elements are asked for, the limit is {limits.max_cells:,} for text")
-        if view.nbytes > limits.max_result_bytes:
-            raise TooMuch(f"{view.nbytes:,} bytes are asked for, the limit is {limits.max_result_bytes:,}")
-        decoded = view.explain().decoded_bytes
-        if decoded > limits.max_decoded_bytes:
-            raise TooMuch(f"{decoded:,} bytes would have to be decoded, the limit is {limits.max_decoded_bytes:,}")
-
-    async def read(self, view: AsyncSelection) -> npt.NDArray[Any]:
-        """The elements of a selection; chunks come from what is remembered, or are read once for all who wait.
+        Returns:
+            What it costs.
 
         Raises:
             TooMuch: If it exceeds the limits.
         """
-        self.check(view)
-        if not view.size or view.dtype.hasobject or view.explain().decoded_bytes > self.chunks.max_size // 4:
-            return np.asarray(await view.read())
+        limits, plan = self.limits, view.explain()
+        for found, most, what in (
+            (view.size if cells else 0, limits.max_cells, "elements in words"),
+            (plan.result_bytes, limits.max_result_bytes, "bytes"),
+            (plan.decoded_bytes, limits.max_decoded_bytes, "bytes of chunks to decode"),
+            (plan.chunks, limits.max_chunks, "chunks"),
+        ):
+            if found > most:
+                raise TooMuch(f"the request is for {found:,} {what}, the limit is {most:,}")
+        return plan
+
+    async def read(self, view: AsyncSelection, finish: Callable[[npt.NDArray[Any]], T]) -> T:
+        """What is made of the elements of a selection, on the threads that decode.
+
+        Chunks come from what is remembered, or are read once for all who wait.
+
+        Args:
+            view: The selection.
+            finish: Makes the answer of the values.
+
+        Raises:
+            TooMuch: If it exceeds the limits.
+        """
+        plan = self.check(view)
+        if not view.size or view.dtype.hasobject or plan.decoded_bytes > self.chunks.max_size // 4:
+            values = np.asarray(await view.read())
+            return await self.work(partial(finish, values))
         array, layout = view.array, view._transform.layout
         parts = list(layout.region().split(array.metadata.read_grid))
         chunks = await self._gathered(array, parts)
-        buffer = np.empty(layout.buffer_shape, array.dtype)
-        for part in parts:
-            part.region.read(chunks[part.coords], buffer)
-        result = layout.to_result(buffer)
-        return result if view._fields is None else result[view._fields]
+
+        def place() -> T:
+            buffer = np.empty(layout.buffer_shape, array.dtype)
+            for part in parts:
+                part.region.read(chunks[part.coords], buffer)
+            result = layout.to_result(buffer)
+            return finish(result if view._fields is None else result[view._fields])
+
+        return await self.work(place)
+
+    async def work(self, job: Callable[[], T]) -> T:
+        """The result of something that keeps a processor busy, on the threads that decode."""
+        return await asyncio.get_running_loop().run_in_executor(codec_pool(self.config), job)
 
     async def _gathered(self, array: AsyncArray, parts: list[Part]) -> dict[tuple[int, ...], npt.NDArray[Any]]:
         """The chunks of parts, by their coordinates."""

@@ -216,6 +216,18 @@ def _anonymous() -> int:
     return 0
 
 
+def remove(target: str, s3: dict[str, str]) -> None:
+    """Make room for the next run."""
+    if not s3:
+        shutil.rmtree(target, ignore_errors=True)
+        return
+    from zarrasync import stores
+    from zarrasync._bridge import run
+
+    store = stores.resolve(target, s3)
+    run(store.erase_prefix(""), blocking=store.blocking)
+
+
 def make_sources(folder: Path, gigabytes: float) -> dict[str, Path]:
     """The files that are ingested."""
     found = {}
@@ -285,8 +297,8 @@ def main() -> None:
                     )  # fmt: skip
                     last = done.stderr.strip().splitlines()[-1:] or ["no output"]
                     found[name].append(json.loads(done.stdout) if not done.returncode else {"failed": last[0][:200]})
-                    shutil.rmtree(target, ignore_errors=True)
-                    shutil.rmtree(f"{target}-warm", ignore_errors=True)
+                    for leftover in (target, f"{target}-warm"):
+                        remove(leftover, s3)
             rows[setting] = {}
             for name, own in found.items():
                 failed = next((one for one in own if "failed" in one), None)

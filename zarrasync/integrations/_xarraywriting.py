@@ -72,7 +72,20 @@ async def write(
         raise
     if not node._node.format.has_dimension_names if consolidated is None else consolidated:
         await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
+    await _refresh_above(node, store, group, config)
     return dict(zip(names, reports, strict=True))
+
+
+async def _refresh_above(node: AsyncGroup, store: Store, group: str, config: Any) -> None:
+    """Groups above that hold copies of all metadata below them get those of what was written, too."""
+    while group:
+        group = group.rpartition("/")[0]
+        try:
+            above = await za.open_group(store, path=group, zarr_format=node.zarr_format, config=config)
+        except NodeNotFoundError:
+            continue
+        if above._node.known is not None:
+            await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
 
 
 def _located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) -> tuple[Dataset, dict[str, slice]]:

@@ -144,6 +144,22 @@ def test_refusals_are_errors_or_absence_as_told(bucket: Bucket, backend: str):
         stores.resolve("s3://bucket", bucket.options(backend=backend, missing=(500,)))
 
 
+@pytest.mark.parametrize(
+    ("backend", "kind"), [("obstore", "signed"), ("fsspec", "signed"), ("obstore", "redirect")]
+)  # botocore follows redirects
+def test_a_bucket_of_another_region_says_which(bucket: Bucket, backend: str, kind: str):
+    """As S3 answers: to a signature for the wrong region, and at the wrong region's address."""
+    wrong = b"the region 'us-east-1' is wrong; expecting 'eu-central-1'"
+    error = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>" + wrong + b"</Message></Error>"
+    moved = b"<Error><Code>PermanentRedirect</Code><Message>use another endpoint</Message></Error>"
+    xml = {"Content-Type": "application/xml"}
+    bucket.fault = lambda key, data: (400, xml, error) if kind == "signed" else (301, xml, moved)
+    with pytest.raises(StoreError, match="lies in another region: pass storage_options") as found:
+        sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend), config={"retries": 1})
+    if kind == "signed":
+        assert "'region_name': 'eu-central-1'" in str(found.value)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_does_not_pass_says_so(bucket: Bucket, backend: str):
     with config.set(retries=2, total_timeout=20.0):

@@ -16,6 +16,7 @@ Rules that hold for every store and are tested on each:
 from __future__ import annotations
 
 import builtins
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -79,6 +80,8 @@ _HINTS = {
     "NoCredentialsError": "for public data pass storage_options={'anon': True}",
     "PermissionError": "the credentials in use do not allow it; for public data pass storage_options={'anon': True}",
 }
+_REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect without LOCATION")
+"""What S3 and its clients say when a bucket lies in another region than the one that was asked."""
 
 
 class _Absent:
@@ -359,4 +362,8 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
     """An error of a backend as ours; says what was tried on which key of which store."""
     kind = type(error).__name__
     hint = f" ({_HINTS[kind]})" if kind in _HINTS else ""
+    if elsewhere := _REGION.search(str(error)):
+        region = elsewhere[1] or "…"
+        given = {"client_kwargs": {"region_name": region}}
+        hint = f" (the bucket lies in another region: pass storage_options={given})"
     return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {error}{hint}", key=key)

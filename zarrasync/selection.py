@@ -245,7 +245,7 @@ class AsyncSelection(Awaited):
         """What reading the selection would touch: numbers, and in a notebook a picture. Does no IO."""
         metadata = self.array.metadata
         region = self._transform.layout.region()
-        stored, read = (Coverage.of(region, grid) for grid in (metadata.grid, metadata.read_grid))
+        stored, read = (Coverage(region, grid) for grid in (metadata.grid, metadata.read_grid))
         each = metadata.chain.nbytes / math.prod(metadata.write_chunks)
         sharded = metadata.shards is not None
         touched = self.size > 0

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Summary", "sample", "summarize"]
 
+_CHUNKS = 400
+"""Chunks that a sample is taken from."""
+
 
 @dataclass
 class Summary:
@@ -26,7 +29,8 @@ class Summary:
 
     Attributes:
         count: Values that were looked at.
-        invalid: Of these, NaN and NaT.
+        invalid: Of these, NaN.
+        infinite: Of these, infinities, which the other numbers leave out.
         minimum: The least, ``None`` if there is none.
         maximum: The greatest.
         mean: The mean.
@@ -39,6 +43,7 @@ class Summary:
 
     count: int = 0
     invalid: int = 0
+    infinite: int = 0
     minimum: float | None = None
     maximum: float | None = None
     mean: float | None = None
@@ -53,34 +58,34 @@ class Summary:
     def add(self, values: npt.NDArray[Any]) -> None:
         """Take more values into account."""
         own = _numbers(values)
-        valid = own[np.isfinite(own)] if own.dtype.kind == "f" else own
+        valid = _finite(own)
         self.count += values.size
+        self.infinite += int(np.isinf(own).sum()) if own.dtype.kind == "f" else 0
         self.invalid += int(np.isnan(own).sum()) if own.dtype.kind == "f" else 0
         if not valid.size:
             return
-        low, high = float(valid.min()), float(valid.max())
-        self.minimum = low if self.minimum is None else min(low, self.minimum)
-        self.maximum = high if self.maximum is None else max(high, self.maximum)
-        # Chan's way to join the moments of two sets, which keeps the digits where the mean is large.
-        known, mean = self._valid, float(valid.mean(dtype=np.float64))
-        squares = float(np.square(valid - mean, dtype=np.float64).sum())
-        self._valid += valid.size
-        apart = mean - (self.mean or 0.0)
-        self.mean = (self.mean or 0.0) + apart * valid.size / self._valid
-        self._squares += squares + apart * apart * known * valid.size / self._valid
-        self.std = math.sqrt(self._squares / self._valid)
+        with np.errstate(over="ignore", invalid="ignore"):  # what has no finite sum has no finite mean
+            low, high = float(valid.min()), float(valid.max())
+            self.minimum = low if self.minimum is None else min(low, self.minimum)
+            self.maximum = high if self.maximum is None else max(high, self.maximum)
+            # Chan's way to join the moments of two sets, which keeps the digits where the mean is large.
+            known, mean = self._valid, float(valid.mean(dtype=np.float64))
+            squares = float(np.square(np.subtract(valid, mean, dtype=np.float64)).sum())
+            self._valid += valid.size
+            apart = mean - (self.mean or 0.0)
+            self.mean = (self.mean or 0.0) + apart * valid.size / self._valid
+            self._squares += squares + apart * apart * known * valid.size / self._valid
+            self.std = math.sqrt(self._squares / self._valid)
 
     def bin(self, values: npt.NDArray[Any], bins: int, *, trim: bool) -> None:
         """Make the histogram of values, between their extremes or (``trim``) between outer percentiles."""
-        own = _numbers(values)
-        own = own[np.isfinite(own)] if own.dtype.kind == "f" else own
+        own = _finite(_numbers(values))
         if not own.size:
             return
         low, high = (float(n) for n in (np.percentile(own, (0.5, 99.5)) if trim else (own.min(), own.max())))
         if not low < high:
             low, high = float(own.min()), float(own.max())
-        counts, _ = np.histogram(own, bins, (low, high if low < high else low + 1))
-        self.histogram, self.low, self.high = counts.tolist(), low, high
+        self.histogram, self.low, self.high = _histogram(own, low, high, bins).tolist(), low, high
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers for JSON."""
@@ -93,6 +98,23 @@ def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if values.dtype.kind == "f" or values.dtype.kind in "iu":
         return values.astype(np.float32) if values.dtype.itemsize < 4 and values.dtype.kind == "f" else values
     raise NodeTypeError(f"there are no statistics of {values.dtype} values", found=str(values.dtype), wanted="numbers")
+
+
+def _finite(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return values[np.isfinite(values)] if values.dtype.kind == "f" else values
+
+
+def _histogram(values: npt.NDArray[Any], low: float, high: float, bins: int) -> npt.NDArray[np.int64]:
+    """How many values lie in each of some ranges of one width; all in the first where there is no width to speak of.
+
+    NumPy's refuses ranges that are narrow beside their values, such as those of a plane of one value.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        half = np.multiply(values, 0.5, dtype=np.float64) - low / 2  # so that the span of all floats is a number
+        width = (high / 2 - low / 2) / bins
+        inside = half[(half >= 0) & (half <= high / 2 - low / 2)]
+        places = inside / width if width > 0 else np.zeros(len(inside))
+    return np.bincount(np.minimum(places.astype(np.int64), bins - 1), minlength=bins)
 
 
 async def summarize(view: AsyncSelection, bins: int = 0) -> Summary:
@@ -113,9 +135,7 @@ async def summarize(view: AsyncSelection, bins: int = 0) -> Summary:
         low, high = summary.minimum, summary.maximum
         counts = np.zeros(bins, np.int64)
         async for _, block in view.chunks():
-            own = _numbers(block)
-            finite = own[np.isfinite(own)] if own.dtype.kind == "f" else own
-            counts += np.histogram(finite, bins, (low, high if low < high else low + 1))[0]
+            counts += _histogram(_finite(_numbers(block)), low, high, bins)
         summary.histogram, summary.low, summary.high = counts.tolist(), low, high
     return summary
 
@@ -138,7 +158,10 @@ def sample(array: AsyncArray, index: Sequence[int | None], limit: int, cells: in
     def taken(axis: int) -> int:
         return -(-grid.shape[axis] // steps[axis])
 
-    while math.prod(map(taken, free)) * each > limit and any(taken(axis) > 1 for axis in free):
+    def chosen_chunks() -> int:
+        return math.prod(map(taken, free))
+
+    while (chosen_chunks() * each > limit or chosen_chunks() > _CHUNKS) and any(taken(axis) > 1 for axis in free):
         steps[max(free, key=taken)] *= 2
     chosen = {axis: _members(grid.axes[axis], steps[axis]) for axis in free}
     while math.prod(len(own) for own in chosen.values()) > cells:

@@ -20,7 +20,7 @@ def as_json(values: npt.NDArray[Any]) -> Any:
     """Values as nested lists: NaN and NaT are null, infinities and times texts, complex numbers pairs, bytes base64."""
     kind = values.dtype.kind
     if values.dtype.names:
-        return [_row(row) for row in values.reshape(-1).tolist()] if values.ndim else _row(values.item())
+        return _zipped([as_json(values[name]) for name in values.dtype.names], values.ndim)
     if kind == "c":
         return as_json(np.stack([values.real, values.imag], axis=-1))
     if kind == "f":
@@ -38,9 +38,9 @@ def as_json(values: npt.NDArray[Any]) -> Any:
     return values.astype(str).tolist()  # the small floating-point types of extensions
 
 
-def _row(row: Any) -> Any:
-    """A structured element."""
-    return strict(list(row)) if isinstance(row, tuple) else strict(row)
+def _zipped(fields: list[Any], depth: int) -> Any:
+    """Nested lists of fields as nested lists of elements, each a list of its fields."""
+    return fields if not depth else [_zipped(list(item), depth - 1) for item in zip(*fields, strict=True)]
 
 
 def _shortest(values: npt.NDArray[Any]) -> Any:
@@ -67,7 +67,8 @@ def strict(value: Any) -> Any:
 
 def as_csv(values: npt.NDArray[Any]) -> str:
     """Values as lines of columns: the last axis across, all others down. One value a line where there is one axis."""
-    rows = values.reshape(-1, 1) if values.ndim < 2 else values.reshape(-1, values.shape[-1])
+    columns = values.shape[-1] if values.ndim > 1 else 1
+    rows = values.reshape(values.size // columns if columns else math.prod(values.shape[:-1]), columns)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows(["" if item is None else item for item in row] for row in as_json(rows))

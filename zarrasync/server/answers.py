@@ -43,11 +43,21 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
 """What errors mean to a client, the special ones first."""
 
 
+_OWN_WORDS: tuple[tuple[type[BaseException], str], ...] = (
+    (errors.NodeNotFoundError, "there is no array or group at that path"),
+    (errors.StoreError, "the store failed"),
+    (errors.CodecError, "a stored chunk could not be decoded"),
+    (errors.MetadataError, "the metadata there makes no sense"),
+)
+"""What clients are told where an error names places that are none of theirs; the log has all of it."""
+
+
 def error_answer(error: BaseException) -> web.Response | None:
     """An error of ours as an answer; ``None`` for what is nobody's fault but the server's."""
     for kind, status in _STATUS:
         if isinstance(error, kind):
-            body = {"error": type(error).__name__, "message": str(error) or "it took too long"}
+            own = next((text for one, text in _OWN_WORDS if isinstance(error, one)), None)
+            body = {"error": type(error).__name__, "message": own or str(error) or "it took too long"}
             headers = {"Retry-After": "1"} if status == 503 else {}
             return web.json_response(body, status=status, headers={**headers, "Cache-Control": "no-store"})
     return None
@@ -55,13 +65,14 @@ def error_answer(error: BaseException) -> web.Response | None:
 
 def json_answer(value: Any, max_age: float) -> web.Response:
     """A value as JSON, compressed where that pays."""
-    answer = web.json_response(value, dumps=_dumps, headers={"Cache-Control": cache_control(max_age)})
+    headers = {"Cache-Control": cache_control(max_age), "Vary": "Accept-Encoding"}
+    answer = web.json_response(value, dumps=_dumps, headers=headers)
     answer.enable_compression()
     return answer
 
 
 def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def cache_control(max_age: float) -> str:
@@ -119,8 +130,8 @@ def parse_range(header: str | None) -> ByteRange | None:
 
 def as_npy(values: npt.NDArray[Any]) -> bytes:
     """Values as a ``.npy`` file."""
-    if values.dtype.hasobject or values.dtype.kind == "T":
-        values = values.astype("U")
+    if values.dtype.kind in "OT":
+        values = np.array(values.astype(object).tolist(), dtype="U").reshape(values.shape)
     buffer = io.BytesIO()
     np.save(buffer, values, allow_pickle=False)
     return buffer.getvalue()

@@ -23,7 +23,7 @@ from zarrasync.selectiontext import Basic, parse_selection
 from zarrasync.server import answers, tiles
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import BadQuery, TooMuch
-from zarrasync.server.source import Member, Source
+from zarrasync.server.source import Broken, Member, Source
 from zarrasync.statistics import Summary, sample
 
 __all__ = ["Api"]
@@ -31,8 +31,6 @@ __all__ = ["Api"]
 T = TypeVar("T")
 _SAMPLE = 1 << 18
 """Values that statistics and ranges of colours are made from."""
-_TILES = 64 << 20
-"""Bytes of tiles that are remembered."""
 _TYPES = {"npy": "application/x-npy", "bin": "application/octet-stream", "csv": "text/csv", "png": "image/png"}
 
 
@@ -41,11 +39,12 @@ class Api:
 
     Args:
         source: What is served.
+        max_bytes: Bytes of pictures to remember.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, max_bytes: int) -> None:
         self.source = source
-        self._tiles: Cache[tuple[bytes, str]] = Cache(_TILES, source.max_age, lambda tile: len(tile[0]) + 500)
+        self._tiles: Cache[tuple[bytes, str]] = Cache(max_bytes, source.max_age, lambda tile: len(tile[0]) + 500)
 
     # -------------------------------------------------------------- nodes
 
@@ -64,7 +63,9 @@ class Api:
             told["info"] = {name: text for name, text in node.info.items.items() if name != "Store"}
         return answers.json_answer(told, self.source.max_age)
 
-    def _told(self, path: str, node: Member) -> dict[str, Any]:
+    def _told(self, path: str, node: Member | Broken) -> dict[str, Any]:
+        if isinstance(node, Broken):
+            return {"path": path.strip("/"), "name": node.name, "kind": "broken"}
         told: dict[str, Any] = {"path": path.strip("/"), "name": node.basename}
         if isinstance(node, AsyncGroup):
             return {**told, "kind": "group", "pyramid": bool(tiles.pyramid_paths(node.attrs))}
@@ -92,6 +93,8 @@ class Api:
         self.source.check(view, cells=kind in ("json", "csv"))
         if kind == "png" and view.ndim != 2:
             raise SelectionError(f"a picture has two axes, the selection has shape {view.shape}", shape=view.shape)
+        if kind == "png" and not view.size:
+            raise SelectionError(f"there is nothing to see in a selection of shape {view.shape}", shape=view.shape)
         headers = {"Cache-Control": answers.cache_control(self.source.max_age)}
         if kind == "json":
             return await self.source.read(view, partial(_json_of, self.source.max_age))
@@ -113,20 +116,21 @@ class Api:
         pyramid = await self._pyramid(request.query.get("path", ""))
         bins = _integer(request.query, "bins", 64, 1, 1024)
         summary = await self._summary(pyramid, _index(request.query, pyramid), bins)
-        return answers.json_answer(summary.to_dict(), self.source.max_age)
+        return answers.json_answer(valuetext.strict(summary.to_dict()), self.source.max_age)
 
     async def _summary(self, pyramid: tiles.Pyramid, index: tuple[int, ...], bins: int = 64) -> Summary:
         """The statistics of a plane, of the coarsest level that has elements enough."""
-        arrays = [level.array for level in pyramid.levels]
-        enough = [array for array in arrays if math.prod(array.shape[-2:]) >= _SAMPLE // 4]
-        array = enough[-1] if enough else arrays[0]
+        enough = [level for level in pyramid.levels if math.prod(level.array.shape[-2:]) >= _SAMPLE // 4]
+        level = enough[-1] if enough else pyramid.levels[0]
+        total = math.prod(pyramid.shape)
 
         async def make() -> Summary:
             limit = min(self.source.limits.max_decoded_bytes, max(self.source.chunks.max_size // 4, 1 << 22), 32 << 20)
-            view = sample(array, [*index, None, None], limit, _SAMPLE)
-            return await self.source.read(view, partial(_summarize, math.prod(arrays[0].shape[-2:]), bins))
+            view = sample(level.array, [*level.index(index), None, None], limit, _SAMPLE)
+            return await self.source.read(view, partial(_summarize, total, bins))
 
-        return await self.source.remember(("stats", array.path, index, bins), make)
+        name = ("stats", self.source.mark(level.array), total, index, bins)
+        return await self.source.remember(name, make)
 
     # -------------------------------------------------------------- tiles
 
@@ -150,8 +154,7 @@ class Api:
             "max_zoom": pyramid.max_zoom,
             "min_zoom": self._least_zoom(pyramid),
             "levels": [{"path": self._relative(own.array), "shape": list(own.array.shape)} for own in pyramid.levels],
-            "range": _range(finest.dtype, summary),
-            "store": str(self.source.store.inner),
+            "range": valuetext.strict(_range(finest.dtype, summary)),
         }
         return answers.json_answer(told, self.source.max_age)
 
@@ -170,7 +173,8 @@ class Api:
             found = _range(pyramid.levels[0].array.dtype, await self._summary(pyramid, (0,) * len(index)))
             style = _style(query, *found)
         tiles.colours(style.cmap)
-        mark = (pyramid.levels[0].array.path, pyramid.levels[-1].array.path, index, zoom, x, y, style, lower)
+        marks = tuple(self.source.mark(level.array) for level in pyramid.levels)
+        mark = (marks, index, zoom, x, y, style, lower)
         body, etag = await self._tiles.get(mark, partial(self._drawn, pyramid, index, (zoom, x, y), style, lower))
         headers = {"ETag": etag, "Cache-Control": answers.cache_control(self.source.max_age)}
         if answers.matches(request.headers.get("If-None-Match"), etag):
@@ -223,9 +227,7 @@ def _tile_view(
     zoom, x, y = place
     level, rows, columns = pyramid.tile(zoom, x, y, lower=lower)
     array = level.array
-    if not math.isclose(0, len(index) - array.ndim + 2):
-        raise SelectionError(f"{array.name} has other axes than the finest level", shape=array.shape)
-    return array.oindex[(*index, _sliced(rows), _sliced(columns))]
+    return array.oindex[(*level.index(index), _sliced(rows), _sliced(columns))]
 
 
 def _sliced(indices: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:

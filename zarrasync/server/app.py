@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -18,9 +19,9 @@ from zarrasync.server.api import Api
 from zarrasync.server.limits import Limits, Turnstile
 from zarrasync.server.metrics import Metrics
 from zarrasync.server.presenting import PresentedStore
-from zarrasync.server.reserve import serve_key
+from zarrasync.server.reserve import Keys
 from zarrasync.server.source import Source
-from zarrasync.stores import CachingStore, PrefixStore, StoreLike
+from zarrasync.stores import CachingStore, PrefixStore, Store, StoreLike
 
 __all__ = ["METRICS", "SOURCE", "create_app", "run"]
 
@@ -82,8 +83,10 @@ def create_app(
             who reaches the server.
         path: The node of it that is served, with all below.
         limits: What requests may cost.
-        cache_bytes: Bytes of memory for what was read: half of it for decoded chunks, half for stored values.
-        max_age: Seconds for which clients and the server believe what they have seen; for ever with ``math.inf``.
+        cache_bytes: Bytes of memory for what was read: half of it for decoded chunks, a quarter for pictures, the rest for
+            stored values.
+        max_age: Seconds for which clients and the server believe what they have seen; for ever with ``math.inf``. What
+            is made of it, such as a picture, is believed for as long again.
         storage_options: Options for the filesystem of a URL.
         config: Settings.
 
@@ -106,36 +109,42 @@ def create_app(
     turnstile = Turnstile(limits)
     app[SOURCE], app[METRICS] = source, Metrics(source, turnstile)
     age = None if max_age == float("inf") else max_age
-    stored = CachingStore(
-        PrefixStore(source.store, f"{source.path}/" if source.path else ""), cache_bytes // 4, max_age=age
-    )
-    shown = CachingStore(PresentedStore(source), cache_bytes // 4, max_age=age)
+    below = PrefixStore(source.store, f"{source.path}/" if source.path else "")
+    part = cache_bytes // 8
+
+    async def within(call: Callable[[], Awaitable[Any]]) -> Any:
+        async with asyncio.timeout(limits.timeout), turnstile.turn():
+            return await call()
 
     def limited(handler: Handler) -> Handler:
-        async def within(request: web.Request) -> web.StreamResponse:
-            async with asyncio.timeout(limits.timeout), turnstile.turn():
-                return await handler(request)
+        async def handle(request: web.Request) -> web.StreamResponse:
+            answer: web.StreamResponse = await within(partial(handler, request))
+            return answer
 
-        return within
+        return handle
 
-    async def raw(request: web.Request) -> web.StreamResponse:
-        return await serve_key(request, stored, request.match_info["key"], max_age)
+    def keys(store: Store) -> Handler:
+        # What is not there may be there soon: absence is not remembered.
+        served = Keys(CachingStore(store, part, max_age=age, absent=False), max_age, within, limits.timeout)
 
-    async def zarr(request: web.Request) -> web.StreamResponse:
-        return await serve_key(request, shown, request.match_info["key"], max_age)
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await served.serve(request, request.match_info["key"])
 
-    api = Api(source)
+        return handle
+
+    api = Api(source, 2 * part)
     get = app.router.add_get
     for name, handler in {"node": api.node, "data": api.data, "stats": api.stats, "view": api.view}.items():
         get(f"/api/{name}", limited(handler), name=name)
     get(r"/api/tiles/{z:\d{1,2}}/{x:\d{1,9}}/{y:\d{1,9}}.png", limited(api.tile), name="tile")
-    get("/zarr/{key:.+}", limited(zarr), name="zarr")
-    get("/raw/{key:.+}", limited(raw), name="raw")
+    get("/zarr/{key:.+}", keys(PresentedStore(source, part)), name="zarr")
+    get("/raw/{key:.+}", keys(below), name="raw")
     get("/healthz", _health, name="healthz")
     get("/metrics", _metrics, name="metrics")
     get("/", _page, name="page")
     get("", _with_slash, name="mounted")  # the links of the page are relative to where it is mounted
     get("/static/{file}", _static, name="static")
+    app.on_response_prepare.append(_allow)
     app.cleanup_ctx.append(_closing)
     return app
 
@@ -158,6 +167,10 @@ async def _closing(app: web.Application) -> AsyncIterator[None]:
     await app[SOURCE].close()
 
 
+async def _allow(request: web.Request, answer: web.StreamResponse) -> None:
+    answer.headers.update(_CORS)  # also to those that are sent piece by piece
+
+
 @web.middleware
 async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors become answers; every answer is allowed to other origins, counted and logged."""
@@ -166,12 +179,9 @@ async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
         answer = await _answered(request, handler)
         status = answer.status
         sent = answer.body_length if answer.prepared else len(getattr(answer, "body", None) or b"")
-        if not answer.prepared:
-            answer.headers.update(_CORS)
         return answer
     except web.HTTPException as error:
         status = error.status
-        error.headers.update(_CORS)
         raise
     finally:
         seconds = time.perf_counter() - begin
@@ -200,10 +210,10 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except Exception as error:
         answer = error_answer(error)
         if answer is None:
-            log.exception("%s %s failed", request.method, request.path)
+            log.exception("%s %r failed", request.method, request.path)
             return web.json_response({"error": "InternalError", "message": "the server made a mistake"}, status=500)
         if answer.status >= 500:
-            log.warning("%s %s: %s", request.method, request.path, error)
+            log.warning("%s %r: %s", request.method, request.path, error)
         return answer
 
 

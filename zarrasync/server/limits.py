@@ -46,7 +46,7 @@ class Limits:
     max_cells: int = 1_000_000
     max_result_bytes: int = 64 * MiB
     max_decoded_bytes: int = 256 * MiB
-    max_chunks: int = 100_000
+    max_chunks: int = 10_000
     max_chunk_bytes: int = 256 * MiB
     max_document_bytes: int = 32 * MiB
     max_members: int = 10_000

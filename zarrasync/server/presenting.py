@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import math
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from zarrasync.errors import NodeNotFoundError, UnsupportedByFormat
 from zarrasync.group import AsyncGroup
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Node, on_store
+from zarrasync.server.cache import Cache
 from zarrasync.stores import MemoryStore, Request, Store, Value
 from zarrasync.stores.base import clip
 from zarrasync.translation import Changes, alike, translate
@@ -25,8 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PresentedStore"]
 
+_PLAIN = re.compile(r"(?:(?P<path>.+)/)?c(?:/\d{1,18})*")
+"""A chunk's key in the default encoding."""
 _CHUNK_NAME = re.compile(r"c?[\d.]*")
 """What the segments of a chunk's key, behind its array's path, look like in any encoding."""
+_MOST_NUMBERS = 8
+"""Groups and arrays, one in the other, whose names are numbers and that are looked for where keys are numbers, too."""
 _MOST_AXES = 32
 """Axes that an array can have: NumPy's limit was that for long."""
 
@@ -45,6 +51,11 @@ class _Shown:
     metadata: ArrayMetadata
     same: bool
 
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.metadata.ndim
+
 
 class PresentedStore(Store):
     """The keys and values that a hierarchy would have in format 3. Read-only.
@@ -55,14 +66,17 @@ class PresentedStore(Store):
 
     Args:
         source: The hierarchy.
+        max_bytes: Bytes of values that were encoded anew to remember.
     """
 
     writeable = listable = False
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, max_bytes: int) -> None:
         self.source = source
         self.format = formats.by_name(3)
         self.concurrency = source.store.concurrency
+        self._arrays: Cache[_Shown] = Cache(1024, math.inf)
+        self._encodings: Cache[bytes | None] = Cache(max_bytes, source.max_age, lambda data: 200 + len(data or b""))
 
     @property
     def identity(self) -> Hashable:
@@ -83,7 +97,8 @@ class PresentedStore(Store):
             return None
         shown, at = found
         if not shown.same:
-            return _part(await self._encoded(shown, at), request)
+            name = (self.source.mark(shown.array), at)
+            return _part(await self._encodings.get(name, partial(self._encoded, shown, at)), request)
         chunks = shown.array._chunks
         moved = request._replace(key=chunks.key(at), into=None)
         (value,) = await on_store(partial(chunks.store.fetch, [moved], versions=True), chunks.store)
@@ -122,28 +137,40 @@ class PresentedStore(Store):
 
     async def _chunk(self, key: str) -> tuple[_Shown, tuple[int, ...]] | None:
         """The array and the grid coordinates that a key means, if it means a chunk."""
-        parts = key.split("/")
-        for count in range(len(parts) - 1, max(len(parts) - 2 - _MOST_AXES, -1), -1):
-            if not _CHUNK_NAME.fullmatch(parts[count]):
-                break
-            path = "/".join(parts[:count])
-            shown = await self.source.remember(("shown", path), partial(self._show, path))
-            if shown is None:
+        for path in _homes(key):
+            shown = await self._show(path)
+            at = None if shown is None else shown.metadata.keys.decode(key[len(path) + 1 if path else 0 :], shown.ndim)
+            if shown is None or at is None:
                 continue
-            at = shown.metadata.keys.decode(key[len(path) + 1 if path else 0 :], shown.metadata.ndim)
-            inside = at is not None and all(i < n for i, n in zip(at, shown.metadata.grid.shape, strict=True))
-            return (shown, at) if at is not None and inside else None
+            if not _inside(shown, at):  # others may have made it longer since its metadata was read
+                shown = self._shown(await self.source.open(path))
+            return (shown, at) if shown is not None and _inside(shown, at) else None
         return None
 
     async def _show(self, path: str) -> _Shown | None:
-        try:
-            node = await self.source.node(path)
-        except NodeNotFoundError:
+        """The array at a path and how it is shown; it is made anew with the array's metadata, and only then."""
+        if await self.source.remember(("absent", path), partial(self._is_absent, path)):
             return None
+        node = await self.source.node(path)
+        known = self._arrays.find(path)
+        if known is None or known.array is not node:
+            known = self._shown(node)
+            if known is not None:
+                self._arrays.keep(path, known)
+        return known
+
+    def _shown(self, node: AsyncArray | AsyncGroup) -> _Shown | None:
         if not isinstance(node, AsyncArray):
             return None
         metadata = self._translated(node)
         return _Shown(node, metadata, alike(node.metadata, metadata))
+
+    async def _is_absent(self, path: str) -> bool:
+        try:
+            await self.source.node(path)
+        except NodeNotFoundError:
+            return True
+        return False
 
     async def _encoded(self, shown: _Shown, at: tuple[int, ...]) -> bytes | None:
         """A stored value that does not exist: what writing these elements would store."""
@@ -160,6 +187,26 @@ class PresentedStore(Store):
         await target.view[region].write(await view.read())
         data = values.get(target._chunks.key(at))
         return None if data is None else bytes(data)
+
+
+def _homes(key: str) -> Iterator[str]:
+    """The paths at which the array of a chunk's key may lie, the likely one first."""
+    plain = _PLAIN.fullmatch(key)
+    likely = None if plain is None else plain["path"] or ""
+    if likely is not None:
+        yield likely
+    parts = key.split("/")
+    first = len(parts)
+    while first > 0 and len(parts) - first <= _MOST_AXES and _CHUNK_NAME.fullmatch(parts[first - 1]):
+        first -= 1
+    for count in range(first, min(len(parts), first + _MOST_NUMBERS)):  # numbers may also be names of groups and arrays
+        path = "/".join(parts[:count])
+        if path != likely:
+            yield path
+
+
+def _inside(shown: _Shown, at: tuple[int, ...]) -> bool:
+    return all(i < n for i, n in zip(at, shown.metadata.grid.shape, strict=True))
 
 
 def _part(data: bytes | None, request: Request) -> Value | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, TypeVar
@@ -18,19 +18,39 @@ from zarrasync import stores
 from zarrasync._calls import together
 from zarrasync._runtime import codec_pool
 from zarrasync.array import AsyncArray
-from zarrasync.errors import NodeTypeError, UnsupportedOperation
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.group import AsyncGroup
-from zarrasync.hierarchy import ConfigLike, open
+from zarrasync.hierarchy import ConfigLike
+from zarrasync.hierarchy import open as open_node
 from zarrasync.keys import join, normalize_path
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.node import on_store
 from zarrasync.regions import Part
 from zarrasync.selection import AsyncSelection, Explanation
 from zarrasync.server.cache import Cache
-from zarrasync.server.limits import Limits, TooMuch
+from zarrasync.server.limits import BadQuery, Limits, TooMuch
 
-__all__ = ["Source"]
+__all__ = ["Broken", "Source"]
 
 T = TypeVar("T")
 Member = AsyncArray | AsyncGroup
+_DEEPEST = 64
+"""Parts of a path; each more costs whoever looks for what is not there."""
+_VERSIONS = 4
+"""Versions of an array's metadata that are told apart: who holds an older one may go on with it."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A member whose documents make no sense.
+
+    Attributes:
+        name: Its name.
+        message: What is wrong with it.
+    """
+
+    name: str
+    message: str
 
 
 class Source:
@@ -66,12 +86,12 @@ class Source:
         values = settings.resolve(config)
         self.config = replace(
             values,
-            max_chunk_bytes=values.max_chunk_bytes or limits.max_chunk_bytes,
+            max_chunk_bytes=min(values.max_chunk_bytes or limits.max_chunk_bytes, limits.max_chunk_bytes),
             max_document_bytes=min(values.max_document_bytes, limits.max_document_bytes),
         )
         self.chunks: Cache[npt.NDArray[Any]] = Cache(cache_bytes, max_age, lambda chunk: chunk.nbytes + 200)
-        self._known: Cache[Any] = Cache(4096, max_age)
-        self._marks: dict[str, tuple[Any, int]] = {}
+        self._known: Cache[Any] = Cache(1024, max_age)
+        self._marks: dict[str, list[tuple[int, ArrayMetadata]]] = {}
 
     async def remember(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What a call gives, or has given a while ago."""
@@ -88,14 +108,25 @@ class Source:
             InvalidKeyError: If it is no path.
         """
         path = normalize_path(path)
-        return await self.remember(("node", path), lambda: self._open(path))
+        if path.count("/") >= _DEEPEST:
+            raise BadQuery(f"paths have at most {_DEEPEST} parts")
+        return await self.remember(("node", path), lambda: self.open(path))
 
-    async def _open(self, path: str) -> Member:
-        if path:
-            root = await self.node("")
-            if isinstance(root, AsyncGroup):
-                return await root.getitem(path)
-        return await open(self.store, path=join(self.path, path), mode="r", config=self.config)
+    async def open(self, path: str) -> Member:
+        """The node at a path, as it is now.
+
+        Raises:
+            NodeNotFoundError: If there is none.
+        """
+        if path and isinstance(root := await self.remember("root", self._root), AsyncGroup):
+            return await root.getitem(path)  # in the root's format: that costs its own documents alone
+        return await open_node(self.store, path=join(self.path, path), mode="r", config=self.config)
+
+    async def _root(self) -> Member | None:
+        try:
+            return await self.node("")
+        except NodeNotFoundError:
+            return None  # arrays may lie in a store without one
 
     async def array(self, path: str) -> AsyncArray:
         """The array at a path.
@@ -108,22 +139,48 @@ class Source:
             raise NodeTypeError(f"{node.name} is a group, not an array", path=path, found="group", wanted="array")
         return node
 
-    async def members(self, path: str) -> tuple[tuple[str, Member], ...] | None:
+    async def members(self, path: str) -> tuple[tuple[str, Member | Broken], ...] | None:
         """The members of a group by name; ``None`` where the store can not list them."""
-        found = await self.remember(("members", normalize_path(path)), lambda: self._members(path, 0))
+        found = await self.remember(("members", normalize_path(path)), lambda: self._members(path))
         return None if found is _UNKNOWN else found
 
     async def everything(self) -> tuple[tuple[str, Member], ...] | None:
-        """All nodes below the root, if they can be listed and are not too many."""
-        found = await self.remember("everything", lambda: self._members("", None))
-        return None if found is _UNKNOWN or len(found) > self.limits.max_members else found
+        """All nodes below the root that can be read, if they can be listed and are not too many."""
+        found = await self.remember("everything", self._everything)
+        return None if found is _UNKNOWN else found
 
-    async def _members(self, path: str, depth: int | None) -> Any:
+    async def _everything(self) -> Any:
+        found: list[tuple[str, Member]] = []
+        level = [""]
+        while level:
+            listed = await together([partial(self._members, path) for path in level])
+            below: list[tuple[str, Member]] = []
+            for path, members in zip(level, listed, strict=True):
+                if members is _UNKNOWN or len(found) + len(members) > self.limits.max_members:
+                    return _UNKNOWN
+                below.extend((join(path, name), node) for name, node in members if not isinstance(node, Broken))
+            found.extend(below)
+            level = [path for path, node in below if isinstance(node, AsyncGroup)]
+        return tuple(found)
+
+    async def _members(self, path: str) -> Any:
+        """The members of a group; those whose documents make no sense among them, so that the others can be seen."""
         node = await self.node(path)
+        if not isinstance(node, AsyncGroup):
+            return ()
         try:
-            return await node.members(depth) if isinstance(node, AsyncGroup) else ()
+            return await node.members()
         except UnsupportedOperation:
             return _UNKNOWN
+        except MetadataError:
+            names = await on_store(partial(node._node.children, 0), self.store)
+            return tuple(zip(names, await together([partial(self._member, node, name) for name in names]), strict=True))
+
+    async def _member(self, group: AsyncGroup, name: str) -> Member | Broken:
+        try:
+            return await group.getitem(name)
+        except (MetadataError, NodeNotFoundError) as error:
+            return Broken(name, str(error))
 
     # -------------------------------------------------------------- values
 
@@ -140,15 +197,12 @@ class Source:
         Raises:
             TooMuch: If it exceeds the limits.
         """
-        limits, plan = self.limits, view.explain()
-        for found, most, what in (
-            (view.size if cells else 0, limits.max_cells, "elements in words"),
-            (plan.result_bytes, limits.max_result_bytes, "bytes"),
-            (plan.decoded_bytes, limits.max_decoded_bytes, "bytes of chunks to decode"),
-            (plan.chunks, limits.max_chunks, "chunks"),
-        ):
-            if found > most:
-                raise TooMuch(f"the request is for {found:,} {what}, the limit is {most:,}")
+        limits = self.limits
+        _refuse_over(view.size if cells else 0, limits.max_cells, "elements in words")
+        _refuse_over(view.nbytes, limits.max_result_bytes, "bytes")
+        plan = view.explain()
+        _refuse_over(plan.decoded_bytes, limits.max_decoded_bytes, "bytes of chunks to decode")
+        _refuse_over(plan.chunks, limits.max_chunks, "chunks")
         return plan
 
     async def read(self, view: AsyncSelection, finish: Callable[[npt.NDArray[Any]], T]) -> T:
@@ -164,8 +218,15 @@ class Source:
             TooMuch: If it exceeds the limits.
         """
         plan = self.check(view)
-        if not view.size or view.dtype.hasobject or plan.decoded_bytes > self.chunks.max_size // 4:
+        if (
+            not view.size
+            or view.dtype.kind in "OT"
+            or view.dtype.hasobject
+            or plan.decoded_bytes > self.chunks.max_size // 4
+        ):
             values = np.asarray(await view.read())
+            if values.dtype.kind in "OT":  # whose size is known only now
+                _refuse_over(_text_bytes(values), self.limits.max_result_bytes, "bytes")
             return await self.work(partial(finish, values))
         array, layout = view.array, view._transform.layout
         parts = list(layout.region().split(array.metadata.read_grid))
@@ -186,7 +247,7 @@ class Source:
 
     async def _gathered(self, array: AsyncArray, parts: list[Part]) -> dict[tuple[int, ...], npt.NDArray[Any]]:
         """The chunks of parts, by their coordinates."""
-        mark = self._mark(array)
+        mark = self.mark(array)
         found = {part.coords: self.chunks.find((mark, part.coords)) for part in parts}
         missing = [at for at, chunk in found.items() if chunk is None]
         self.chunks.hits += len(found) - len(missing)
@@ -202,13 +263,15 @@ class Source:
             made = dict(zip(missing, await together(calls), strict=True))
         return {at: made[at] if chunk is None else chunk for at, chunk in found.items()}
 
-    def _mark(self, array: AsyncArray) -> tuple[str, int]:
+    def mark(self, array: AsyncArray) -> tuple[str, int]:
         """The name of an array's chunks: another one when its metadata was read anew, as its shape may have changed."""
-        metadata, number = self._marks.get(array.path, (None, 0))
-        if metadata is not array.metadata:
-            number += 1
-            self._marks[array.path] = array.metadata, number
-        return array.path, number
+        known = self._marks.setdefault(array.path, [])
+        for number, metadata in known:
+            if metadata is array.metadata or metadata == array.metadata:
+                return array.path, number
+        known.append((known[-1][0] + 1 if known else 0, array.metadata))
+        del known[:-_VERSIONS]
+        return array.path, known[-1][0]
 
     async def _box(
         self, array: AsyncArray, mark: Hashable, low: tuple[int, ...], high: tuple[int, ...]
@@ -244,3 +307,14 @@ class Source:
 
 
 _UNKNOWN = object()
+
+
+def _refuse_over(found: int, most: int, what: str) -> None:
+    if found > most:
+        raise TooMuch(f"the request is for {found:,} {what}, the limit is {most:,}")
+
+
+def _text_bytes(values: npt.NDArray[Any]) -> int:
+    """Bytes that values of any length take in an array where all are as long as the longest."""
+    lengths = [len(item) if hasattr(item, "__len__") else 8 for item in values.reshape(-1).tolist()]
+    return 4 * max(lengths, default=0) * len(lengths)

@@ -35,11 +35,17 @@ class Level:
 
     Attributes:
         array: The array.
-        factor: Elements of the finest level that one of this level stands for, down and across.
+        factor: Per axis, how many elements of the finest level one of this level stands for.
     """
 
     array: AsyncArray
-    factor: tuple[float, float]
+    factor: tuple[float, ...]
+
+    def index(self, finest: tuple[int, ...]) -> tuple[int, ...]:
+        """Indices on the leading axes of the finest level as those of this one."""
+        sizes = self.array.shape[:-2]
+        places = zip(finest, self.factor, sizes, strict=False)
+        return tuple(min(int((at + 0.5) / factor), size - 1) for at, factor, size in places)
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,12 @@ class Pyramid:
                     f"{array.name} of shape {array.shape} has no plane: that takes two axes with elements",
                     shape=array.shape,
                 )
-        rows, columns = arrays[0].shape[-2:]
-        return cls(tuple(Level(a, (rows / a.shape[-2], columns / a.shape[-1])) for a in arrays))
+            if array.ndim != arrays[0].ndim:
+                raise SelectionError(
+                    f"{array.name} has other axes than the finest level of the pyramid", shape=array.shape
+                )
+        finest = arrays[0].shape
+        return cls(tuple(Level(a, tuple(n / own for n, own in zip(finest, a.shape, strict=True))) for a in arrays))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,7 +95,7 @@ class Pyramid:
 
     def level(self, zoom: int) -> Level:
         """The coarsest level that is fine enough for a zoom."""
-        fit = [level for level in self.levels if max(level.factor) <= self.step(zoom) * 1.01]
+        fit = [level for level in self.levels if max(level.factor[-2:]) <= self.step(zoom) * 1.01]
         return fit[-1] if fit else self.levels[0]
 
     def tile(
@@ -116,7 +126,9 @@ class Pyramid:
             )
         level = self.level(zoom)
         found = []
-        for place, extent, factor, own in zip((y, x), self.shape, level.factor, level.array.shape[-2:], strict=True):
+        for place, extent, factor, own in zip(
+            (y, x), self.shape, level.factor[-2:], level.array.shape[-2:], strict=True
+        ):
             pixels = np.arange(place * TILE, min((place + 1) * TILE, -(-extent // step)))
             # The element in the middle of what a pixel stands for.
             finest = np.minimum(pixels * step + step // 2, extent - 1)
@@ -226,12 +238,20 @@ def _levels(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
     """Values as numbers of palette entries, 1 to 255, or 0 for none."""
     if values.dtype.kind not in "biuf":
         raise SelectionError(f"{values.dtype} values have no colours: that takes real numbers", shape=values.shape)
-    exact: npt.NDArray[np.floating[Any]] = values.astype(np.float64 if values.dtype.itemsize == 8 else np.float32)
     low, high = style.low, style.high
+    exact: npt.NDArray[np.floating[Any]]
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:  # differences of large integers are small
+        least = max(int(np.iinfo(values.dtype).min), min(int(np.iinfo(values.dtype).max), math.floor(low)))
+        exact = (np.maximum(values, least) - values.dtype.type(least)).astype(np.float64)
+        low, high = low - least, high - least
+    else:
+        exact = values.astype(np.float32 if values.dtype.itemsize < 4 or values.dtype == np.float32 else np.float64)
     with np.errstate(all="ignore"):
         if style.scale == "log":
-            np.log(exact, out=exact)
-            low, high = math.log(max(low, 5e-324)), math.log(max(high, 5e-324))
+            exact = np.log(exact + (style.low - low))
+            least_positive = float(np.min(values, where=values > 0, initial=np.inf)) if style.low <= 0 else style.low
+            low = math.log(least_positive) if math.isfinite(least_positive) else 0.0
+            high = max(math.log(style.high) if style.high > 0 else low, low)
         exact -= low
         exact *= 254.0 / ((high - low) or 1.0)
         exact += 1.0

@@ -20,10 +20,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from zarrasync import _bridge
+from zarrasync._calls import together
 from zarrasync._runtime import Gate, KeyLock, KeyLocks, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, UnsupportedOperation
@@ -82,6 +84,9 @@ _HINTS = {
 }
 _REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect without LOCATION")
 """What S3 and its clients say when a bucket lies in another region than the one that was asked."""
+
+
+_QUERY = re.compile(r"(\w+://[^\s'\"?<>]+)\?[^\s'\"<>)]+")
 
 
 class _Absent:
@@ -203,18 +208,29 @@ class Store(ABC):
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         """All keys that begin with a prefix, with the bytes of their values.
 
-        Without a capability of its own a store is asked for a byte of each.
+        Without a capability of its own a store is asked about each.
 
         Raises:
             UnsupportedOperation: If the store can not list.
         """
         keys = await self.list_prefix(prefix)
-        found = await self.fetch([Request(key, 0, 1) for key in keys], versions=True)
-        unsaid = [key for key, value in zip(keys, found, strict=True) if value is not None and value.size is None]
-        whole = dict(zip(unsaid, await self.fetch([Request(key) for key in unsaid]), strict=True)) if unsaid else {}
-        sizes = {key: value.size for key, value in zip(keys, found, strict=True) if value is not None}
-        sizes.update({key: len(value.data) for key, value in whole.items() if value is not None})
-        return {key: size for key, size in sizes.items() if size is not None}
+        if self.blocking:
+            found = [await self.stat(key) for key in keys]
+        else:
+            found = await together([partial(self.stat, key) for key in keys]) if keys else []
+        told = zip(keys, found, strict=True)
+        return {key: value.size for key, value in told if value is not None and value.size is not None}
+
+    async def stat(self, key: str) -> Value | None:
+        """The size of a value, and its version where the store has such a thing; ``None`` for an absent key.
+
+        Without a capability of its own a store is asked for a byte, and for all where that does not tell the size.
+        """
+        (value,) = await self.fetch([Request(key, 0, 1)], versions=True)
+        if value is None or value.size is not None:
+            return None if value is None else value._replace(data=b"")
+        (value,) = await self.fetch([Request(key)], versions=True)
+        return None if value is None else Value(b"", value.version, len(value.data))
 
     # -------------------------------------------------------------- the specification's words
 
@@ -366,4 +382,9 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
         region = elsewhere[1] or "…"
         given = {"client_kwargs": {"region_name": region}}
         hint = f" (the bucket lies in another region: pass storage_options={given})"
-    return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {error}{hint}", key=key)
+    return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {without_queries(str(error))}{hint}", key=key)
+
+
+def without_queries(text: str) -> str:
+    """A text without what stands behind the question mark of URLs: signatures are secrets."""
+    return _QUERY.sub(r"\1?…", text)

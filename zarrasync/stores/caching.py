@@ -71,16 +71,19 @@ class CachingStore(WrapperStore):
         inner: The store to read from.
         max_bytes: How much to remember at the most, in bytes.
         max_age: Seconds for which something is believed; ``None``: for ever.
+        absent: Whether absence is remembered, too.
 
     Raises:
         ValueError: If a limit is negative.
     """
 
-    def __init__(self, inner: Store, max_bytes: int = 256 << 20, *, max_age: float | None = None) -> None:
+    def __init__(
+        self, inner: Store, max_bytes: int = 256 << 20, *, max_age: float | None = None, absent: bool = True
+    ) -> None:
         super().__init__(inner)
         if max_bytes < 0 or (max_age is not None and max_age < 0):
             raise ValueError(f"max_bytes and max_age are at least 0, found {max_bytes} and {max_age}")
-        self.max_bytes, self.max_age = max_bytes, max_age
+        self.max_bytes, self.max_age, self.absent = max_bytes, max_age, absent
         self._reset()
 
     def _reset(self) -> None:
@@ -154,7 +157,7 @@ class CachingStore(WrapperStore):
 
     def _learn(self, request: Request, entry: _Entry) -> None:
         """Remember something; parts of an older version go."""
-        if entry.nbytes > self.max_bytes:
+        if entry.nbytes > self.max_bytes or (entry.value is None and not self.absent):
             return
         part: _Part = request[:4]
         key, version = request.key, None if entry.value is None else entry.value.version

@@ -58,6 +58,10 @@ class _Hindered(WrapperStore):
         await self._before("list", prefix)
         return await self.inner.list_prefix(prefix)
 
+    async def stat(self, key: str) -> Value | None:
+        await self._before("fetch", key)
+        return await self.inner.stat(key)
+
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         await self._before("list", prefix)
         return await self.inner.list_sizes(prefix)

@@ -188,6 +188,18 @@ class FsspecStore(Store):
             return Value(clip(data, request))  # the server ignored the range and sent everything
         return Value(data if request.length is None or len(data) <= request.length else data[: request.length])
 
+    async def stat(self, key: str) -> Value | None:
+        try:
+            found = await self._call("info", self._full(key))
+        except self._missing:
+            return None
+        except Exception as error:
+            raise store_error(error, key, "read", self) from error
+        if found.get("size") is None:
+            return await super().stat(key)
+        known = [found[name] for name in _VERSIONS if found.get(name) is not None]
+        return Value(b"", (*map(str, known), found["size"]) if known else None, int(found["size"]))
+
     async def _fetch_end(self, request: Request) -> Value | None:
         """The last bytes of a value, where its size is to be asked for first."""
         try:
@@ -329,6 +341,10 @@ class FsspecStore(Store):
             return []
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
+
+
+_VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")
+"""What filesystems call that which changes with a value."""
 
 
 def _past_end(error: Exception) -> bool:

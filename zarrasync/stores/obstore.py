@@ -23,7 +23,7 @@ from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error
+from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error, without_queries
 from zarrasync.stores.remote import RemoteStore
 
 __all__ = ["ObjectStore", "translate", "usable"]
@@ -152,7 +152,7 @@ class ObjectStore(RemoteStore):
         return limiter(self._service, capacity or self.concurrency)
 
     def __repr__(self) -> str:
-        return f"ObjectStore({self.store!r})"
+        return f"ObjectStore({without_queries(repr(self.store))})"
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("settings", "store", "concurrency", "missing", "_instead")

@@ -158,6 +158,10 @@ class TracingStore(CountingStore):
         with self._watch("list", [prefix]):
             return await super().list_prefix(prefix)
 
+    async def stat(self, key: str) -> Value | None:
+        with self._watch("fetch", [key]):
+            return await super().stat(key)
+
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         with self._watch("list", [prefix]):
             return await super().list_sizes(prefix)

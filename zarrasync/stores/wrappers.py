@@ -58,6 +58,9 @@ class WrapperStore(Store):
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         return await self.inner.list_sizes(prefix)
 
+    async def stat(self, key: str) -> Value | None:
+        return await self.inner.stat(key)
+
     async def list_dir(self, prefix: str) -> Listing:
         return await self.inner.list_dir(prefix)
 
@@ -123,6 +126,9 @@ class PrefixStore(WrapperStore):
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         start = len(self.prefix)
         return [key[start:] for key in await self.inner.list_prefix(self.prefix + prefix)]
+
+    async def stat(self, key: str) -> Value | None:
+        return await self.inner.stat(self.prefix + key)
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         start = len(self.prefix)
@@ -305,6 +311,11 @@ class CountingStore(WrapperStore):
         keys = await self.inner.list_prefix(prefix)
         self._count(lists=1)
         return keys
+
+    async def stat(self, key: str) -> Value | None:
+        value = await self.inner.stat(key)
+        self._count(fetches=1, absent=int(value is None))
+        return value
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         sizes = await self.inner.list_sizes(prefix)

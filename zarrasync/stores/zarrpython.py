@@ -12,7 +12,7 @@ from zarrasync._calls import together
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.base import Listing, Request, Value, store_error
+from zarrasync.stores.base import Listing, Request, Value, store_error, without_queries
 from zarrasync.stores.remote import RemoteStore
 
 __all__ = ["ZarrPythonStore", "is_zarr_store"]
@@ -46,7 +46,7 @@ class ZarrPythonStore(RemoteStore):
             return ("zarr-python", type(self.store).__name__, id(self.store))
 
     def __repr__(self) -> str:
-        return f"ZarrPythonStore({self.store!r})"
+        return f"ZarrPythonStore({without_queries(repr(self.store))})"
 
     async def _ensure_open(self) -> None:
         if getattr(self.store, "_is_open", True):
@@ -93,6 +93,14 @@ class ZarrPythonStore(RemoteStore):
                 f"{self!r} gave {len(data)} bytes of {request.key!r} instead of {request.length}", key=request.key
             )
         return Value(data)
+
+    async def stat(self, key: str) -> Value | None:
+        try:
+            return Value(b"", None, int(await self._call(key, "read", "getsize", key)))
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError | KeyError):
+                return None
+            raise
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         from zarr.core.buffer import default_buffer_prototype

@@ -1,7 +1,7 @@
 // A plane of tiles: moved and zoomed by pointer, wheel, two fingers and keys. Tiles that left the view are not fetched on.
 
 const BUSY = 8; // requests at a time: more only make the first tiles later
-const KEPT = 400; // tiles in memory
+const KEPT = 400; // tiles in memory beyond those in view
 
 export class Plane {
   constructor(canvas, { moved, pointed }) {
@@ -111,6 +111,8 @@ export class Plane {
     for (const { x, y, url } of this.#wanted(source, zoom)) {
       const bitmap = this.tiles.get(url);
       if (!bitmap) continue;
+      this.tiles.delete(url); // the order is that of use
+      this.tiles.set(url, bitmap);
       const size = source.tile * 2 ** (source.maxZoom - zoom) * this.scale;
       const left = (0 - this.column) * this.scale + this.width / 2 + x * size;
       const top = (0 - this.row) * this.scale + this.height / 2 + y * size;
@@ -155,7 +157,8 @@ export class Plane {
       if (answer.status === 503) setTimeout(() => this.draw(), 1000 * (Number(answer.headers.get("Retry-After")) || 1));
       if (!answer.ok) throw new Error(`${answer.status}`);
       this.tiles.set(url, await createImageBitmap(await answer.blob()));
-      while (this.tiles.size > KEPT) this.tiles.delete(this.tiles.keys().next().value);
+      const most = KEPT + 2 * this.#wanted().length;
+      while (this.tiles.size > most) this.tiles.delete(this.tiles.keys().next().value);
     } catch (error) {
       if (error.name !== "AbortError") this.failed.set(url, Date.now());
     } finally {

@@ -39,7 +39,11 @@ export class Tree {
     const name = document.createElement("span");
     name.textContent = node.name || "/";
     const note = document.createElement("small");
-    note.textContent = node.kind === "array" ? `${node.shape.join(" × ")} ${node.dtype}` : node.pyramid ? "pyramid" : "";
+    note.textContent = {
+      array: () => `${node.shape.join(" × ")} ${node.dtype}`,
+      group: () => (node.pyramid ? "pyramid" : ""),
+      broken: () => "can not be read",
+    }[node.kind]();
     row.append(name, note);
     item.append(row);
     if (node.kind === "group") item.setAttribute("aria-expanded", "false");

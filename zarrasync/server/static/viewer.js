@@ -16,6 +16,7 @@ async function ask(name, parameters, signal) {
   url.search = new URLSearchParams(parameters);
   try {
     const answer = await fetch(url, { signal });
+    if (answer.ok && parameters.format === "csv") return (await answer.text()).trim();
     const told = await answer.json();
     if (answer.ok) return told;
     if (signal === undefined) notice(told.message ?? `${answer.status}`);
@@ -47,7 +48,9 @@ async function pick(path) {
   state.path = path;
   notice("");
   const node = await ask("node", { path });
-  if (!node || state.path !== path) return;
+  if (state.path !== path) return;
+  byId("card").hidden = byId("plane").hidden = !node;
+  if (!node) return (state.view = null);
   card(node);
   const planar = node.kind === "array" ? node.shape.length >= 2 && /^(bool|u?int|float)/.test(node.dtype) : node.pyramid;
   const full = planar && (node.kind === "group" || node.shape.every((n) => n > 0));
@@ -183,8 +186,9 @@ const read = latest(async (signal, { row, column }) => {
   byId("readout").textContent = `${place}: …`;
   await new Promise((done) => setTimeout(done, 30)); // a pointer on its way asks for nothing
   if (signal.aborted) return;
-  const told = await ask("data", { path: view.array, select: at.join(",") }, signal);
-  if (told && !signal.aborted) byId("readout").textContent = `${place}: ${told.data === null ? "NaN" : told.data}`;
+  // As text: numbers of 64 bits are more than JavaScript's can hold.
+  const told = await ask("data", { path: view.array, select: at.join(","), format: "csv" }, signal);
+  if (told !== null && !signal.aborted) byId("readout").textContent = `${place}: ${told || "NaN"}`;
 });
 
 const histogram = latest(async (signal) => {
@@ -217,12 +221,13 @@ function codes() {
   const path = state.view.array;
   const place = `[${[...state.index, ":", ":"].join(", ")}]`;
   const group = path.split("/").slice(0, -1).join("/");
-  const open = path ? `"${url}", path="${path}"` : `"${url}"`;
+  const quoted = JSON.stringify; // names are whatever somebody chose
+  const open = path ? `${quoted(url)}, path=${quoted(path)}` : quoted(url);
   return {
     zarrasync: `from zarrasync import sync\n\narray = sync.open_array(${open})\nvalues = array${place}`,
     async: `import zarrasync as za\n\narray = await za.open_array(${open})\nvalues = await array${place}`,
-    xarray: `import xarray as xr\n\ndataset = xr.open_dataset("${url}", engine="zarrasync"${group ? `, group="${group}"` : ""})\nvalues = dataset["${path.split("/").pop()}"]${place}`,
-    zarrita: `import * as zarr from "zarrita";\n\nconst store = new zarr.FetchStore("${url}");\nconst array = await zarr.open.v3(zarr.root(store).resolve("/${path}"), { kind: "array" });\nconst { data } = await zarr.get(array, [${[...state.index, "null", "null"].join(", ")}]);`,
+    xarray: `import xarray as xr\n\ndataset = xr.open_dataset(${quoted(url)}, engine="zarrasync"${group ? `, group=${quoted(group)}` : ""})\nvalues = dataset[${quoted(path.split("/").pop())}]${place}`,
+    zarrita: `import * as zarr from "zarrita";\n\nconst store = new zarr.FetchStore(${quoted(url)});\nconst array = await zarr.open.v3(zarr.root(store).resolve(${quoted(`/${path}`)}), { kind: "array" });\nconst { data } = await zarr.get(array, [${[...state.index, "null", "null"].join(", ")}]);`,
   };
 }
 
@@ -230,21 +235,30 @@ function snippet() {
   const all = codes();
   state.code ??= "zarrasync";
   const tabs = byId("snippet").querySelector("[role=tablist]");
-  tabs.replaceChildren(
-    ...Object.keys(all).map((name) => {
-      const tab = document.createElement("button");
-      tab.type = "button";
-      tab.setAttribute("role", "tab");
-      tab.setAttribute("aria-selected", String(name === state.code));
-      tab.textContent = name;
-      tab.addEventListener("click", () => {
-        state.code = name;
-        snippet();
-      });
-      return tab;
-    }),
-  );
+  if (!tabs.childElementCount) tabs.append(...Object.keys(all).map(tabFor));
+  for (const tab of tabs.children) {
+    tab.setAttribute("aria-selected", String(tab.textContent === state.code));
+    tab.tabIndex = tab.textContent === state.code ? 0 : -1;
+  }
   byId("snippet").querySelector("pre").textContent = all[state.code];
+}
+
+function tabFor(name) {
+  const tab = document.createElement("button");
+  tab.type = "button";
+  tab.setAttribute("role", "tab");
+  tab.setAttribute("aria-controls", "code");
+  tab.textContent = name;
+  tab.addEventListener("click", () => {
+    state.code = name;
+    snippet();
+  });
+  tab.addEventListener("keydown", (event) => {
+    const other = { ArrowRight: tab.nextElementSibling, ArrowLeft: tab.previousElementSibling }[event.key];
+    other?.focus();
+    other?.click();
+  });
+  return tab;
 }
 
 async function copy() {

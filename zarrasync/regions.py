@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.grids import Axis, Grid
+from zarrasync.grids import Axis, Grid, RegularAxis
 
 __all__ = ["IntArray", "Part", "Region", "Selector"]
 
@@ -272,7 +272,8 @@ def _split_slice(selector: slice, place: Selector, axis: Axis) -> list[_Cut]:
         cuts.append(_Cut(chunk, box, _part_of(place, done, here), full))
         done += here
         if done < count:
-            chunk = axis.find(start + done * step) if step > size else chunk + 1
+            follows = step <= size and isinstance(axis, RegularAxis)  # chunks of other sizes may be stepped over
+            chunk = chunk + 1 if follows else axis.find(start + done * step)
     return cuts
 
 

@@ -82,7 +82,8 @@ class Summary:
         own = _finite(_numbers(values))
         if not own.size:
             return
-        low, high = (float(n) for n in (np.percentile(own, (0.5, 99.5)) if trim else (own.min(), own.max())))
+        with np.errstate(over="ignore", invalid="ignore"):
+            low, high = (float(n) for n in (np.percentile(own, (0.5, 99.5)) if trim else (own.min(), own.max())))
         if not low < high:
             low, high = float(own.min()), float(own.max())
         self.histogram, self.low, self.high = _histogram(own, low, high, bins).tolist(), low, high

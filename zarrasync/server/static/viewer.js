@@ -162,6 +162,7 @@ const plane = new Plane(byId("canvas"), {
 
 function refresh() {
   const { view, index } = state;
+  if (!view) return null;
   const [rows, columns] = view.axes.slice(-2).map((axis) => axis.size);
   const query = new URLSearchParams({ path: state.path, index: index.join(","), cmap: state.cmap });
   query.set("low", state.low);
@@ -179,6 +180,7 @@ function refresh() {
 
 const read = latest(async (signal, { row, column }) => {
   const { view, index } = state;
+  if (!view) return;
   const [rows] = view.axes.slice(-2).map((axis) => axis.size);
   const at = [...index, state.flip ? rows - 1 - row : row, column];
   const [down, across] = view.axes.slice(-2);

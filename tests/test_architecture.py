@@ -41,6 +41,7 @@ LAYERS = [
         {
             "node",
             "consolidated",
+            "absence",
             "asyncnode",
             "creation",
             "info",

@@ -226,7 +226,7 @@ async def test_what_is_stored_and_how_well_it_compresses(api: Api, tmp_path):
     nbytes = sum(file.stat().st_size for file in files)
     assert await api(array.nbytes_stored()) == nbytes > 0
     told = await api(array.info_complete())
-    assert told["Stored values"] == "2 of 4"
+    assert told["Chunks"] == "2 of 4 are stored"
     assert told["Compression"] == f"{40_000 / nbytes:.1f} : 1"
     assert list(told.items)[-1] == "Store"
 

@@ -914,6 +914,7 @@ def test_killed_and_started_again(tmp_path):
 async def test_requests_under_way_end_when_the_server_is_terminated(tmp_path):
     """A long value arrives whole though the server was told to end while it was sent."""
     value = os.urandom(30 << 20)
+    sync.create_group(tmp_path)
     (tmp_path / "big").write_bytes(value)
     command = [sys.executable, "-m", "zarrasync", "serve", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

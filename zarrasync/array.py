@@ -456,7 +456,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         nbytes = sum(sizes.values())
         each = self._metadata.chain.nbytes * len(sizes)
         more = {
-            "Stored values": f"{len(sizes):,} of {self._metadata.grid.size:,}",
+            "Shards" if self.shards else "Chunks": f"{len(sizes):,} of {self._metadata.grid.size:,} are stored",
             "Stored size": size_text(nbytes),
             "Compression": f"{each / nbytes:.1f} : 1" if nbytes else "nothing is stored",
         }

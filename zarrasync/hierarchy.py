@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync.absence import why_absent
 from zarrasync.array import AsyncArray
 from zarrasync.config import Config
 from zarrasync.creation import ShapeLike, check_options, check_same
@@ -22,7 +23,7 @@ from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.node import Node, consolidate, find, gather, on_store, why_absent
+from zarrasync.node import Node, consolidate, find, gather, on_store
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 
 __all__ = [
@@ -368,16 +369,13 @@ async def create_hierarchy(
         while above:  # groups that are not named but needed
             above = above.rpartition("/")[0]
             wanted.setdefault(above, {})
+    named = {normalize_path(path) for path in nodes}
     made: dict[str, AsyncArray | AsyncGroup] = {}
     for depth in sorted({path.count("/") + bool(path) for path in wanted}):
         level = [path for path in wanted if path.count("/") + bool(path) == depth]
-        work = [_create_one(root.at(path), wanted[path], overwrite, path in _named(nodes)) for path in level]
+        work = [_create_one(root.at(path), wanted[path], overwrite, path in named) for path in level]
         made.update(zip(level, await gather(work, root.store), strict=True))
     return {normalize_path(path): made[normalize_path(path)] for path in nodes}
-
-
-def _named(nodes: Mapping[str, Any]) -> set[str]:
-    return {normalize_path(path) for path in nodes}
 
 
 async def _create_one(node: Node, options: dict[str, Any], overwrite: bool, named: bool) -> AsyncArray | AsyncGroup:

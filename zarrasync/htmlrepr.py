@@ -50,6 +50,10 @@ _SEARCH = (
     "r.querySelectorAll('li').forEach(l=>{l.style.display=l.textContent.toLowerCase().includes(q)?'':'none';"
     "if(q&&l.firstElementChild.tagName==='DETAILS')l.firstElementChild.open=true})"
 )
+_LONGEST = 20_000
+"""Characters of attributes that are shown."""
+_MOST = 500
+"""Nodes of a hierarchy that are shown."""
 _OPEN = 60
 """Trees of at most so many nodes are shown unfolded."""
 
@@ -109,7 +113,7 @@ def explanation(found: Explanation, title: str) -> str:
     facts = {
         "Chunks": f"{found.chunks:,} of {total:,}",
         "Shards": "" if found.shards is None else f"{found.shards:,} of {found.metadata.grid.size:,}",
-        "Requests": f"{found.requests:,}, fewer where neighbours go together",
+        "Requests": found.asked.replace(" requests", "").replace(" request", ""),
         "Decoded": size_text(found.decoded_bytes),
         "Result": f"{size_text(found.result_bytes)} ({found.used} of what is decoded)",
     }
@@ -139,13 +143,16 @@ def _attributes(attributes: Mapping[str, Any]) -> str:
     if not attributes:
         return ""
     text = json.dumps(attributes, indent=2, ensure_ascii=False, default=str)
+    if len(text) > _LONGEST:  # what is shown is kept in the notebook
+        text = f"{text[:_LONGEST]}\n… {size_text(len(text) - _LONGEST)} more"
     return f"<details><summary>{counted(len(attributes), 'attribute')}</summary><pre>{escape(text)}</pre></details>"
 
 
 def _branches(known: Mapping[str, ArrayMetadata | GroupMetadata]) -> str:
     """The nodes as nested lists."""
     below: dict[str, list[str]] = {}
-    for path in sorted(known):
+    ranked = sorted(known, key=lambda path: (path.count("/"), path))
+    for path in sorted(ranked[:_MOST]):
         below.setdefault(path.rpartition("/")[0], []).append(path)
     unfolded = " open" if len(known) <= _OPEN else ""
 
@@ -169,4 +176,5 @@ def _branches(known: Mapping[str, ArrayMetadata | GroupMetadata]) -> str:
                 )
         return "".join(items)
 
-    return branch("")
+    more = f'<li><span class="za-leaf za-dim">{len(known) - _MOST:,} more</span></li>' if len(known) > _MOST else ""
+    return branch("") + more

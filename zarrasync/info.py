@@ -73,8 +73,8 @@ def counted(count: int, noun: str) -> str:
 def size_text(count: int) -> str:
     """A number of bytes for people."""
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        if size < 1024 or unit == "EiB":
             break
         size /= 1024
     return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
@@ -117,7 +117,7 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Fill value": shown(metadata.fill_value),
         "Codecs": ", ".join(codec.label for codec in codecs) + _inside(metadata),
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
-        "Stored values": f"{metadata.grid.size:,}",
+        "Shards" if metadata.shards else "Chunks": f"{metadata.grid.size:,}",
         "Size": size_text(metadata.size * metadata.dtype.numpy.itemsize),
         "Store": repr(store),
     }
@@ -135,18 +135,18 @@ def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: in
 def render_tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
     """A hierarchy as text: one node a line, children below their group."""
     known = dict(members)
+    own: dict[str, list[str]] = {}
+    for path in sorted(known):
+        own.setdefault(path.rpartition("/")[0], []).append(path)
     lines = [name]
-
-    def below(prefix: str, indent: str) -> None:
-        own = sorted(path for path in known if path.startswith(prefix) and "/" not in path[len(prefix) :])
-        for path in own:
-            last = path == own[-1]
-            node = known[path]
-            text = path[len(prefix) :]
-            if isinstance(node, ArrayMetadata):
-                text += f" {node.shape} {node.dtype.name}"
-            lines.append(f"{indent}{'└── ' if last else '├── '}{text}")
-            below(f"{path}/", indent + ("    " if last else "│   "))
-
-    below("", "")
+    waiting = [(path, "") for path in reversed(own.get("", ()))]  # no recursion: hierarchies may be deep
+    while waiting:
+        path, indent = waiting.pop()
+        above, _, text = path.rpartition("/")
+        last, node = path == own[above][-1], known[path]
+        if isinstance(node, ArrayMetadata):
+            text += f" {node.shape} {node.dtype.name}"
+        lines.append(f"{indent}{'└── ' if last else '├── '}{text}")
+        inner = indent + ("    " if last else "│   ")
+        waiting.extend((below, inner) for below in reversed(own.get(path, ())))
     return Tree("\n".join(lines), name, members)

@@ -21,7 +21,8 @@ from zarrasync._calls import Tally
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker, thread_lock
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, cut_into_units, plan_blocks, units, units_of
-from zarrasync.errors import ChecksumError, NodeNotFoundError, ShapeError
+from zarrasync.creation import check_same
+from zarrasync.errors import ChecksumError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
 from zarrasync.info import counted, size_text
 from zarrasync.node import on_store
@@ -34,6 +35,8 @@ __all__ = ["IngestReport", "Ingestion", "Source", "Unaligned", "ingest", "source
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 Block: TypeAlias = npt.NDArray[Any]
+_NUMBERS = "biufcmM"
+"""Kinds of types of which NumPy says what fits into what."""
 _AT_ONCE = 8
 """Blocks on their way to a store behind a network, at the most."""
 
@@ -158,6 +161,16 @@ async def _target(
             if mode == "r+":
                 raise
         else:
+            layout = {name: options[name] for name in ("chunks", "shards") if name in options}
+            check_same(found.metadata, found.name, **layout)
+            numbers = source.dtype.kind in _NUMBERS and found.dtype.kind in _NUMBERS
+            if numbers and not np.can_cast(source.dtype, found.dtype, "same_kind"):
+                raise NodeTypeError(
+                    f"values of type {source.dtype} do not fit {found.name}, which has type {found.dtype}; convert them first",
+                    path=found.path,
+                    found=str(source.dtype),
+                    wanted=str(found.dtype),
+                )
             return found
     elif mode not in ("w", "w-"):
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")

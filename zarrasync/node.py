@@ -30,7 +30,7 @@ from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.stores import ABSENT, AliasStore, PrefixStore, Request, Store, Value
 
-__all__ = ["Found", "Metadata", "Node", "consolidate", "find", "find_all", "gather", "on_store", "why_absent"]
+__all__ = ["Found", "Metadata", "Node", "consolidate", "find", "find_all", "gather", "on_store"]
 
 Metadata = ArrayMetadata | GroupMetadata
 T = TypeVar("T")
@@ -241,7 +241,17 @@ class Node:
                         path=self.path,
                         store=repr(self.store),
                     )
+        if overwrite and found[0] is None:
+            await self._refuse_foreign()
         for path, node in zip(above, found[1:], strict=True):
+            if node is not None and not node.format.is_same(self.format):
+                raise NodeTypeError(
+                    f"{self.name} can not be created in Zarr format {self.format.zarr_format!r}: /{path} is of format "
+                    f"{node.format.zarr_format!r}, whose readers would not find it; pass zarr_format={node.format.zarr_format!r}",
+                    path=path,
+                    found=str(node.format.zarr_format),
+                    wanted=str(self.format.zarr_format),
+                )
             if node is None and not self.format.implicit_groups:
                 documents.update(self.format.render(path, GroupMetadata()))
             elif node is not None and isinstance(node.metadata, ArrayMetadata):
@@ -295,6 +305,29 @@ class Node:
             path=self.path,
             store=repr(self.store),
         )
+
+    async def foreign(self) -> list[str]:
+        """Keys below this place that can belong to no node: what erasing it would take besides.
+
+        Raises:
+            UnsupportedOperation: If the store can not list.
+        """
+        found = [await self.store.list_prefix(prefix) for prefix in self.format.erase_prefixes(self.path)]
+        return [key for keys in found for key in keys if not formats.may_be_zarr(key)]
+
+    async def _refuse_foreign(self) -> None:
+        """Complain about values that are no Zarr where there is no node: they would be erased with it."""
+        try:
+            keys = await self.foreign()
+        except UnsupportedOperation:
+            return
+        if keys:
+            raise NodeExistsError(
+                f"there is no node at {self.name} in {self.store!r} to overwrite, but {len(keys):,} "
+                f"other values lie there, which would be erased: {', '.join(sorted(keys)[:3])}",
+                path=self.path,
+                store=repr(self.store),
+            )
 
     async def erase(self) -> None:
         """Erase this node and everything below it."""
@@ -549,28 +582,3 @@ async def consolidate(node: Node) -> None:
         documents = {key: bytes(v.data) for key, v in zip(asked, values, strict=True) if v is not None}
         present = {key: documents.pop(key) for key in own if key in documents}
         await refresh(node.store, format_, node.path, present, documents)
-
-
-async def why_absent(node: Node) -> str:
-    """What can be said of a place where no node was found, for the message; nothing, if looking around fails."""
-    try:
-        return await _look_around(node)
-    except (OSError, MetadataError):
-        return ""
-
-
-async def _look_around(node: Node) -> str:
-    above = node.path
-    paths = [node.path]
-    while above:
-        above = above.rpartition("/")[0]
-        paths.append(above)
-    plain = [candidate for candidate in CANDIDATES if candidate.entry_key is None]
-    found = await find_all(node, paths, plain, strict=False)
-    if found[0] is not None:
-        return f"there is a node of Zarr format {found[0].format.zarr_format}"
-    for path, one in zip(paths[1:], found[1:], strict=True):
-        if one is not None:
-            kind = "an array, which has no members" if isinstance(one.metadata, ArrayMetadata) else "a group"
-            return f"/{path} is {kind}"
-    return node.store.describe(node.path)

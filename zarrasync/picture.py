@@ -21,7 +21,8 @@ _WIDTH, _HEIGHT = 250.0, 190.0
 """The most that a plane takes."""
 _LEAST = 28.0
 _BAR = 11.0
-_LABEL = 86.0
+_LETTER, _LONGEST = 6.6, 24
+"""The width of a letter, and the letters of the longest label."""
 _LINES = 64
 """More lines than these along an axis are left out: chunks would be less than a few pixels wide."""
 _BOXES = 600
@@ -38,22 +39,22 @@ def draw(metadata: ArrayMetadata, coverage: Coverage | None = None) -> str:
     ndim = metadata.ndim
     parts: list[str] = []
     y = 4.0
+    labels = [_label(metadata, axis) for axis in range(ndim)]
+    left = 10 + _LETTER * max(map(len, labels[: max(ndim - 1, 1)]), default=0)
     for axis in range(max(ndim - 2, 0)):
-        parts.extend(_bar(metadata, coverage, axis, y))
+        parts.extend(_bar(metadata, coverage, axis, labels[axis], left, y))
         y += _BAR + 9
     if ndim >= 2:
-        drawn, height = _plane(metadata, coverage, ndim - 2, ndim - 1, y + 2)
+        drawn, height = _plane(metadata, coverage, labels[-2:], left, y + 2)
         parts.extend(drawn)
         y += height + 24
     elif ndim == 1:
-        parts.extend(_bar(metadata, coverage, 0, y))
+        parts.extend(_bar(metadata, coverage, 0, labels[0], left, y))
         y += _BAR + 9
     else:
-        parts.append(
-            f'<rect x="{_LABEL}" y="{y}" width="22" height="22" class="za-box{" za-hit" if coverage else ""}"/>'
-        )
+        parts.append(f'<rect x="{left}" y="{y}" width="22" height="22" class="za-box{" za-hit" if coverage else ""}"/>')
         y += 30
-    width = _LABEL + _WIDTH + 8
+    width = left + _WIDTH + 8
     title = f"An array of shape {metadata.shape} in chunks of {metadata.chunks}"
     return (
         f'<svg class="za-picture" role="img" width="{width:.0f}" height="{y:.0f}" viewBox="0 0 {width:.0f} {y:.0f}">'
@@ -61,35 +62,40 @@ def draw(metadata: ArrayMetadata, coverage: Coverage | None = None) -> str:
     )
 
 
-def _name(metadata: ArrayMetadata, axis: int, room: int = 12) -> str:
+def _label(metadata: ArrayMetadata, axis: int) -> str:
+    """The name of an axis and how long it is."""
     names = metadata.dimension_names
     name = (names[axis] if names is not None else None) or f"axis {axis}"
-    return escape(name if len(name) <= room else name[: room - 1] + "…")
+    extent = f" {metadata.shape[axis]:,}"
+    room = _LONGEST - len(extent)
+    return (name if len(name) <= room else f"{name[: room - 1]}…") + extent
 
 
-def _bar(metadata: ArrayMetadata, coverage: Coverage | None, axis: int, y: float) -> Iterator[str]:
+def _bar(
+    metadata: ArrayMetadata, coverage: Coverage | None, axis: int, label: str, left: float, y: float
+) -> Iterator[str]:
     """One axis as a bar, named on its left, with its chunks."""
-    extent = metadata.shape[axis]
-    scale = _WIDTH / max(extent, 1)
-    yield f'<text x="{_LABEL - 8}" y="{y + _BAR - 2}" text-anchor="end">{_name(metadata, axis)} {extent:,}</text>'
-    yield f'<rect x="{_LABEL}" y="{y}" width="{_WIDTH}" height="{_BAR}" class="za-box"/>'
+    scale = _WIDTH / max(metadata.shape[axis], 1)
+    yield f'<text x="{left - 8:.1f}" y="{y + _BAR - 2}" text-anchor="end">{escape(label)}</text>'
+    yield f'<rect x="{left:.1f}" y="{y}" width="{_WIDTH}" height="{_BAR}" class="za-box"/>'
     for grid, kind in _grids(metadata):
         for at in _lines(grid.axes[axis], scale, kind):
-            yield f'<path d="M{_LABEL + at:.1f} {y}v{_BAR}" class="{kind}"/>'
+            yield f'<path d="M{left + at:.1f} {y}v{_BAR}" class="{kind}"/>'
     if coverage is not None:  # over the lines, which may lie close together
         for start, stop in _spans(coverage.axes[axis], coverage.grid.axes[axis], scale):
-            yield _rect(_LABEL + start, y, max(stop - start, 2.5), _BAR)
+            yield _rect(left + start, y, max(stop - start, 2.5), _BAR)
 
 
 def _plane(
-    metadata: ArrayMetadata, coverage: Coverage | None, down: int, across: int, y: float
+    metadata: ArrayMetadata, coverage: Coverage | None, labels: Sequence[str], left: float, y: float
 ) -> tuple[list[str], float]:
-    """Two axes as a rectangle, and how high it is."""
+    """The last two axes as a rectangle, and how high it is."""
+    down, across = metadata.ndim - 2, metadata.ndim - 1
     rows, columns = metadata.shape[down], metadata.shape[across]
     scale = min(_WIDTH / max(columns, 1), _HEIGHT / max(rows, 1))
     width, height = max(columns * scale, _LEAST), max(rows * scale, _LEAST)
     over, under = width / max(columns, 1), height / max(rows, 1)
-    x = _LABEL
+    x = left
     parts = [f'<rect x="{x}" y="{y}" width="{width:.1f}" height="{height:.1f}" class="za-box"/>']
     if coverage is not None:
         boxes = coverage.plane(down, across)
@@ -97,8 +103,8 @@ def _plane(
             boxes = _coarser(boxes)
         for high, wide in boxes:
             for top, bottom in _spans(high, coverage.grid.axes[down], under):
-                for left, right in _spans(wide, coverage.grid.axes[across], over):
-                    parts.append(_rect(x + left, y + top, right - left, bottom - top))
+                for begin, end in _spans(wide, coverage.grid.axes[across], over):
+                    parts.append(_rect(x + begin, y + top, end - begin, bottom - top))
     for grid, kind in _grids(metadata):
         parts.extend(
             f'<path d="M{x + at:.1f} {y}v{height:.1f}" class="{kind}"/>' for at in _lines(grid.axes[across], over, kind)
@@ -106,10 +112,8 @@ def _plane(
         parts.extend(
             f'<path d="M{x} {y + at:.1f}h{width:.1f}" class="{kind}"/>' for at in _lines(grid.axes[down], under, kind)
         )
-    parts.append(
-        f'<text x="{x - 8}" y="{y + height / 2 + 3:.1f}" text-anchor="end">{_name(metadata, down)} {rows:,}</text>'
-    )
-    parts.append(f'<text x="{x}" y="{y + height + 14:.1f}">{_name(metadata, across, 30)} {columns:,}</text>')
+    parts.append(f'<text x="{x - 8:.1f}" y="{y + height / 2 + 3:.1f}" text-anchor="end">{escape(labels[0])}</text>')
+    parts.append(f'<text x="{x:.1f}" y="{y + height + 14:.1f}">{escape(labels[1])}</text>')
     return parts, height
 
 

@@ -17,7 +17,7 @@ from zarrasync._runtime import driven
 from zarrasync.coverage import Coverage
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import Transform, compose
-from zarrasync.info import size_text
+from zarrasync.info import counted, size_text
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.progress import reporting
 from zarrasync.transfer.jobs import Progress
@@ -256,6 +256,7 @@ class AsyncSelection(Awaited):
             read.count * touched,
             stored.count * touched if sharded else None,
             stored.count * touched * (2 if sharded else 1),
+            (stored.count + sharded * read.count) * touched,
             round(read.elements * each) * touched,
             self.nbytes,
             read,
@@ -278,7 +279,8 @@ class Explanation:
         dtype: Its dtype.
         chunks: Chunks to decode.
         shards: Shards to look into, if the array has them.
-        requests: Requests at the least: one a chunk; two a shard (its index, then its chunks).
+        requests: Requests: one a chunk; two a shard (its index, then its chunks together).
+        most_requests: Requests at the most: chunks that lie far from each other in a shard are asked for one by one.
         decoded_bytes: Bytes of these chunks, decoded.
         result_bytes: Bytes of the result.
         coverage: Which chunks these are.
@@ -291,17 +293,25 @@ class Explanation:
     chunks: int
     shards: int | None
     requests: int
+    most_requests: int
     decoded_bytes: int
     result_bytes: int
     coverage: Coverage = field(repr=False, compare=False)
     metadata: ArrayMetadata = field(repr=False, compare=False)
 
     def __str__(self) -> str:
-        shards = f" in {self.shards:,} shards" if self.shards is not None else ""
+        shards = f" in {counted(self.shards, 'shard')}" if self.shards is not None else ""
         return (
-            f"{self.name} {self.shape} {self.dtype}: {self.chunks:,} chunks{shards}, {self.requests:,} requests, "
+            f"{self.name} {self.shape} {self.dtype}: {counted(self.chunks, 'chunk')}{shards}, {self.asked}, "
             f"{size_text(self.decoded_bytes)} decoded for {size_text(self.result_bytes)} ({self.used})"
         )
+
+    @property
+    def asked(self) -> str:
+        """The number of requests, for people."""
+        if self.most_requests <= self.requests:
+            return counted(self.requests, "request")
+        return f"about {self.requests:,} requests, at most {self.most_requests:,}"
 
     @property
     def used(self) -> str:

@@ -38,9 +38,13 @@ def parse_selection(text: str, shape: Sequence[int], names: Sequence[str | None]
         if whole > len(shape) or len(found) - whole > 1:
             raise SelectionError(f"{text!r} has more items than the shape {tuple(shape)} has axes", shape=tuple(shape))
         return found
+    seen: set[str] = set()
     picked: list[int | slice | EllipsisType] = [slice(None)] * len(shape)
     for item in items:
         name, equals, value = item.partition("=")
+        if name.strip() in seen:
+            raise SelectionError(f"{text!r} names {name.strip()!r} twice", shape=tuple(shape))
+        seen.add(name.strip())
         axes = [axis for axis, one in enumerate(names or ()) if one == name.strip()]
         if not equals or not axes:
             known = ", ".join(str(one) for one in names or () if one) or "no names"

@@ -9,7 +9,7 @@ from typing import Any
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.creation import chunk_shapes
-from zarrasync.errors import MetadataError, UnsupportedByFormat
+from zarrasync.errors import MetadataError, UnknownCodecError, UnsupportedByFormat
 from zarrasync.formats import Format, Wanted
 from zarrasync.info import shown
 from zarrasync.metadata import ArrayMetadata
@@ -80,6 +80,8 @@ def translate(
         except (UnsupportedByFormat, MetadataError) as error:
             if attempt.serializer is None or getattr(error, "feature", "codecs") not in ("codecs", "shards"):
                 raise
+            if isinstance(error, UnknownCodecError) and not _keeps(options.compressors):
+                raise  # it is the caller's
             notes.append(f"{name}: {error}")
             continue
         return made
@@ -90,11 +92,18 @@ def _keeps(value: Any) -> bool:
     return isinstance(value, str) and value == "keep"
 
 
+def _fitting(given: Any, ndim: int) -> Any:
+    """A shape that is wanted, for arrays that have as many axes; others keep theirs."""
+    counted = isinstance(given, list | tuple)
+    return "keep" if (counted and len(given) != ndim) or (isinstance(given, int) and not ndim) else given
+
+
 def _shapes(
     source: ArrayMetadata, target: Format, options: Changes
 ) -> tuple[tuple[int, ...], tuple[int, ...], Any, bool]:
     """The shapes of inner chunks and of stored values, the sizes of these where they differ, and if they are shards."""
-    chunks, shards, edges = options.chunks, options.shards, source.edges
+    chunks, shards = (_fitting(given, source.ndim) for given in (options.chunks, options.shards))
+    edges = source.edges
     edges = edges if _keeps(chunks) and _keeps(shards) else None
     if _keeps(shards):
         shards = source.shards if target.has_shards and _keeps(chunks) else None

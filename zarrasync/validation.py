@@ -86,7 +86,8 @@ class Report:
         kinds = Counter(finding.severity for finding in self.findings)
         counts = ", ".join(counted(kinds[kind], kind) for kind in ("error", "warning", "note") if kinds[kind])
         nodes = ", ".join((counted(self.arrays, "array"), counted(self.groups, "group")))
-        head = f"{nodes}, {counted(self.chunks, 'stored value')}: {counts or 'nothing wrong'}"
+        chunks = f", {counted(self.chunks, 'stored value')}" if self.chunks else ""
+        head = f"{nodes}{chunks}: {counts or 'nothing wrong'}"
         return "\n".join([head, *map(str, self.findings)])
 
 

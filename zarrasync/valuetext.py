@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["as_csv", "as_json", "as_json_text", "strict"]
+__all__ = ["as_csv", "as_json", "as_json_text", "npy_bytes", "strict"]
 
 
 def as_json(values: npt.NDArray[Any]) -> Any:
@@ -78,3 +78,12 @@ def as_csv(values: npt.NDArray[Any]) -> str:
 def as_json_text(values: npt.NDArray[Any]) -> str:
     """Values as one JSON document."""
     return json.dumps(as_json(values), ensure_ascii=False, allow_nan=False)
+
+
+def npy_bytes(values: npt.NDArray[Any]) -> bytes:
+    """Values as an ``.npy`` file; texts of any length as ones of the longest one's."""
+    if values.dtype.kind in "OT":
+        values = np.array(values.astype(object).tolist(), dtype="U").reshape(values.shape)
+    buffer = io.BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    return buffer.getvalue()

@@ -7,6 +7,7 @@ no sense; 130 after Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 import zarrasync
 from zarrasync.cli import changing, looking, serving
-from zarrasync.cli.arguments import Run
+from zarrasync.cli.arguments import Run, completed
 from zarrasync.cli.console import Console
 from zarrasync.errors import ZarrError
 
@@ -54,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         own.set_defaults(run=run, json=False)
-        own.add_argument("url", help="a path or URL")
+        completed(own.add_argument("url", help="a path or URL"))
         own.add_argument("--path", default="", help="the node's path in the store")
         own.add_argument(
             "-o",
@@ -87,9 +88,13 @@ def _completion(given: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """An error in one line, with options as they are written here."""
+    if isinstance(error, BaseExceptionGroup):
+        return _line(error.exceptions[0])
     text = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
+        text = f"{type(error).__name__}: {text} (--debug shows more)"
     return re.sub(r"\b(overwrite|resume)=True\b", r"--\1", text)
 
 
@@ -102,8 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    given = make_parser().parse_args(arguments)
+    given = make_parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
     run: Run = given.run
+    for stream in (sys.stdout, sys.stderr):  # names may have letters that a terminal or a pipe has not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         return run(given, Console(as_json=given.json))
     except BrokenPipeError:  # who read has seen enough
@@ -112,8 +120,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("zarrasync: interrupted", file=sys.stderr)
         return 130
-    except (ZarrError, OSError, ValueError, TypeError, ImportError) as error:
+    except Exception as error:
         if given.debug:
             raise
         print(f"zarrasync: {_line(error)}", file=sys.stderr)
         return 1
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """Arguments in which a selection that begins with a minus is no option: ``-s -1,0`` as ``-s=-1,0``."""
+    found: list[str] = []
+    for item in arguments:
+        if found and found[-1] in ("-s", "--select") and re.match(r"-\d", item):
+            found[-1] += f"={item}" if found[-1] == "--select" else item
+        else:
+            found.append(item)
+    return found

@@ -10,7 +10,18 @@ from typing import Any, Protocol
 from zarrasync import sync
 from zarrasync.cli.console import Console
 
-__all__ = ["FORMATS", "Commands", "Run", "add_destination", "codec", "open_node", "options", "shape"]
+__all__ = [
+    "FORMATS",
+    "Commands",
+    "Run",
+    "add_destination",
+    "codec",
+    "completed",
+    "count",
+    "open_node",
+    "options",
+    "shape",
+]
 
 FORMATS: dict[str, int | str] = {"2": 2, "3": 3, "3-draft": "3-draft", "3-draft-2022": "3-draft-2022"}
 Run = Callable[[argparse.Namespace, Console], int]
@@ -34,9 +45,18 @@ class Commands(Protocol):
         """
 
 
+def completed(argument: argparse.Action) -> None:
+    """Say that shells may complete the names of files here."""
+    try:
+        import shtab
+    except ImportError:
+        return
+    argument.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab looks for it
+
+
 def add_destination(command: argparse.ArgumentParser) -> None:
     """The arguments of a command that writes somewhere else."""
-    command.add_argument("dest", help="the path or URL to write")
+    completed(command.add_argument("dest", help="the path or URL to write"))
     command.add_argument("--dest-path", default="", help="the node's path in the destination")
     command.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
     command.add_argument("--overwrite", action="store_true", help="replace what is there")
@@ -52,6 +72,13 @@ def shape(text: str) -> Any:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"a shape is N,N,…, found {text!r}") from None
+
+
+def count(text: str) -> int:
+    """A number of things."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, found {text!r}")
+    return int(text)
 
 
 def codec(text: str) -> Any:
@@ -73,7 +100,10 @@ def options(given: Sequence[str]) -> dict[str, object] | None:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise ValueError(f"a storage option is NAME=VALUE, found {item!r}")
-        found[name] = json.loads(value) if value[:1] in ("{", "[") else _WORDS.get(value.lower(), value)
+        try:
+            found[name] = json.loads(value) if value[:1] in ("{", "[") else _WORDS.get(value.lower(), value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"the storage option {item!r} is no JSON: {error}") from None
     return found or None
 
 

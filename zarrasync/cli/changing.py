@@ -60,6 +60,7 @@ def add(command: Commands) -> None:
     remove = command("rm", "erase an array, or a group with all below it", _rm, examples=["rm data.zarr --path raw/u"])
     remove.add_argument("-y", "--yes", action="store_true", help="do not ask")
     remove.add_argument("--dry-run", action="store_true", help="say what would be erased")
+    remove.add_argument("--all", action="store_true", help="erase also what lies there and is no Zarr")
 
 
 def _add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
@@ -118,8 +119,8 @@ def _ingest(given: argparse.Namespace, console: Console) -> int:
             verify=given.verify,
             progress=sys.stderr.isatty() and not given.quiet,
             storage_options=options(given.dest_option),
-            chunks=given.chunks,
-            shards=given.shards,
+            chunks=_fitting(given.chunks, source, "auto"),
+            shards=_fitting(given.shards, source, None),
             compressors=given.compressor,
             zarr_format=FORMATS[given.to] if given.to else None,
         )
@@ -128,6 +129,11 @@ def _ingest(given: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         console.data({name: vars(report) for name, report in reports.items()})
     return 0
+
+
+def _fitting(shape: Any, source: Any, otherwise: Any) -> Any:
+    """A shape of chunks, for sources that have as many axes."""
+    return otherwise if isinstance(shape, tuple) and len(shape) != len(source.shape) else shape
 
 
 def _consolidate(given: argparse.Namespace, console: Console) -> int:
@@ -150,8 +156,21 @@ def _rm(given: argparse.Namespace, console: Console) -> int:
         return [size for prefix in prefixes for size in (await node.store.list_sizes(prefix)).values()]
 
     found = run(on_store(sizes, node.store), blocking=node.store.blocking)
-    told = {"name": node.name, "nodes": nodes, "values": len(found), "bytes": sum(found), "erased": not given.dry_run}
-    text = f"{counted(nodes, 'node')}, {counted(len(found), 'stored value')}, {size_text(sum(found))}"
+    told: dict[str, Any] = {
+        "name": node.name,
+        "nodes": nodes,
+        "values": len(found),
+        "bytes": sum(found),
+        "erased": not given.dry_run,
+    }
+    text = f"{counted(nodes, 'node')}, {counted(len(found), 'value')}, {size_text(sum(found))}"
+    foreign = run(on_store(place.foreign, node.store), blocking=node.store.blocking)
+    if foreign:
+        shown = f"{counted(len(foreign), 'value')} that are no Zarr: {', '.join(sorted(foreign)[:3])}"
+        text += f", among them {shown}"
+        if not given.all and not given.dry_run:
+            raise ZarrError(f"{node.name} in {node.store!r} holds {shown}; nothing was erased; --all erases them, too")
+    told["foreign"] = foreign
     if not given.dry_run and not given.yes and not _agreed(f"Erase {node.name} in {node.store!r} ({text})?"):
         raise ZarrError("nothing was erased; -y erases without a question")
     if not given.dry_run:
@@ -179,7 +198,8 @@ def _agreed(question: str) -> bool:
     """Whether somebody at the terminal says yes. Nobody there has not."""
     if not sys.stdin.isatty():
         return False
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -81,7 +81,7 @@ class Console:
 
 def _terminal() -> Any:
     """Rich's console, on a terminal that wants colours, where rich is installed."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return None
     try:
         from rich.console import Console as Rich

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from zarrasync import sync
-from zarrasync.cli.arguments import Commands, open_node, options
+from zarrasync.cli.arguments import Commands, completed, count, open_node, options
 from zarrasync.cli.console import Console
 from zarrasync.errors import SelectionError, UnsupportedOperation
 from zarrasync.info import size_text
 from zarrasync.selectiontext import parse_selection
 from zarrasync.statistics import Summary, summarize
+from zarrasync.valuetext import as_csv, as_json, as_json_text, npy_bytes
 
 __all__ = ["add"]
+
+_WHOLE = 1 << 30
+"""Bytes that are read in one piece."""
+_AT_ONCE = 4 << 20
+"""Bytes of which lines of text are made at a time."""
+_THRESHOLD = 2000
+"""Values that are shown one and all."""
 
 
 def add(command: Commands) -> None:
@@ -39,14 +49,14 @@ def add(command: Commands) -> None:
     )
     cat.add_argument("-s", "--select", default="...", metavar="SELECTION", help="0,10:20,::2 or time=0,lat=10:20")
     cat.add_argument("--format", choices=("text", "csv", "npy", "json"), default="text", help="(default: text)")
-    cat.add_argument("--output", metavar="FILE", help="write there, not to the terminal")
+    completed(cat.add_argument("--output", metavar="FILE", help="write there, not to the terminal"))
     head = command("head", "the first values of each array", _head, examples=["head data.zarr -n 3"])
-    head.add_argument("-n", type=int, default=5, metavar="N", help="values along each axis (default: 5)")
+    head.add_argument("-n", type=count, default=5, metavar="N", help="values along each axis (default: 5)")
     stats = command(
         "stats", "what the values of arrays are like", _stats, examples=["stats data.zarr --path t2m --histogram"]
     )
     stats.add_argument("-s", "--select", default="...", metavar="SELECTION", help="of this part alone")
-    stats.add_argument("--histogram", nargs="?", type=int, const=20, default=0, metavar="BINS", help="draw one, too")
+    stats.add_argument("--histogram", nargs="?", type=count, const=20, default=0, metavar="BINS", help="draw one, too")
     check = command(
         "validate",
         "look for what is wrong with an array or group and all below it",
@@ -161,50 +171,68 @@ def _cat(given: argparse.Namespace, console: Console) -> int:
     kind = "json" if console.as_json else given.format
     if kind == "npy" and not given.output and sys.stdout.isatty():
         raise ValueError("a .npy file is nothing for a terminal: give --output FILE, or pipe it somewhere")
-    values = np.asarray(view.read(progress=given.output is not None and sys.stderr.isatty()))
-    if kind == "npy":
-        _write_bytes(given.output, values)
-        return 0
-    text = _texts(values, kind)
-    if given.output:
-        with open(given.output, "w", encoding="utf-8") as file:
-            file.write(text)
-    else:
-        sys.stdout.write(text)
+    if kind in ("npy", "json") and view.nbytes > _WHOLE:
+        raise ValueError(
+            f"{size_text(view.nbytes)} would be read in one piece, {size_text(_WHOLE)} at the most: select less with -s, or take csv"
+        )
+    with _opened(given.output, binary=kind == "npy") as file:
+        if kind == "npy":
+            file.write(npy_bytes(np.asarray(view.read())))
+        elif kind == "csv":
+            _write_rows(view, file)
+        else:
+            file.write((as_json_text(np.asarray(view.read())) if kind == "json" else _shown(view)) + "\n")
     return 0
 
 
-def _write_bytes(output: str | None, values: np.ndarray[Any, Any]) -> None:
-    if values.dtype.kind in "TO":
-        values = values.astype("U")
-    if output:
+@contextmanager
+def _opened(output: str | None, *, binary: bool) -> Iterator[Any]:
+    """The file to write to, or what the process prints to."""
+    if output is None:
+        yield sys.stdout.buffer if binary else sys.stdout
+    elif binary:
         with open(output, "wb") as file:
-            np.save(file, values, allow_pickle=False)
+            yield file
+    else:
+        with open(output, "w", encoding="utf-8") as file:
+            yield file
+
+
+def _write_rows(view: sync.Selection, file: Any) -> None:
+    """Lines of columns, a few rows at a time."""
+    if view.nbytes <= _AT_ONCE or not view.ndim:
+        file.write(as_csv(np.asarray(view.read())))
         return
-    np.save(sys.stdout.buffer, values, allow_pickle=False)
+    each = max(view.nbytes // len(view), 1)
+    step = max(_AT_ONCE // each, 1)
+    if each > _AT_ONCE:  # one along the first axis is too much: line by line below it
+        for number in range(len(view)):
+            _write_rows(view[number], file)
+        return
+    for start in range(0, len(view), step):
+        file.write(as_csv(np.asarray(view[start : start + step].read())))
 
 
-def _texts(values: np.ndarray[Any, Any], kind: str) -> str:
-    from zarrasync.valuetext import as_csv, as_json_text
-
-    if kind == "csv":
-        return as_csv(values)
-    if kind == "json":
-        return as_json_text(values) + "\n"
-    with np.printoptions(threshold=2000, linewidth=120):
-        return f"{values if values.ndim else values[()]}\n"
+def _shown(view: sync.Selection) -> str:
+    """Values as NumPy shows them; of many it shows the edges (four and three, with dots between): no more is read."""
+    if view.size > _THRESHOLD and view.dtype.kind in "biufcmMSU":
+        edges = tuple(np.r_[0:4, n - 3 : n] if n > 6 else np.arange(n) for n in view.shape)
+        values = np.asarray(view.oindex[edges].read())
+        return np.array2string(values, threshold=0, edgeitems=3, max_line_width=120)
+    values = np.asarray(view.read())
+    with np.printoptions(threshold=_THRESHOLD, linewidth=120):
+        return f"{values if values.ndim else values[()]}"
 
 
 def _head(given: argparse.Namespace, console: Console) -> int:
-    from zarrasync.valuetext import as_json
-
     found: dict[str, Any] = {}
     for name, array in _arrays(given):
-        view = array.view[tuple(slice(0, given.n) for _ in array.shape)]
-        found[name] = np.asarray(view.read())
-        if not console.as_json:
+        view = array.view[tuple(slice(0, max(given.n, 0)) for _ in array.shape)]
+        if console.as_json:
+            found[name] = np.asarray(view.read())
+        else:
             console.text(f"{name} {array.shape} {array.dtype}")
-            console.text(_texts(found[name], "text").rstrip("\n"))
+            console.text(_shown(view))
     if console.as_json:
         console.data({name: as_json(values) for name, values in found.items()})
     return 0
@@ -212,29 +240,47 @@ def _head(given: argparse.Namespace, console: Console) -> int:
 
 def _stats(given: argparse.Namespace, console: Console) -> int:
     found: dict[str, Summary] = {}
+    skipped = []
     for name, array in _arrays(given):
-        if array.dtype.kind in "biuf":
-            view = _select(array, given.select).async_
-            found[name] = array._run(summarize(view, given.histogram))
+        if array.dtype.kind not in "biuf":
+            skipped.append(f"{name} ({array.dtype})")
+            continue
+        view = _select(array, given.select).async_
+        found[name] = array._run(summarize(view, given.histogram))
+    if skipped:
+        print(f"zarrasync: no numbers: {', '.join(skipped)}", file=sys.stderr)
+    if skipped and not found:
+        return 1
     if console.as_json:
         console.data({name: summary.to_dict() for name, summary in found.items()})
         return 0
 
     def number(value: float | None) -> str:
-        return "" if value is None else f"{value:.6g}"
+        whole = value is not None and value == int(value) and abs(value) < 1e15 if _is_finite(value) else False
+        return "" if value is None else f"{int(value):d}" if whole else f"{value:.6g}"
 
     numbers = ("minimum", "maximum", "mean", "std")
     rows = [
-        (name, f"{own.count:,}", f"{own.invalid:,}", *(number(getattr(own, one)) for one in numbers))
+        (
+            name,
+            f"{own.count:,}",
+            f"{own.invalid:,}",
+            f"{own.infinite:,}",
+            *(number(getattr(own, one)) for one in numbers),
+        )
         for name, own in found.items()
     ]
-    console.table(("array", ">values", ">NaN", ">min", ">max", ">mean", ">std"), rows)
+    console.table(("array", ">values", ">NaN", ">inf", ">min", ">max", ">mean", ">std"), rows)
     for name, own in found.items():
         if own.histogram and own.low is not None and own.high is not None:
             console.text(f"\n{name}")
             width = (own.high - own.low) / len(own.histogram)
             console.bars([f"{own.low + i * width:.4g}" for i in range(len(own.histogram))], own.histogram)
     return 0
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _validate(given: argparse.Namespace, console: Console) -> int:

@@ -15,7 +15,8 @@ import numpy as np
 from zarrasync import stores
 from zarrasync._bridge import run
 from zarrasync.array import AsyncArray
-from zarrasync.cli.arguments import Commands, options
+from zarrasync.cli.arguments import Commands, count, options
+from zarrasync.cli.arguments import open_node as with_node
 from zarrasync.cli.console import Console
 from zarrasync.errors import SelectionError
 from zarrasync.hierarchy import open as open_node
@@ -34,7 +35,7 @@ def add(command: Commands) -> None:
         as_json=False,
     )
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: this machine's own)")
-    serve.add_argument("--port", type=int, default=8000, help="the port; 0 for a free one (default: 8000)")
+    serve.add_argument("--port", type=_port, default=8000, help="the port; 0 for a free one (default: 8000)")
     serve.add_argument("--cache", type=int, default=256, metavar="MIB", help="memory for what was read (default: 256)")
     serve.add_argument("--max-age", type=float, default=60.0, metavar="SECONDS", help="how long clients believe it")
     serve.add_argument("--active", type=int, default=32, metavar="N", help="requests worked on at a time (default: 32)")
@@ -48,14 +49,22 @@ def add(command: Commands) -> None:
     )
     bench.add_argument("--seconds", type=float, default=5.0, metavar="S", help="how long to read (default: 5)")
     bench.add_argument(
-        "--concurrency", type=int, default=0, metavar="N", help="requests in flight (default: the store's)"
+        "--concurrency", type=count, default=0, metavar="N", help="requests in flight (default: the store's)"
     )
+
+
+def _port(text: str) -> int:
+    number = count(text)
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f"a port is at most 65535, found {number}")
+    return number
 
 
 def _serve(given: argparse.Namespace, console: Console) -> int:
     from zarrasync.server import Limits, create_app
     from zarrasync.server import run as run_app
 
+    with_node(given).close()  # a server of nothing would seem to work
     app = create_app(
         given.url,
         path=given.path,
@@ -101,6 +110,8 @@ async def _measure(store: stores.Store, given: argparse.Namespace) -> dict[str, 
     start = time.perf_counter()
     node = await open_node(store, path=given.path)
     opened = time.perf_counter() - start
+    if isinstance(node, AsyncArray) and not node.size:
+        raise SelectionError(f"{node.name} has no elements", shape=node.shape)
     if not isinstance(node, AsyncArray):
         arrays = [own for _, own in await node.members(None) if isinstance(own, AsyncArray) and own.size]
         if not arrays:

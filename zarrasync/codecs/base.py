@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -96,8 +96,8 @@ class Codec:
     name: ClassVar[str] = ""
 
     def configuration(self) -> dict[str, Any]:
-        """The ``configuration`` member of a v3 document."""
-        return {}
+        """The ``configuration`` member of a v3 document: the codec's fields, if it says nothing else."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:

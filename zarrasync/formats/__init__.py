@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
+from functools import cache
 
 from zarrasync.errors import MetadataError
 from zarrasync.formats.base import Documents, Format, Kind, Wanted
@@ -22,6 +24,7 @@ __all__ = [
     "by_name",
     "detect",
     "from_entry",
+    "may_be_zarr",
 ]
 
 CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
@@ -31,6 +34,25 @@ Those with an ``entry_key`` are looked for last, with another round of requests.
 """
 
 _BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
+
+
+_CHUNK = re.compile(r"(?:.*/)?(?:c|c?\d[\d.]*|c\.[\d.]+)", re.DOTALL)
+
+
+@cache
+def _endings() -> tuple[str, ...]:
+    """How the keys of all formats' documents end."""
+    found = set()
+    for format_ in CANDIDATES:
+        for key in (*format_.document_keys("x"), *format_.document_keys(""), format_.consolidated_key("")):
+            _, below, end = (key or "").partition("x")  # behind a node's path
+            found.add(end if below else f"/{end or (key or '').rpartition('/')[2]}")
+    return tuple(found - {"/"})
+
+
+def may_be_zarr(key: str) -> bool:
+    """Whether a key looks like one of a document or of a chunk, in any format."""
+    return f"/{key}".endswith(_endings()) or _CHUNK.fullmatch(key) is not None
 
 
 def by_name(zarr_format: int | str) -> Format:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import zlib
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from aiohttp import web
 
 from zarrasync import errors
@@ -17,7 +14,6 @@ from zarrasync.server.limits import BadQuery, Overloaded, TooMuch
 
 __all__ = [
     "ByteRange",
-    "as_npy",
     "error_answer",
     "etag_of",
     "json_answer",
@@ -123,15 +119,3 @@ def parse_range(header: str | None) -> ByteRange | None:
     if last and int(last) < int(first):
         return None
     return ByteRange(int(first), int(last) + 1 if last else None)
-
-
-# ------------------------------------------------------------------ values
-
-
-def as_npy(values: npt.NDArray[Any]) -> bytes:
-    """Values as a ``.npy`` file."""
-    if values.dtype.kind in "OT":
-        values = np.array(values.astype(object).tolist(), dtype="U").reshape(values.shape)
-    buffer = io.BytesIO()
-    np.save(buffer, values, allow_pickle=False)
-    return buffer.getvalue()

@@ -106,7 +106,7 @@ class Api:
             "png": partial(_picture, query),
             "bin": _raw,
             "csv": _csv,
-            "npy": answers.as_npy,
+            "npy": valuetext.npy_bytes,
         }
         body = await self.source.read(view, makers[kind])
         return web.Response(body=body, content_type=_TYPES[kind], headers=headers)

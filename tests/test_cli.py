@@ -215,3 +215,38 @@ def test_bench_reports(here, capsys):
     assert told["side by side"]["bytes"] > 0
     assert main(["bench", "data.zarr", "--seconds", "0.2", "--path", "raw/mask"]) == 0
     assert "chunks/s" in capsys.readouterr().out
+
+
+def test_rm_leaves_what_is_no_zarr(here, capsys):
+    (here / "data.zarr" / "notes.txt").write_text("mine")
+    assert main(["rm", "data.zarr", "-y"]) == 1
+    assert "holds 1 value that are no Zarr: notes.txt" in capsys.readouterr().err
+    assert main(["rm", "data.zarr", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["foreign"] == ["notes.txt"]
+    assert (here / "data.zarr" / "zarr.json").exists()
+    assert main(["rm", "data.zarr", "-y", "--all"]) == 0
+    assert not (here / "data.zarr" / "notes.txt").exists()
+
+
+def test_much_is_shown_in_parts(here, capsys):
+    """Text reads the edges alone, CSV a few rows at a time, and what needs it all in one piece is refused."""
+    sync.create_array("huge.zarr", shape=(10**9, 10**6), chunks=(1000, 1000), dtype="f8", fill_value=1)
+    assert main(["cat", "huge.zarr"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "[[1. 1. 1. ... 1. 1. 1.]"
+    for kind in ("npy", "json"):
+        assert main(["cat", "huge.zarr", "--format", kind, "--output", "x"]) == 1
+        assert "would be read in one piece" in capsys.readouterr().err
+    command = f"{sys.executable} -m zarrasync cat huge.zarr -s :,:3 --format csv | head -n 2; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["1.0,1.0,1.0", "1.0,1.0,1.0", "0"]
+
+
+def test_texts_as_npy_and_odd_terminals(here):
+    done = subprocess.run(
+        [sys.executable, "-m", "zarrasync", "tree", "data.zarr"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert b"raw" in done.stdout

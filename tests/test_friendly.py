@@ -5,13 +5,23 @@ import copy
 import json
 import pickle
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync.errors import CodecError, MetadataError, NodeNotFoundError, NodeTypeError, ShapeError, StoreError
+from zarrasync.errors import (
+    CodecError,
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    ShapeError,
+    StoreError,
+    UnknownCodecError,
+)
 
 # ------------------------------------------------------------------ attributes
 
@@ -251,3 +261,77 @@ async def test_values_that_do_not_fit_name_the_chunk(api):
     with pytest.raises(CodecError, match=r"^x/c/0 in MemoryStore\(.*\): values of <U1 can not be stored as int32"):
         await api.write(a, ..., np.array(["a"] * 8))
     assert await api(a.nchunks_initialized()) == 0
+
+
+# ------------------------------------------------------------------ nothing is lost by a slip
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+async def test_what_is_no_zarr_is_not_erased(api, tmp_path, zarr_format):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "thesis.tex").write_text("years of work")
+    for make in (
+        lambda: api.create_group(tmp_path, overwrite=True, zarr_format=zarr_format),
+        lambda: api.create_array(tmp_path, shape=3, overwrite=True, zarr_format=zarr_format),
+        lambda: api.open_group(tmp_path, mode="w", zarr_format=zarr_format),
+    ):
+        with pytest.raises(NodeExistsError, match=r"which would be erased: notes/thesis\.tex"):
+            await api(make())
+    assert (tmp_path / "notes" / "thesis.tex").read_text() == "years of work"
+    # what an erased node has left may be replaced
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "c").mkdir()
+    (tmp_path / "left" / "c" / "0").write_bytes(b"1")
+    await api(api.create_array(tmp_path / "left", shape=3, overwrite=True, zarr_format=3))
+
+
+async def test_formats_are_not_mixed_below_a_group(api, tmp_path):
+    await api(api.create_group(tmp_path, zarr_format=2))
+    with pytest.raises(NodeTypeError, match="is of format 2, whose readers would not find it; pass zarr_format=2"):
+        await api(api.create_array(tmp_path, path="a/b", shape=3))
+    made = await api(api.create_array(tmp_path, path="a/b", shape=3, zarr_format=2))
+    assert made.zarr_format == 2
+    assert [name for name, _ in await api((await api(api.open_group(tmp_path))).members(None))] == ["a", "a/b"]
+
+
+async def test_values_that_do_not_fit_are_not_ingested(api):
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, data=np.arange(4, dtype="i2"), chunks=2))
+    with pytest.raises(NodeTypeError, match="values of type float64 do not fit"):
+        await api(api.ingest(np.array([0.5, 1.5, 70000.5, np.nan]), store))
+    with pytest.raises(ShapeError, match="is there with chunks"):
+        await api(api.ingest(np.arange(4, dtype="i2"), store, chunks=4))
+    assert (await api(api.ingest(np.arange(4, dtype="i2"), store, chunks=2))).skipped
+
+
+async def test_copies_with_shapes_for_some_arrays_and_codecs_that_are_known(api):
+    one: dict[str, bytes] = {}
+    root = await api(api.create_group(one))
+    for name, shape in (("cube", (4, 6, 8)), ("line", (6,)), ("point", ())):
+        await api(root.create_array(name, data=np.arange(int(np.prod(shape))).reshape(shape)))
+    other: dict[str, bytes] = {}
+    await api(api.copy(one, other, chunks=(2, 3, 4), shards=(4, 6, 8), verify=True))
+    found = await api(api.open_group(other))
+    assert [(await api(found.get(name))).shards for name in ("cube", "line", "point")] == [(4, 6, 8), None, None]
+    with pytest.raises(UnknownCodecError, match="did you mean 'zstd'"):
+        await api(api.copy(one, {}, compressors="zsdt"))
+
+
+async def test_the_fields_of_a_codec_are_kept(api):
+    @dataclass(frozen=True)
+    class Times(za.codecs.ArrayArrayCodec):
+        name = "example.times"
+        factor: int = 2
+
+        def encode(self, array, spec):
+            return array * self.factor
+
+        def decode(self, array, spec):
+            return array // self.factor
+
+    za.register_codec(Times)
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, data=np.arange(5), filters=[Times(5)], compressors=None))
+    assert b'"factor": 5' in store["zarr.json"]
+    found = await api(api.open_array(store))
+    np.testing.assert_array_equal(await api(found.get_basic_selection()), np.arange(5))

@@ -44,7 +44,14 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import array, config, copying, group, hierarchy, ingesting, selection, validation
+from zarrasync import array as _array
+from zarrasync import config
+from zarrasync import copying as _copying
+from zarrasync import group as _group
+from zarrasync import hierarchy as _hierarchy
+from zarrasync import ingesting as _ingesting
+from zarrasync import selection as _selection
+from zarrasync import validation as _validation
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
@@ -87,7 +94,7 @@ def generate() -> str:
     public = sorted([*public, "config", "register_codec", "register_data_type", "register_storage_transformer"])
     parts.insert(1, f"__all__ = {public!r}\n\n")
     for file, name, facade, _ in CLASSES:
-        parts.append(f"register({file[:-3]}.{name}, {facade})\n")
+        parts.append(f"register(_{file[:-3]}.{name}, {facade})\n")
     return _format("".join(parts))
 
 
@@ -213,7 +220,7 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
         for name in stores:
             call = re.sub(rf"(^|, ){name}(?=,|$)", rf"\1{name}_", call)
         blocking = " and ".join(f"{name}_.blocking" for name in stores)
-        expression = f"run({module}.{node.name}({call}), blocking={blocking})"
+        expression = f"run(_{module}.{node.name}({call}), blocking={blocking})"
         parts.append(
             f"def {node.name}({_sync_text(ast.unparse(node.args))}) -> {returns}:\n{_docstring(node, '    ')}"
             f"{found}{_body(expression, returns, convert, '    ')}\n\n"

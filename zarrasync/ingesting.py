@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import _bridge, formats, transfer
+from zarrasync import _bridge, dtypes, formats, transfer
 from zarrasync import config as settings
 from zarrasync._calls import Tally
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker, thread_lock
@@ -163,8 +163,9 @@ async def _target(
         else:
             layout = {name: options[name] for name in ("chunks", "shards") if name in options}
             check_same(found.metadata, found.name, **layout)
-            numbers = source.dtype.kind in _NUMBERS and found.dtype.kind in _NUMBERS
-            if numbers and not np.can_cast(source.dtype, found.dtype, "same_kind"):
+            own = dtypes.from_numpy(source.dtype).numpy
+            numbers = own.kind in _NUMBERS and found.dtype.kind in _NUMBERS
+            if numbers and not np.can_cast(own, found.dtype, "same_kind"):
                 raise NodeTypeError(
                     f"values of type {source.dtype} do not fit {found.name}, which has type {found.dtype}; convert them first",
                     path=found.path,

@@ -17,7 +17,14 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import array, config, copying, group, hierarchy, ingesting, selection, validation
+from zarrasync import array as _array
+from zarrasync import config
+from zarrasync import copying as _copying
+from zarrasync import group as _group
+from zarrasync import hierarchy as _hierarchy
+from zarrasync import ingesting as _ingesting
+from zarrasync import selection as _selection
+from zarrasync import validation as _validation
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
@@ -693,7 +700,7 @@ def open(
     store_ = resolve(store, storage_options)
     result: Array | Group = to_sync(
         run(
-            hierarchy.open(
+            _hierarchy.open(
                 store_, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
             ),
             blocking=store_.blocking,
@@ -733,7 +740,7 @@ def open_array(
     store_ = resolve(store, storage_options)
     result: Array = to_sync(
         run(
-            hierarchy.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options),
+            _hierarchy.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options),
             blocking=store_.blocking,
         )
     )
@@ -773,7 +780,7 @@ def open_group(
     store_ = resolve(store, storage_options)
     result: Group = to_sync(
         run(
-            hierarchy.open_group(
+            _hierarchy.open_group(
                 store_,
                 path=path,
                 mode=mode,
@@ -846,7 +853,7 @@ def create_array(
     store_ = resolve(store, storage_options)
     result: Array = to_sync(
         run(
-            hierarchy.create_array(
+            _hierarchy.create_array(
                 store_,
                 name=name,
                 path=path,
@@ -900,7 +907,7 @@ def create_group(
     store_ = resolve(store, storage_options)
     result: Group = to_sync(
         run(
-            hierarchy.create_group(
+            _hierarchy.create_group(
                 store_, path=path, zarr_format=zarr_format, attributes=attributes, overwrite=overwrite, config=config
             ),
             blocking=store_.blocking,
@@ -938,7 +945,7 @@ def create_hierarchy(
     store_ = resolve(store, storage_options)
     result: dict[str, Array | Group] = to_sync(
         run(
-            hierarchy.create_hierarchy(store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config),
+            _hierarchy.create_hierarchy(store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config),
             blocking=store_.blocking,
         )
     )
@@ -976,7 +983,7 @@ def consolidate_metadata(
     store_ = resolve(store, storage_options)
     result: Group = to_sync(
         run(
-            hierarchy.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config),
+            _hierarchy.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config),
             blocking=store_.blocking,
         )
     )
@@ -1005,7 +1012,7 @@ def save(
     """
     store_ = resolve(store, storage_options)
     run(
-        hierarchy.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays),
+        _hierarchy.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays),
         blocking=store_.blocking,
     )
 
@@ -1027,7 +1034,7 @@ def load(
         NodeNotFoundError: If there is nothing at the path.
     """
     store_ = resolve(store, storage_options)
-    return run(hierarchy.load(store_, path=path, zarr_format=zarr_format, config=config), blocking=store_.blocking)
+    return run(_hierarchy.load(store_, path=path, zarr_format=zarr_format, config=config), blocking=store_.blocking)
 
 
 def list_nodes(
@@ -1047,7 +1054,7 @@ def list_nodes(
     """
     store_ = resolve(store, storage_options)
     return run(
-        hierarchy.list_nodes(store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config),
+        _hierarchy.list_nodes(store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config),
         blocking=store_.blocking,
     )
 
@@ -1109,7 +1116,7 @@ def copy(
     source_ = resolve(source, source_options)
     dest_ = resolve(dest, dest_options)
     return run(
-        copying.copy(
+        _copying.copy(
             source_,
             dest_,
             source_path=source_path,
@@ -1180,7 +1187,7 @@ def ingest(
     """
     store_ = resolve(store, storage_options)
     return run(
-        ingesting.ingest(
+        _ingesting.ingest(
             source,
             store_,
             path=path,
@@ -1225,11 +1232,11 @@ def validate(
     """
     store_ = resolve(store, storage_options)
     return run(
-        validation.validate(store_, path=path, data=data, zarr_format=zarr_format, config=config),
+        _validation.validate(store_, path=path, data=data, zarr_format=zarr_format, config=config),
         blocking=store_.blocking,
     )
 
 
-register(array.AsyncArray, Array)
-register(group.AsyncGroup, Group)
-register(selection.AsyncSelection, Selection)
+register(_array.AsyncArray, Array)
+register(_group.AsyncGroup, Group)
+register(_selection.AsyncSelection, Selection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ from zarrasync.statistics import Summary, sample
 
 __all__ = ["Api"]
 
-T = TypeVar("T")
 _SAMPLE = 1 << 18
 """Values that statistics and ranges of colours are made from."""
 _TYPES = {"npy": "application/x-npy", "bin": "application/octet-stream", "csv": "text/csv", "png": "image/png"}

@@ -277,7 +277,17 @@ async function copy() {
 
 // ------------------------------------------------------------ the address
 
+let remembering = null;
+
+/** Puts what is chosen into the address, a little later: browsers refuse pages that do so too often. */
 function remember() {
+  remembering ??= setTimeout(() => {
+    remembering = null;
+    rememberNow();
+  }, 200);
+}
+
+function rememberNow() {
   const told = new URLSearchParams({ path: state.path ?? "" });
   if (state.view) {
     if (state.index.length) told.set("index", state.index.join(","));

@@ -11,7 +11,21 @@ import numpy as np
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.stores import Store
 
-__all__ = ["Info", "Tree", "array_info", "counted", "group_info", "render_tree", "shown", "size_text"]
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute in which xarray keeps the names of axes where a format has no place for them."""
+
+__all__ = [
+    "DIMENSIONS",
+    "Info",
+    "Tree",
+    "array_info",
+    "axis_names",
+    "counted",
+    "group_info",
+    "render_tree",
+    "shown",
+    "size_text",
+]
 
 
 @dataclass(frozen=True)
@@ -100,6 +114,15 @@ def _edges(metadata: ArrayMetadata) -> str:
 def _inside(metadata: ArrayMetadata) -> str:
     """The codecs of a shard's chunks, where there are shards."""
     return f" of {', '.join(codec.label for codec in metadata.inner_codecs.codecs)}" if metadata.shards else ""
+
+
+def axis_names(metadata: ArrayMetadata) -> list[str | None] | None:
+    """The names of an array's axes, also where xarray keeps them in formats that have no place for them."""
+    if metadata.dimension_names is not None:
+        return list(metadata.dimension_names)
+    listed = metadata.attributes.get(DIMENSIONS)
+    fits = isinstance(listed, list | tuple) and len(listed) == metadata.ndim and all(isinstance(n, str) for n in listed)
+    return [str(name) for name in listed or ()] if fits else None
 
 
 def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:

@@ -24,7 +24,7 @@ from zarrasync.blocks import Region, cut_into_units, plan_blocks, units, units_o
 from zarrasync.creation import check_same
 from zarrasync.errors import ChecksumError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
-from zarrasync.info import counted, size_text
+from zarrasync.info import DIMENSIONS, counted, size_text
 from zarrasync.node import on_store
 from zarrasync.progress import reporting
 from zarrasync.stores import CountingStore, StoreLike, resolve
@@ -192,7 +192,7 @@ def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -
         return described
     del described["dimension_names"]
     if all(isinstance(name, str) for name in names):  # where xarray keeps them
-        described["attributes"] = {**described.get("attributes", {}), "_ARRAY_DIMENSIONS": list(names)}
+        described["attributes"] = {**described.get("attributes", {}), DIMENSIONS: list(names)}
     return described
 
 

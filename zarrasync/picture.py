@@ -13,6 +13,7 @@ import numpy as np
 
 from zarrasync.coverage import Coverage, Touched
 from zarrasync.grids import Axis, Grid
+from zarrasync.info import axis_names
 from zarrasync.metadata import ArrayMetadata
 
 __all__ = ["draw"]
@@ -64,7 +65,7 @@ def draw(metadata: ArrayMetadata, coverage: Coverage | None = None) -> str:
 
 def _label(metadata: ArrayMetadata, axis: int) -> str:
     """The name of an axis and how long it is."""
-    names = metadata.dimension_names
+    names = axis_names(metadata)
     name = (names[axis] if names is not None else None) or f"axis {axis}"
     extent = f" {metadata.shape[axis]:,}"
     room = _LONGEST - len(extent)

@@ -11,13 +11,10 @@ from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.creation import chunk_shapes
 from zarrasync.errors import MetadataError, UnknownCodecError, UnsupportedByFormat
 from zarrasync.formats import Format, Wanted
-from zarrasync.info import shown
+from zarrasync.info import DIMENSIONS, shown
 from zarrasync.metadata import ArrayMetadata
 
 __all__ = ["Changes", "alike", "translate"]
-
-_DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute in which xarray keeps the names of axes where a format has no place for them."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +119,14 @@ def _named_axes(
 ) -> tuple[dict[str, Any], tuple[str | None, ...] | None]:
     """The attributes and the names of axes, which live among them where the format has no place for names."""
     attributes, names = dict(source.attributes), source.dimension_names
-    listed = attributes.get(_DIMENSIONS)
+    listed = attributes.get(DIMENSIONS)
     if target.has_dimension_names:
         fits = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == source.ndim
         if names is None and fits and all(isinstance(one, str) for one in listed or ()):
-            names = tuple(attributes.pop(_DIMENSIONS))
+            names = tuple(attributes.pop(DIMENSIONS))
         return attributes, names
     if names is not None and all(isinstance(one, str) for one in names):
-        attributes[_DIMENSIONS] = list(names)
+        attributes[DIMENSIONS] = list(names)
     elif names is not None and any(names):
         notes.append(f"{name}: the names of axes {list(names)} are lost, as some axes have none")
     return attributes, None

@@ -15,7 +15,7 @@ from zarrasync import sync
 from zarrasync.cli.arguments import Commands, completed, count, open_node, options
 from zarrasync.cli.console import Console
 from zarrasync.errors import SelectionError, UnsupportedOperation
-from zarrasync.info import size_text
+from zarrasync.info import axis_names, size_text
 from zarrasync.selectiontext import parse_selection
 from zarrasync.statistics import Summary, summarize
 from zarrasync.valuetext import as_csv, as_json, as_json_text, npy_bytes
@@ -158,7 +158,7 @@ def _arrays(given: argparse.Namespace) -> list[tuple[str, sync.Array]]:
 
 
 def _select(array: sync.Array, text: str) -> sync.Selection:
-    view: sync.Selection = array.view[parse_selection(text, array.shape, array.dimension_names)]
+    view: sync.Selection = array.view[parse_selection(text, array.shape, axis_names(array.metadata))]
     return view
 
 

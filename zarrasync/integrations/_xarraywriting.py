@@ -16,6 +16,7 @@ import zarrasync as za
 from zarrasync._calls import together
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.group import AsyncGroup
+from zarrasync.info import DIMENSIONS
 from zarrasync.ingesting import IngestReport
 from zarrasync.stores import Store
 
@@ -24,7 +25,6 @@ __all__ = ["Wanted", "write"]
 Wanted = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers give it."""
 
-_DIMENSIONS = "_ARRAY_DIMENSIONS"
 _FILL = "_FillValue"
 _CREATING = ("chunks", "shards", "compressors", "filters", "serializer", "fill_value", "order", "chunk_key_encoding")
 _KEPT = ("units", "calendar", "dtype", "scale_factor", "add_offset", _FILL, "missing_value", "_Unsigned")
@@ -233,7 +233,7 @@ class _Work:
         if self.format.has_dimension_names:
             options["dimension_names"] = tuple(map(str, encoded.dims))
         else:
-            attributes[_DIMENSIONS] = list(map(str, encoded.dims))
+            attributes[DIMENSIONS] = list(map(str, encoded.dims))
         blocks = getattr(encoded, "chunks", None)
         if blocks and not creating.get("shards"):  # dask's
             options.setdefault("chunks", tuple(max(1, *own) for own in blocks))

@@ -17,6 +17,7 @@ from xarray.core import indexing
 
 from zarrasync import _bridge, sync
 from zarrasync.errors import MetadataError
+from zarrasync.info import DIMENSIONS
 from zarrasync.ingesting import IngestReport
 from zarrasync.integrations import _xarraywriting
 from zarrasync.keys import normalize_path
@@ -24,7 +25,6 @@ from zarrasync.stores import StoreLike, resolve
 
 __all__ = ["ZarrasyncBackend", "stored_variables", "write_dataset", "write_dataset_async"]
 
-_DIMENSIONS = "_ARRAY_DIMENSIONS"
 _FILL = "_FillValue"
 
 
@@ -81,7 +81,7 @@ class _Store(AbstractDataStore):
 
     def _variable(self, name: str, array: sync.Array) -> Variable:
         attributes = {key: _thawed(value) for key, value in array.attrs.items()}
-        dims = _dimensions(name, array, attributes.pop(_DIMENSIONS, None))
+        dims = _dimensions(name, array, attributes.pop(DIMENSIONS, None))
         encoding: dict[str, Any] = {
             "chunks": array.chunks,
             "preferred_chunks": _preferred(array, dims),
@@ -118,7 +118,7 @@ def _dimensions(name: str, array: sync.Array, listed: Any) -> tuple[str, ...]:
     names = array.dimension_names
     found = list(names) if names is not None else listed if isinstance(listed, list) else [None] * array.ndim
     if len(found) != array.ndim:
-        raise MetadataError(f"{array.name}: {_DIMENSIONS} {found} does not fit its {array.ndim} axes")
+        raise MetadataError(f"{array.name}: {DIMENSIONS} {found} does not fit its {array.ndim} axes")
     return tuple(one if isinstance(one, str) else f"{name}_dim_{axis}" for axis, one in enumerate(found))
 
 

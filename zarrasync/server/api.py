@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -15,9 +15,8 @@ from zarrasync import valuetext
 from zarrasync.array import AsyncArray
 from zarrasync.errors import NodeTypeError, SelectionError
 from zarrasync.group import AsyncGroup
-from zarrasync.info import shown
+from zarrasync.info import axis_names, shown
 from zarrasync.keys import join
-from zarrasync.metadata import ArrayMetadata
 from zarrasync.selection import AsyncSelection
 from zarrasync.selectiontext import Basic, parse_selection
 from zarrasync.server import answers, tiles
@@ -75,7 +74,7 @@ class Api:
             "dtype": node.metadata.dtype.name,
             "chunks": list(node.chunks),
             "shards": None if node.shards is None else list(node.shards),
-            "dimension_names": _names(node.metadata),
+            "dimension_names": axis_names(node.metadata),
             "fill_value": shown(node.fill_value),
         }
 
@@ -85,7 +84,7 @@ class Api:
         """``data?path=&select=&format=npy|json|csv|bin|png``: the values of a selection."""
         query = request.query
         array = await self.source.array(query.get("path", ""))
-        view = array.view[parse_selection(query.get("select", "..."), array.shape, _names(array.metadata))]
+        view = array.view[parse_selection(query.get("select", "..."), array.shape, axis_names(array.metadata))]
         kind = query.get("format", "json")
         if kind not in (*_TYPES, "json"):
             raise BadQuery(f"format is json, {', '.join(_TYPES)}; found {kind[:20]!r}")
@@ -138,7 +137,7 @@ class Api:
         path = request.query.get("path", "")
         pyramid = await self._pyramid(path)
         finest = pyramid.levels[0].array
-        names = _names(finest.metadata) or [None] * finest.ndim
+        names = axis_names(finest.metadata) or [None] * finest.ndim
         axes = [
             {"name": name or f"axis {n}", "size": size}
             for n, (name, size) in enumerate(zip(names, finest.shape, strict=True))
@@ -240,20 +239,11 @@ def _sliced(indices: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
     return slice(int(indices[0]), stop if stop >= 0 else None, step)
 
 
-def _names(metadata: ArrayMetadata) -> list[str | None] | None:
-    """The names of axes, also where format 2 keeps them."""
-    if metadata.dimension_names is not None:
-        return list(metadata.dimension_names)
-    listed = metadata.attributes.get("_ARRAY_DIMENSIONS")
-    fits = isinstance(listed, list | tuple) and len(listed) == metadata.ndim and all(isinstance(n, str) for n in listed)
-    return list(cast("Sequence[str]", listed)) if fits else None
-
-
 def _index(query: Mapping[str, str], pyramid: tiles.Pyramid) -> tuple[int, ...]:
     """The indices on the leading axes that a query names; the first of each if it names none."""
     array = pyramid.levels[0].array
     lead, text = array.shape[:-2], query.get("index", "")
-    found: Basic = parse_selection(text, lead, (_names(array.metadata) or [])[:-2])
+    found: Basic = parse_selection(text, lead, (axis_names(array.metadata) or [])[:-2])
     whole = [n for n in found if isinstance(n, int)]
     if not text:
         return (0,) * len(lead)

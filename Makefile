@@ -56,4 +56,4 @@ bench-remote: .venv/bench.stamp  ## Measure reads from far away, requests, write
 	@touch $@
 
 clean:
-	rm -rf .venv demo-out benchmarks/out docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo-out benchmarks/out docs/_build docs/jupyter_execute artifacts .zarrita .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -220,7 +220,7 @@ def test_bench_reports(here, capsys):
 def test_rm_leaves_what_is_no_zarr(here, capsys):
     (here / "data.zarr" / "notes.txt").write_text("mine")
     assert main(["rm", "data.zarr", "-y"]) == 1
-    assert "holds 1 value that are no Zarr: notes.txt" in capsys.readouterr().err
+    assert "holds 1 value besides Zarr's: notes.txt" in capsys.readouterr().err
     assert main(["rm", "data.zarr", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["foreign"] == ["notes.txt"]
     assert (here / "data.zarr" / "zarr.json").exists()

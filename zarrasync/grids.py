@@ -141,6 +141,11 @@ class Grid:
         """The number of chunks."""
         return math.prod(self.shape)
 
+    def box(self, first: tuple[int, ...], last: tuple[int, ...] | None = None) -> tuple[slice, ...]:
+        """Where a chunk lies, or all from a first to a last one; cut off at the array's end."""
+        ends = zip(self.axes, first, last or first, strict=True)
+        return tuple(slice(axis.start(a), min(axis.start(b) + axis.size(b), axis.extent)) for axis, a, b in ends)
+
     def chunk_shape(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         """The stored shape of one chunk."""
         return tuple(axis.size(i) for axis, i in zip(self.axes, coords, strict=True))

@@ -306,21 +306,13 @@ class Node:
             store=repr(self.store),
         )
 
-    async def foreign(self) -> list[str]:
-        """Keys below this place that can belong to no node: what erasing it would take besides.
-
-        Raises:
-            UnsupportedOperation: If the store can not list.
-        """
-        found = [await self.store.list_prefix(prefix) for prefix in self.format.erase_prefixes(self.path)]
-        return [key for keys in found for key in keys if not formats.may_be_zarr(key)]
-
     async def _refuse_foreign(self) -> None:
         """Complain about values that are no Zarr where there is no node: they would be erased with it."""
         try:
-            keys = await self.foreign()
+            listed = [await self.store.list_prefix(prefix) for prefix in self.format.erase_prefixes(self.path)]
         except UnsupportedOperation:
             return
+        keys = [key for own in listed for key in own if not formats.may_be_zarr(key)]
         if keys:
             raise NodeExistsError(
                 f"there is no node at {self.name} in {self.store!r} to overwrite, but {len(keys):,} "

@@ -33,9 +33,7 @@ def as_json(values: npt.NDArray[Any]) -> Any:
         return texts.tolist()
     if kind in "SVO":
         return strict(values.tolist())
-    if kind in "biuUT":
-        return values.tolist()
-    return values.astype(str).tolist()  # the small floating-point types of extensions
+    return values.tolist()
 
 
 def _zipped(fields: list[Any], depth: int) -> Any:

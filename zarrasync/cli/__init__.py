@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import zarrasync
 from zarrasync.cli import changing, looking, serving
-from zarrasync.cli.arguments import Run, completed
+from zarrasync.cli.arguments import Run
 from zarrasync.cli.console import Console
 from zarrasync.errors import ZarrError
 
@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         own.set_defaults(run=run, json=False)
-        completed(own.add_argument("url", help="a path or URL"))
+        own.add_argument("url", help="a path or URL")
         own.add_argument("--path", default="", help="the node's path in the store")
         own.add_argument(
             "-o",
@@ -84,7 +84,13 @@ def _completion(given: argparse.Namespace, console: Console) -> int:
         import shtab
     except ImportError as error:
         raise ImportError("completion needs shtab: pip install 'zarrasync[cli]'") from error
-    console.text(shtab.complete(make_parser(), given.shell))
+    parser = make_parser()
+    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+    for command in commands.values():
+        for action in command._actions:
+            if action.dest in ("url", "dest", "output"):
+                action.complete = shtab.FILE  # what shtab looks for
+    console.text(shtab.complete(parser, given.shell))
     return 0
 
 

@@ -16,7 +16,6 @@ __all__ = [
     "Run",
     "add_destination",
     "codec",
-    "completed",
     "count",
     "open_node",
     "options",
@@ -45,18 +44,9 @@ class Commands(Protocol):
         """
 
 
-def completed(argument: argparse.Action) -> None:
-    """Say that shells may complete the names of files here."""
-    try:
-        import shtab
-    except ImportError:
-        return
-    argument.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab looks for it
-
-
 def add_destination(command: argparse.ArgumentParser) -> None:
     """The arguments of a command that writes somewhere else."""
-    completed(command.add_argument("dest", help="the path or URL to write"))
+    command.add_argument("dest", help="the path or URL to write")
     command.add_argument("--dest-path", default="", help="the node's path in the destination")
     command.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
     command.add_argument("--overwrite", action="store_true", help="replace what is there")

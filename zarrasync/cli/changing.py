@@ -12,6 +12,7 @@ from zarrasync._bridge import run
 from zarrasync.cli.arguments import FORMATS, Commands, add_destination, codec, open_node, options, shape
 from zarrasync.cli.console import Console
 from zarrasync.errors import NodeNotFoundError, ZarrError
+from zarrasync.formats import may_be_zarr
 from zarrasync.info import counted, size_text
 from zarrasync.node import on_store
 
@@ -152,25 +153,27 @@ def _rm(given: argparse.Namespace, console: Console) -> int:
     place = node.async_._node
     prefixes = place.format.erase_prefixes(node.path)
 
-    async def sizes() -> list[int]:
-        return [size for prefix in prefixes for size in (await node.store.list_sizes(prefix)).values()]
+    async def sizes() -> dict[str, int]:
+        listed = [await node.store.list_sizes(prefix) for prefix in prefixes]
+        return {key: size for own in listed for key, size in own.items()}
 
     found = run(on_store(sizes, node.store), blocking=node.store.blocking)
+    foreign = sorted(key for key in found if not may_be_zarr(key))
+    nbytes = sum(found.values())
     told: dict[str, Any] = {
         "name": node.name,
         "nodes": nodes,
         "values": len(found),
-        "bytes": sum(found),
+        "bytes": nbytes,
+        "foreign": foreign,
         "erased": not given.dry_run,
     }
-    text = f"{counted(nodes, 'node')}, {counted(len(found), 'value')}, {size_text(sum(found))}"
-    foreign = run(on_store(place.foreign, node.store), blocking=node.store.blocking)
+    text = f"{counted(nodes, 'node')}, {counted(len(found), 'value')}, {size_text(nbytes)}"
     if foreign:
-        shown = f"{counted(len(foreign), 'value')} that are no Zarr: {', '.join(sorted(foreign)[:3])}"
+        shown = f"{counted(len(foreign), 'value')} besides Zarr's: {', '.join(foreign[:3])}"
         text += f", among them {shown}"
         if not given.all and not given.dry_run:
             raise ZarrError(f"{node.name} in {node.store!r} holds {shown}; nothing was erased; --all erases them, too")
-    told["foreign"] = foreign
     if not given.dry_run and not given.yes and not _agreed(f"Erase {node.name} in {node.store!r} ({text})?"):
         raise ZarrError("nothing was erased; -y erases without a question")
     if not given.dry_run:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync import sync
-from zarrasync.cli.arguments import Commands, completed, count, open_node, options
+from zarrasync.cli.arguments import Commands, count, open_node, options
 from zarrasync.cli.console import Console
 from zarrasync.errors import SelectionError, UnsupportedOperation
 from zarrasync.info import axis_names, size_text
@@ -49,7 +49,7 @@ def add(command: Commands) -> None:
     )
     cat.add_argument("-s", "--select", default="...", metavar="SELECTION", help="0,10:20,::2 or time=0,lat=10:20")
     cat.add_argument("--format", choices=("text", "csv", "npy", "json"), default="text", help="(default: text)")
-    completed(cat.add_argument("--output", metavar="FILE", help="write there, not to the terminal"))
+    cat.add_argument("--output", metavar="FILE", help="write there, not to the terminal")
     head = command("head", "the first values of each array", _head, examples=["head data.zarr -n 3"])
     head.add_argument("-n", type=count, default=5, metavar="N", help="values along each axis (default: 5)")
     stats = command(
@@ -256,8 +256,10 @@ def _stats(given: argparse.Namespace, console: Console) -> int:
         return 0
 
     def number(value: float | None) -> str:
-        whole = value is not None and value == int(value) and abs(value) < 1e15 if _is_finite(value) else False
-        return "" if value is None else f"{int(value):d}" if whole else f"{value:.6g}"
+        if value is None:
+            return ""
+        whole = math.isfinite(value) and value == int(value) and abs(value) < 1e15
+        return f"{int(value)}" if whole else f"{value:.6g}"
 
     numbers = ("minimum", "maximum", "mean", "std")
     rows = [
@@ -277,10 +279,6 @@ def _stats(given: argparse.Namespace, console: Console) -> int:
             width = (own.high - own.low) / len(own.histogram)
             console.bars([f"{own.low + i * width:.4g}" for i in range(len(own.histogram))], own.histogram)
     return 0
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _validate(given: argparse.Namespace, console: Console) -> int:

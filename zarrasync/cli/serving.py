@@ -149,10 +149,8 @@ async def _read(array: AsyncArray, seconds: float, count: int) -> tuple[list[flo
 
     async def reader() -> None:
         while not durations or time.perf_counter() - begin < seconds:
-            at = [int(rng.integers(axis.nchunks)) for axis in grid.axes]
-            box = tuple(
-                slice(axis.start(i), axis.start(i) + axis.size(i)) for axis, i in zip(grid.axes, at, strict=True)
-            )
+            at = tuple(int(rng.integers(axis.nchunks)) for axis in grid.axes)
+            box = grid.box(at)
             start = time.perf_counter()
             values = np.asarray(await array.view[(*box, ...)].read())
             durations.append(time.perf_counter() - start)

@@ -45,7 +45,7 @@ _OWN_WORDS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.CodecError, "a stored chunk could not be decoded"),
     (errors.MetadataError, "the metadata there makes no sense"),
 )
-"""What clients are told where an error names places that are none of theirs; the log has all of it."""
+"""What clients are told where an error names places that are none of theirs."""
 
 
 def error_answer(error: BaseException) -> web.Response | None:

@@ -51,11 +51,6 @@ class _Shown:
     metadata: ArrayMetadata
     same: bool
 
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self.metadata.ndim
-
 
 class PresentedStore(Store):
     """The keys and values that a hierarchy would have in format 3. Read-only.
@@ -111,7 +106,7 @@ class PresentedStore(Store):
             node = await self.source.node(path)
         except NodeNotFoundError:
             return None
-        own = {key: data for key, data in self._rendered(path, node).items() if data is not None}
+        own = self._rendered(path, node)
         if path or not isinstance(node, AsyncGroup):
             return next(iter(own.values()))
         below: dict[str, Any] = {}
@@ -139,8 +134,10 @@ class PresentedStore(Store):
         """The array and the grid coordinates that a key means, if it means a chunk."""
         for path in _homes(key):
             shown = await self._show(path)
-            at = None if shown is None else shown.metadata.keys.decode(key[len(path) + 1 if path else 0 :], shown.ndim)
-            if shown is None or at is None:
+            if shown is None:
+                continue
+            at = shown.metadata.keys.decode(key[len(path) + 1 if path else 0 :], shown.metadata.ndim)
+            if at is None:
                 continue
             if not _inside(shown, at):  # others may have made it longer since its metadata was read
                 shown = self._shown(await self.source.open(path))
@@ -174,12 +171,7 @@ class PresentedStore(Store):
 
     async def _encoded(self, shown: _Shown, at: tuple[int, ...]) -> bytes | None:
         """A stored value that does not exist: what writing these elements would store."""
-        grid = shown.metadata.grid
-        starts = [axis.start(i) for axis, i in zip(grid.axes, at, strict=True)]
-        region = tuple(
-            slice(start, min(start + axis.size(i), axis.extent))
-            for axis, i, start in zip(grid.axes, at, starts, strict=True)
-        )
+        region = shown.metadata.grid.box(at)
         view = shown.array.view[region]
         self.source.check(view)
         values: dict[str, Any] = {}

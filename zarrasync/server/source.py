@@ -254,13 +254,12 @@ class Source:
         if not missing:
             return {at: chunk for at, chunk in found.items() if chunk is not None}
         low, high = tuple(map(min, zip(*missing, strict=True))), tuple(map(max, zip(*missing, strict=True)))
-        if array.ndim and math.prod(b - a + 1 for a, b in zip(low, high, strict=True)) == len(missing) > 1:
-            # A box of chunks is one read, which knows which of them lie together.
-            self.chunks.misses += len(missing)
-            made = await self._box(array, mark, low, high)
+        self.chunks.misses += len(missing)
+        if math.prod(b - a + 1 for a, b in zip(low, high, strict=True)) == len(missing):
+            made = await self._box(array, mark, low, high)  # one read, which knows which chunks lie together
         else:
-            calls = [lambda at=at: self.chunks.get((mark, at), lambda: self._chunk(array, at)) for at in missing]
-            made = dict(zip(missing, await together(calls), strict=True))
+            boxes = await together([partial(self._box, array, mark, at, at) for at in missing])
+            made = {at: chunk for box in boxes for at, chunk in box.items()}
         return {at: made[at] if chunk is None else chunk for at, chunk in found.items()}
 
     def mark(self, array: AsyncArray) -> tuple[str, int]:
@@ -280,26 +279,17 @@ class Source:
 
         async def read() -> dict[tuple[int, ...], npt.NDArray[Any]]:
             grid = array.metadata.read_grid
-            starts = [axis.start(a) for axis, a in zip(grid.axes, low, strict=True)]
-            stops = [min(axis.start(b) + axis.size(b), axis.extent) for axis, b in zip(grid.axes, high, strict=True)]
-            block = np.asarray(await array.view[tuple(map(slice, starts, stops))].read())
+            box = grid.box(low, high)
+            block = np.asarray(await array.view[(*box, ...)].read())
             made = {}
             for at in product(*(range(a, b + 1) for a, b in zip(low, high, strict=True))):
-                cut = tuple(
-                    slice(axis.start(i) - start, axis.start(i) - start + axis.size(i))
-                    for axis, i, start in zip(grid.axes, at, starts, strict=True)
-                )
-                made[at] = block[cut].copy()
+                own = zip(grid.box(at), box, strict=True)
+                cut: tuple[Any, ...] = tuple(slice(s.start - b.start, s.stop - b.start) for s, b in own)
+                made[at] = block[(*cut, ...)].copy()
                 self.chunks.keep((mark, at), made[at])
             return made
 
         return await self.chunks.share((mark, low, high), read)
-
-    async def _chunk(self, array: AsyncArray, at: tuple[int, ...]) -> npt.NDArray[Any]:
-        grid = array.metadata.read_grid
-        starts = [axis.start(i) for axis, i in zip(grid.axes, at, strict=True)]
-        stops = [min(start + axis.size(i), axis.extent) for axis, i, start in zip(grid.axes, at, starts, strict=True)]
-        return np.asarray(await array.view[(*map(slice, starts, stops), ...)].read())
 
     async def close(self) -> None:
         """Let go of the store's connections."""

@@ -30,7 +30,7 @@ sync: .venv/dev.stamp  ## Generate the synchronous API
 	$(BIN)/python -m zarrasync._codegen
 
 docs: .venv/docs.stamp  ## Build the documentation; warnings are errors
-	$(BIN)/sphinx-build -W -q -b html docs docs/_build
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
 screenshots: .venv/test.stamp  ## Make the pictures of the documentation anew, with Chromium
 	$(BIN)/python docs/screenshots.py
@@ -56,4 +56,4 @@ bench-remote: .venv/bench.stamp  ## Measure reads from far away, requests, write
 	@touch $@
 
 clean:
-	rm -rf .venv demo-out benchmarks/out docs/_build docs/jupyter_execute artifacts .zarrita .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo-out benchmarks/out docs/_build artifacts .zarrita .mypy_cache .ruff_cache .pytest_cache .hypothesis

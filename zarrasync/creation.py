@@ -71,6 +71,7 @@ def plan_array(
         chunks, shards = (greatest, shards) if stored is chunks else (chunks, greatest)
     inner, outer = chunk_shapes(sizes, itemsize, chunks, shards)
     fill = data_type.default_fill() if fill_value is _UNSET else fills.as_fill(data_type, fill_value)
+    fill = format_.fill_value(data_type, fill)
     spec = ArraySpec(outer, data_type, data_type.default_fill() if fill is None else fill)
     wanted = Wanted(
         () if _is_auto(filters) else _listed(filters),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from zarrasync import _json
 from zarrasync.codecs import ArraySpec, Buffer, Codec, CodecChain
+from zarrasync.dtypes import DataType
 from zarrasync.errors import MetadataError, Problem, UnsupportedByFormat
 from zarrasync.keys import ChunkKeyEncoding, is_key, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -101,6 +102,10 @@ class Format(ABC):
         Raises:
             UnsupportedByFormat: If the format has no such encoding.
         """
+
+    def fill_value(self, data_type: DataType, value: Any) -> Any:
+        """The fill value that a creating call asked for, as readers of the format will find it."""
+        return value
 
     def chunk_prefix(self, path: str) -> str:
         """The prefix under which an array's chunks have their keys."""

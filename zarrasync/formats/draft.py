@@ -47,6 +47,7 @@ from zarrasync.formats.legacy import (
     chain_in_order,
     pack_copies,
     parse_fill,
+    plain_nan,
     render_fill,
     to_numcodecs,
     unpack_copies,
@@ -429,6 +430,9 @@ class Draft(Format):
         inner = spec if wanted.inner is None else spec.replace(shape=wanted.inner)
         chain = chain_in_order(wanted, inner, self._unable)
         return chain if wanted.inner is None else CodecChain.of([ShardingCodec(wanted.inner, chain, _INDEX)])
+
+    def fill_value(self, data_type: DataType, value: Any) -> Any:
+        return plain_nan(data_type, value) if self.zarr_format == Y2022 else value
 
     def key_encoding(self, wanted: Any, ndim: int) -> ChunkKeyEncoding:
         name = "glued" if self.zarr_format == SEED else "glued0"

@@ -45,6 +45,7 @@ __all__ = [
     "pack_copies",
     "parse_dtype",
     "parse_fill",
+    "plain_nan",
     "render_dtype",
     "render_fill",
     "to_numcodecs",
@@ -208,6 +209,17 @@ def render_fill(data_type: DataType, value: Any, maker: ArrayBytesCodec) -> Any:
     if dtype.kind in "mM":
         return int(np.array(value, dtype).view(np.int64))
     return fills.fill_to_json(data_type, value)
+
+
+def plain_nan(data_type: DataType, value: Any) -> Any:
+    """A fill value without the sign and payload of NaN, for which these formats have no word."""
+    if value is None or data_type.numpy.kind not in "fc" or value == value:  # noqa: PLR0124  NaN alone differs from itself
+        return value
+    dtype = data_type.numpy
+    if dtype.kind == "f":
+        return dtype.type(np.nan)
+    parts = (np.nan if np.isnan(part) else part for part in (value.real, value.imag))
+    return np.array(complex(*parts), dtype)[()]
 
 
 def to_numcodecs(codec: BytesBytesCodec) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from zarrasync.codecs import (
     from_numcodecs,
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray
+from zarrasync.dtypes import DataType
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
 from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, document_key, extension
 from zarrasync.formats.legacy import (
@@ -34,6 +35,7 @@ from zarrasync.formats.legacy import (
     pack_copies,
     parse_dtype,
     parse_fill,
+    plain_nan,
     render_dtype,
     render_fill,
     to_numcodecs,
@@ -244,6 +246,9 @@ class V2(Format):
         if wanted.inner is not None:
             raise _unsupported("shards", "shards")
         return chain_in_order(wanted, spec, _unsupported)
+
+    def fill_value(self, data_type: DataType, value: Any) -> Any:
+        return plain_nan(data_type, value)
 
     def key_encoding(self, wanted: Any, ndim: int) -> ChunkKeyEncoding:
         if wanted is None:

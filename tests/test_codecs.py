@@ -371,7 +371,7 @@ def test_decoders_are_set_up_once_however_many_threads_begin():
         together.wait()
         return SimpleNamespace(decompress=lambda data: b"four")
 
-    decode = _with_header(lambda data: 4, load)
+    decode = _with_header(lambda data: 4, load)(4, 9)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: decode(memoryview(b"x"), 4, 9, None), range(4)))
+        found = list(pool.map(lambda _: decode(memoryview(b"x"), None), range(4)))
     assert found == [b"four"] * 4

@@ -114,25 +114,76 @@ def cancel_flag() -> Cancel:
     return _cancel.get() or Cancel()
 
 
-async def in_worker(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+class _Deliveries:
+    """Results of worker threads for the tasks of a loop, which is woken once for all that are ready.
+
+    Waking it for each would make it a third who wants the interpreter while the others work.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._ready: list[tuple[asyncio.Future[Any], Any, BaseException | None]] = []
+        self._lock = thread_lock()
+
+    def hand(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        """From a thread: end a future of the loop."""
+        with self._lock:
+            self._ready.append((future, result, error))
+            if len(self._ready) > 1:
+                return
+        loop = self._loop()
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            if loop is not None:
+                loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            ready, self._ready = self._ready, []
+        for future, result, error in ready:
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+
+_deliveries: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Deliveries] = weakref.WeakKeyDictionary()
+
+
+async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bool = False) -> T:
     """Run a coroutine of blocking work driven: here if this is driven already, else on a worker thread.
 
     Cancelling the caller sets the work's cancel flag and waits until the work has noticed, so that
     nothing writes into the caller's memory afterwards.
+
+    Args:
+        make: Makes the coroutine.
+        computing: Whether the work keeps the interpreter busy: more threads than cores would only take it
+            from each other.
     """
     if driven():
         return await make()
     flag = Cancel()
     context = copy_context()
     context.run(_cancel.set, flag)
-    pool = _pool("io", max(8, 2 * config.get().pool_size))
+    cores = config.get().pool_size
+    pool = _pool("reads", cores + 1) if computing else _pool("io", max(8, 2 * cores))
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    deliveries = _deliveries.get(loop) or _deliveries.setdefault(loop, _Deliveries(loop))
 
-    def work() -> T:
-        if flag.set:  # it was cancelled while it waited for a thread
-            raise asyncio.CancelledError
-        return drive(make())
+    def work() -> None:
+        result, error = None, None
+        try:
+            if flag.set:  # it was cancelled while it waited for a thread
+                raise asyncio.CancelledError
+            result = context.run(lambda: drive(make()))
+        except BaseException as raised:
+            error = raised
+        deliveries.hand(future, result, error)
 
-    future = asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(work))
+    pool.submit(work)
     return await finish(future, flag)
 
 

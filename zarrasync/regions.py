@@ -76,9 +76,12 @@ class Region(NamedTuple):
         if plain and run > 1 and most > 1:
             axis = max(number for number, own in enumerate(cuts) if len(own) == most)
             cuts[axis] = _join(cuts[axis], run)
-        for parts in product(*cuts):
-            chunks, boxes, spots, full, counts = zip(*parts, strict=True) if parts else ((), (), (), (), (1,))
-            yield Part(chunks, Region((), boxes, spots, plain), False not in full, axis, counts[axis])
+        if not all(cuts):
+            return
+        chunks, boxes, spots, full, counts = zip(*(zip(*own) for own in cuts)) if cuts else ((),) * 5
+        parts = zip(product(*chunks), product(*boxes), product(*spots), product(*full), product(*counts))
+        for coords, box, place, whole, count in parts:
+            yield Part(coords, Region((), box, place, plain), False not in whole, axis, math.prod(count))
 
     def read(self, box: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place the box's elements: ``out[place] = box[elements]``."""
@@ -327,9 +330,9 @@ def _split_points(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...],
     flat, count = _numbered(ids, [axis.nchunks for axis in axes])
     order, edges = _ranked(flat, count)
     local = [values - axis.start_all(own) for values, axis, own in zip(indices, axes, ids, strict=True)]
+    firsts: Any = edges[:-1]
     if order is not None:
-        local, ids = [values[order] for values in local], [own[order] for own in ids]
-    firsts = edges[:-1]
+        local, firsts = [values[order] for values in local], order[firsts]
     coords = zip(*(own[firsts].tolist() for own in ids), strict=True)
     places = _places(region.place[0], order, edges)
     for chunk, (start, stop), place in zip(coords, pairwise(edges), places, strict=True):
@@ -354,13 +357,12 @@ def _ranked(chunks: IntArray, count: int) -> tuple[IntArray | None, list[int]]:
     """
     if not len(chunks):
         return None, [0]
-    change = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
-    if not len(change) or bool(np.all(chunks[change] > chunks[change - 1])):
-        return None, [0, *change.tolist(), len(chunks)]
-    # NumPy sorts integers of 16 bits by counting.
-    order = np.argsort(chunks.astype(np.uint16) if count <= 1 << 16 else chunks, kind="stable")
-    ranked = chunks[order]
-    return order, [0, *(np.flatnonzero(ranked[1:] != ranked[:-1]) + 1).tolist(), len(chunks)]
+    order: IntArray | None = None
+    if bool((chunks[1:] < chunks[:-1]).any()):
+        numbers: npt.NDArray[Any] = chunks.astype(np.uint16) if count <= 1 << 16 else chunks  # sorted by counting
+        order = np.argsort(numbers, kind="stable")
+        chunks = numbers[order]
+    return order, [0, *(np.flatnonzero(chunks[1:] != chunks[:-1]) + 1).tolist(), len(chunks)]
 
 
 def _places(place: Selector, order: IntArray | None, edges: list[int]) -> list[Selector]:

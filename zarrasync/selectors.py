@@ -334,7 +334,9 @@ def _index_arrays(item: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
             raise SelectionError(
                 f"a boolean index of shape {values.shape} does not match axes {axes} of shape {shape}", shape=shape
             )
-        return [found.astype(np.int64, copy=False) for found in np.nonzero(values)]
+        # In one dimension NumPy finds few among many ten times as fast.
+        found = np.flatnonzero(values)
+        return [own.astype(np.int64, copy=False) for own in np.unravel_index(found, values.shape)]
     if values.size == 0 and values.dtype.kind == "f":
         values = values.astype(np.int64)
     if values.dtype.kind not in "iu":

@@ -8,7 +8,7 @@ codec knows of stores or of asyncio.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -31,6 +31,8 @@ __all__ = [
     "Buffer",
     "BytesBytesCodec",
     "Codec",
+    "Decoder",
+    "Out",
     "Piece",
     "Range",
 ]
@@ -38,6 +40,9 @@ __all__ = [
 Array: TypeAlias = npt.NDArray[Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 """Bytes in memory. Arrays among them are one-dimensional and contiguous."""
+Out: TypeAlias = npt.NDArray[np.uint8] | None
+Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
+"""``BytesBytesCodec.decode`` for values of one size: of the data, and memory that may be used for the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +233,11 @@ class BytesBytesCodec(Codec):
         """Encode bytes."""
         raise NotImplementedError
 
-    def decode(self, data: Buffer, size: int | None, limit: int, out: npt.NDArray[np.uint8] | None) -> Buffer:
+    def decoder(self, size: int | None, limit: int) -> Decoder:
+        """``decode`` with all settled that is alike for the chunks of an array; it is called per chunk."""
+        return lambda data, out: self.decode(data, size, limit, out)
+
+    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         """Decode bytes.
 
         Args:

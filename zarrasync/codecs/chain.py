@@ -19,6 +19,7 @@ from zarrasync.codecs.base import (
     BytesBytesCodec,
     Codec,
     Locator,
+    Out,
 )
 from zarrasync.errors import MetadataError
 from zarrasync.regions import Region
@@ -106,13 +107,14 @@ class BoundChain:
     """
 
     __slots__ = (
+        "_before",
         "_fill_bits",
         "_inner_shape",
+        "_last",
         "_limit",
         "_maker",
         "_order",
         "_steps",
-        "_unwrap",
         "_wrap",
         "can_locate",
         "direct",
@@ -141,12 +143,12 @@ class BoundChain:
         for wrapper in chain.bytes_bytes:
             size = sizes[-1]
             sizes.append(None if size is None else wrapper.encoded_size(size))
-        # The first codec's output is the last step's, which may go right into memory.
-        undo = [(codec, size, not number) for number, (codec, size) in enumerate(zip(self._wrap, sizes, strict=False))]
-        self._unwrap = tuple(reversed(undo))
         self.raw_size, self.encoded_size = sizes[0], sizes[-1]
         bound = self.raw_size if self.raw_size is not None else 4 * (self.spec.nbytes or 1 << 30) + (1 << 28)
         self._limit = bound + bound // 4 + 65536
+        # What the first codec was given comes out last, and may go right into memory.
+        undo = [codec.decoder(size, self._limit) for codec, size in zip(self._wrap, sizes, strict=False)]
+        self._before, self._last = tuple(reversed(undo[1:])), undo[0] if undo else None
         self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
         self.stored_dtype = self._maker.stored_dtype
         inner: BoundChain | None = getattr(self._maker, "inner", None)
@@ -184,9 +186,7 @@ class BoundChain:
         Raises:
             CodecError: If the bytes are damaged.
         """
-        for codec, size, last in self._unwrap:
-            data = codec.decode(data, size, self._limit, workspace if last else None)
-        array = self._maker.decode(data)
+        array = self._maker.decode(self._unwrapped(data, workspace))
         for step, spec in reversed(self._steps):
             array = step.decode(array, spec)
         return array
@@ -197,12 +197,16 @@ class BoundChain:
         Raises:
             CodecError: If the bytes are damaged.
         """
-        for codec, size, last in self._unwrap:
-            data = codec.decode(data, size, self._limit, row if last else None)
+        data = self._unwrapped(data, row)
         if data is not row:
             if len(data) != len(row):
                 self._maker.decode(data)  # complains
             memoryview(row)[:] = memoryview(data).cast("B")
+
+    def _unwrapped(self, data: Buffer, out: Out) -> Buffer:
+        for decode in self._before:
+            data = decode(data, None)
+        return data if self._last is None else self._last(data, out)
 
     def boxes(self, rows: npt.NDArray[np.uint8]) -> Array | None:
         """Unwrapped chunks, one a row, as one array of ``(number, *shape)`` that shares their memory.

@@ -11,6 +11,7 @@ serialise on a global lock, and the engine runs chunks in parallel anyway.
 
 from __future__ import annotations
 
+import struct
 import threading
 import zlib
 from collections.abc import Callable, Mapping
@@ -20,14 +21,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zarrasync.codecs.base import ArraySpec, Buffer, BytesBytesCodec, Codec
+from zarrasync.codecs.base import ArraySpec, Buffer, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.errors import ChecksumError, MetadataError
 
-__all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decode", "deflate"]
+__all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decoder", "deflate"]
 
-Out = npt.NDArray[np.uint8] | None
 _MEMBERS = 1000
 """Members of a gzip or bzip2 value; parallel compressors make some, only an attack makes so many."""
 _LZMA_MEMORY = 1 << 30
@@ -84,32 +83,36 @@ def deflate(data: Buffer, level: int, wbits: int) -> bytes:
 # ------------------------------------------------------------------ declared sizes
 
 
-def _blosc_size(data: memoryview) -> int:
-    if len(data) < 16:
+_BLOSC_SIZES = struct.Struct("<4xI4xI")
+
+
+def _blosc_size(data: Buffer) -> int:
+    if len(data) < _BLOSC_SIZES.size:
         raise ValueError("shorter than a blosc header")
-    stored = int.from_bytes(data[12:16], "little")
+    found: int
+    found, stored = _BLOSC_SIZES.unpack_from(data)
     if stored != len(data):
         raise ValueError(f"its header declares {stored} stored bytes, there are {len(data)}")
-    return int.from_bytes(data[4:8], "little")
+    return found
 
 
-def _zstd_size(data: memoryview) -> int | None:
+def _zstd_size(data: Buffer) -> int | None:
     """The content size in a zstd frame header (RFC 8878, 3.1.1.1), if it has one."""
-    if len(data) < 6 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":
-        raise ValueError("not a zstd frame")
-    flags = data[4]
-    single = flags >> 5 & 1
-    width = (1 if single else 0, 2, 4, 8)[flags >> 6]
-    if not width:
-        return None
-    begin = 5 + (0 if single else 1) + (0, 1, 2, 4)[flags & 3]
-    return int.from_bytes(data[begin : begin + width], "little") + (256 if width == 2 else 0)
+    found: int = _frame_content_size()(data)
+    return None if found < 0 else found
 
 
-def _lz4_size(data: memoryview) -> int:
+@cache
+def _frame_content_size() -> Callable[[Any], int]:
+    from zstandard import frame_content_size
+
+    return frame_content_size
+
+
+def _lz4_size(data: Buffer) -> int:
     if len(data) < 4:
         raise ValueError("shorter than an lz4 header")
-    return int.from_bytes(data[:4], "little")
+    return int.from_bytes(bytes(data[:4]), "little")
 
 
 class _Contexts(threading.local):
@@ -142,11 +145,11 @@ def _contexts() -> _Contexts:
 
 
 def _with_header(
-    declared: Callable[[memoryview], int | None],
+    declared: Callable[[Buffer], int | None],
     load: Callable[[], ModuleType],
     small: Callable[[], Any] | None = None,
-) -> Callable[[memoryview, int | None, int, Out], Buffer]:
-    """A decoder whose values declare their size.
+) -> Callable[[int | None, int], Decoder]:
+    """What makes decoders of values that declare their size.
 
     Args:
         declared: Reads the size; ``None`` where a value does not say it.
@@ -159,54 +162,61 @@ def _with_header(
     def functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
         return load().decompress, (small or load)().decompress
 
-    def decode(data: memoryview, size: int | None, limit: int, out: Out) -> Buffer:
-        found = declared(data)
-        if size is not None and found is not None and found != size:
-            raise ValueError(f"the value holds {found} bytes, the chunk needs {size}")
-        wanted = size if size is not None else found
-        if wanted is None:
-            raise ValueError("the value does not declare its size and the chunk does not fix it")
-        if wanted > limit:
-            raise ValueError(f"the value declares {wanted} bytes, at most {limit} make sense")
-        if wanted == 0:
-            return b""
-        into, whole = functions()
-        if out is not None and wanted >= least:
-            into(data, out)
-            return out
-        if found is None:
-            space = np.empty(wanted, np.uint8)
-            into(data, space)
-            return space
-        return whole(data)  # type: ignore[no-any-return]
+    def decoder(size: int | None, limit: int) -> Decoder:
+        def decode(data: Buffer, out: Out) -> Buffer:
+            found = declared(data)
+            wanted = found if size is None else size
+            if wanted is None:
+                raise ValueError("the value does not declare its size and the chunk does not fix it")
+            if found != wanted and found is not None:
+                raise ValueError(f"the value holds {found} bytes, the chunk needs {size}")
+            if wanted > limit:
+                raise ValueError(f"the value declares {wanted} bytes, at most {limit} make sense")
+            into, whole = functions()
+            if out is not None and wanted >= least:
+                into(data, out)
+                return out
+            if wanted == 0:
+                return b""
+            if found is None:
+                space = np.empty(wanted, np.uint8)
+                into(data, space)
+                return space
+            return whole(data)  # type: ignore[no-any-return]
 
-    return decode
+        return decode
+
+    return decoder
 
 
-def _streamed(start: Callable[[], Any]) -> Callable[[memoryview, int | None, int, Out], Buffer]:
-    """A decoder that is cut off: ``start`` makes objects with ``decompress(data, max_length)``."""
+def _streamed(start: Callable[[], Any]) -> Callable[[int | None, int], Decoder]:
+    """What makes decoders that are cut off: ``start`` makes objects with ``decompress(data, max_length)``."""
 
-    def decode(data: memoryview, size: int | None, limit: int, out: Out) -> Buffer:
+    def decoder(size: int | None, limit: int) -> Decoder:
         most = limit if size is None else size
-        parts: list[bytes] = []
-        found = 0
-        while True:
-            stream = start()
-            part = stream.decompress(data, most - found + 1)
-            parts.append(part)
-            found += len(part)
-            if len(parts) > _MEMBERS:
-                raise ValueError(f"more than {_MEMBERS} members one after the other")
-            if found > most:
-                raise ValueError(f"more than {most} bytes come out")
-            if not stream.eof:
-                raise ValueError("the value is cut short")
-            data = memoryview(stream.unused_data)
-            if len(data) == 0 or not any(data):  # another member follows, or nothing but padding
-                break
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    return decode
+        def decode(data: Buffer, out: Out) -> Buffer:
+            parts: list[bytes] = []
+            found = 0
+            while True:
+                stream = start()
+                part = stream.decompress(data, most - found + 1)
+                parts.append(part)
+                found += len(part)
+                if len(parts) > _MEMBERS:
+                    raise ValueError(f"more than {_MEMBERS} members one after the other")
+                if found > most:
+                    raise ValueError(f"more than {most} bytes come out")
+                if not stream.eof:
+                    raise ValueError("the value is cut short")
+                data = memoryview(stream.unused_data)
+                if len(data) == 0 or not any(data):  # another member follows, or nothing but padding
+                    break
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+        return decode
+
+    return decoder
 
 
 def _bz2() -> Any:
@@ -229,7 +239,7 @@ def _raw_lzma(container: int, filters: Any) -> Any:
     return lzma.LZMADecompressor(format=container, filters=filters)
 
 
-_DECODERS: dict[str, Callable[[memoryview, int | None, int, Out], Buffer]] = {
+_DECODERS: dict[str, Callable[[int | None, int], Decoder]] = {
     "blosc": _with_header(_blosc_size, _blosc),
     "zstd": _with_header(_zstd_size, partial(_numcodecs_module, "zstd"), _contexts),
     "lz4": _with_header(_lz4_size, partial(_numcodecs_module, "lz4")),
@@ -246,45 +256,41 @@ _REFUSALS = (
 """What decompressors raise where a value, or a parameter that only they understand, makes no sense."""
 
 
-def bounded_decode(
-    codec: Codec,
-    kind: str,
-    data: Buffer,
-    size: int | None,
-    limit: int,
-    out: Out,
-    config: Mapping[str, Any] | None = None,
-) -> Buffer | None:
-    """Decompress by the rule; ``None`` if there is no such decompressor here.
+def bounded_decoder(
+    codec: Codec, kind: str, size: int | None, limit: int, config: Mapping[str, Any] | None = None
+) -> Decoder | None:
+    """What decompresses by the rule; ``None`` if there is no such decompressor here.
+
+    It raises ``CodecError`` for a value that is damaged or of the wrong size.
 
     Args:
         codec: Who asks, for messages.
         kind: The numcodecs id.
-        data: The compressed bytes.
         size: The exact number of bytes that must come out, if known.
         limit: The most that may come out.
-        out: Memory for ``size`` bytes.
         config: The numcodecs configuration, where the decoder needs it.
-
-    Raises:
-        CodecError: If the value is damaged or of the wrong size.
     """
-    decoder = _DECODERS.get(kind)
+    make = _DECODERS.get(kind)
     if kind == "lzma" and config is not None and config.get("filters") is not None:
-        decoder = _streamed(partial(_raw_lzma, config.get("format", 1), config["filters"]))
-    if decoder is None:
+        make = _streamed(partial(_raw_lzma, config.get("format", 1), config["filters"]))
+    if make is None:
         return None
-    try:
-        found = decoder(memoryview(data), size, limit, out)
-    except _REFUSALS as error:
-        raise codec.fail(str(error) or type(error).__name__) from error
-    except Exception as error:  # isal has an error class of its own, numcodecs raises what its C code sets
-        if type(error).__name__ not in ("IsalError", "error", "LZMAError", "ZstdError"):
-            raise
-        raise codec.fail(str(error)) from error
-    if size is not None and len(found) != size:
-        raise codec.fail(f"{len(found)} bytes came out, the chunk needs {size}")
-    return found
+    unbounded = make(size, limit)
+
+    def decode(data: Buffer, out: Out) -> Buffer:
+        try:
+            found = unbounded(data, out)
+        except _REFUSALS as error:
+            raise codec.fail(str(error) or type(error).__name__) from error
+        except Exception as error:  # isal has an error class of its own, numcodecs raises what its C code sets
+            if type(error).__name__ not in ("IsalError", "error", "LZMAError", "ZstdError"):
+                raise
+            raise codec.fail(str(error)) from error
+        if size is not None and len(found) != size:
+            raise codec.fail(f"{len(found)} bytes came out, the chunk needs {size}")
+        return found
+
+    return decode
 
 
 # ------------------------------------------------------------------ the codecs
@@ -292,10 +298,13 @@ def bounded_decode(
 
 @dataclass(frozen=True)
 class _Compressor(BytesBytesCodec):
-    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
-        found = bounded_decode(self, self.name, data, size, limit, out)
+    def decoder(self, size: int | None, limit: int) -> Decoder:
+        found = bounded_decoder(self, self.name, size, limit)
         assert found is not None
         return found
+
+    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
+        return self.decoder(size, limit)(data, out)
 
 
 @dataclass(frozen=True)

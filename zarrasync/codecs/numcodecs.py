@@ -18,7 +18,6 @@ from json import dumps, loads
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrasync.codecs.base import (
     Array,
@@ -28,9 +27,11 @@ from zarrasync.codecs.base import (
     Buffer,
     BytesBytesCodec,
     Codec,
+    Decoder,
     Locator,
+    Out,
 )
-from zarrasync.codecs.compressors import bounded_decode, deflate
+from zarrasync.codecs.compressors import bounded_decoder, deflate
 from zarrasync.dtypes import from_numpy
 from zarrasync.errors import MetadataError, UnknownCodecError
 from zarrasync.regions import Region
@@ -193,12 +194,15 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
             view = view.view(self.dtype)
         return _flat_bytes(self._run("encode", view))
 
-    def decode(self, data: Buffer, size: int | None, limit: int, out: npt.NDArray[np.uint8] | None) -> Buffer:
+    def decoder(self, size: int | None, limit: int) -> Decoder:
+        return bounded_decoder(self, self.kind, size, limit, self.config) or super().decoder(size, limit)
+
+    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
+        if (bounded := bounded_decoder(self, self.kind, size, limit, self.config)) is not None:
+            return bounded(data, out)
         if self.kind == "zfpy":
             data = zfpy_stream(self, data, size, None)
-        found = bounded_decode(self, self.kind, data, size, limit, out, self.config)
-        if found is None:
-            found = _flat_bytes(self._run("decode", data))
+        found = _flat_bytes(self._run("decode", data))
         if size is not None and len(found) != size:
             raise self.fail(f"{len(found)} bytes came out, the chunk needs {size}")
         return found

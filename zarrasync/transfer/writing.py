@@ -64,7 +64,9 @@ async def write(
     blocking = chunks.store.blocking
     for alike, parts in chunks.alike(chunks.parts(transform, runs=blocking)):
         operation = _Writing(alike, buffer, fields, progress)
-        await (in_worker(partial(operation.on_threads, parts)) if blocking else operation.on_loop(parts))
+        await (
+            in_worker(partial(operation.on_threads, parts), computing=True) if blocking else operation.on_loop(parts)
+        )
 
 
 def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:

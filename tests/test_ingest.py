@@ -409,3 +409,25 @@ async def test_pairs_that_come_again(api: Api, size: int, verify: bool):
     np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES)
     assert report.skipped + report.blocks == len(pairs)
     assert report.skipped == len(pairs) // 2 if size == 20 else report.skipped < len(pairs) // 2
+
+
+async def test_empty_blocks(api: Api):
+    """What holds nothing is not stored; only where something may be there is it erased."""
+    values = VALUES.copy()
+    values[:40] = 0
+    kept: dict[str, bytes] = {}
+    counting = stores.CountingStore(stores.MemoryStore(kept))
+    await api(api.ingest(values, counting, chunks=(20, 35)))
+    assert counting.counts.erases == 0
+    assert len([key for key in kept if key.startswith("c/")]) == 6
+    await api(api.ingest(np.zeros_like(values), counting, mode="r+"))  # into what is there
+    assert [key for key in kept if key.startswith("c/")] == []
+    assert (await api((await api(api.open_array(kept)))[...]) == 0).all()
+
+
+async def test_a_region_that_comes_twice_ends_as_it_came_last(api: Api):
+    whole = (slice(0, 20), slice(0, 20))
+    pairs = [(whole, np.ones((20, 20), "i4")), (whole, np.zeros((20, 20), "i4"))]
+    store = stores.MemoryStore()
+    await api(api.ingest(iter(pairs), store, shape=(20, 20), dtype="i4", chunks=(20, 20), concurrency=1))
+    assert (await api((await api(api.open_array(store)))[...]) == 0).all()

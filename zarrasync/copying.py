@@ -260,7 +260,8 @@ async def _copy_array(
         await _copy_values(source, target, there, report, tell)
         return
     done = IngestReport()
-    await Ingestion(source_of(source, {}), target, None, "allow", done).run(tell, resume=options.resume, verify=False)
+    work = Ingestion(source_of(source, {}), target, None, "allow", done)
+    await work.run(tell, resume=options.resume, fresh=True, verify=False)
     report.copied += done.blocks
     report.skipped += done.skipped
     report.nbytes += done.nbytes

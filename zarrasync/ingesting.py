@@ -139,7 +139,7 @@ async def ingest(
     counting.reset()
     work = Ingestion(given, target, region, unaligned, report, concurrency)
     with tally, reporting(progress, work.nbytes, f"ingest {target.name}") as tell:
-        await work.run(tell or _silent, resume=mode == "a", verify=verify)
+        await work.run(tell or _silent, resume=mode == "a", fresh=mode != "r+", verify=verify)
     counts = counting.reset()
     report.stored, report.requests, report.conflicts = counts.bytes_written, counts.requests, tally.conflicts
     report.seconds = time.monotonic() - begin
@@ -209,6 +209,7 @@ class Source:
         read: Makes the block of a region.
         pairs: Regions and blocks in the order in which they come, where they can not be chosen.
         asynchronous: Whether these wait for an event loop.
+        instant: Whether making a block is but a view of memory.
         chunks: The shape of what it reads best.
         described: Names of axes and attributes.
     """
@@ -218,6 +219,7 @@ class Source:
     read: Callable[[Region], Any] | None = None
     pairs: Iterable[tuple[Region, Any]] | AsyncIterator[tuple[Region, Any]] | None = None
     asynchronous: bool = False
+    instant: bool = False
     chunks: tuple[int, ...] | None = None
     described: dict[str, Any] = field(default_factory=dict)
 
@@ -226,6 +228,8 @@ class Source:
         assert self.read is not None
         if self.asynchronous:
             return await self.read(region)
+        if self.instant:
+            return self.read(region)
         return await in_worker(partial(self._get_here, region))
 
     async def _get_here(self, region: Region) -> Any:
@@ -286,6 +290,7 @@ def _array_like(source: Any) -> Source:
         tuple(int(n) for n in data.shape),
         data.dtype,
         lambda region: np.asanyarray(data[region]),  # a mask is kept: what it hides is missing
+        instant=isinstance(data, np.ndarray),
         chunks=tuple(chunks) if chunks and len(chunks) == len(data.shape) else None,
         described=described,
     )
@@ -335,9 +340,17 @@ class Ingestion:
                 wanted=self.target.metadata.write_chunks,
             )
 
-    async def run(self, tell: Progress, *, resume: bool, verify: bool) -> None:
-        """Write all blocks, and look at them again if that is wanted."""
+    async def run(self, tell: Progress, *, resume: bool, fresh: bool, verify: bool) -> None:
+        """Write all blocks.
+
+        Args:
+            tell: Called as bytes are done.
+            resume: Leave out what is there.
+            fresh: Nothing is there but what an earlier run has written, which is left out.
+            verify: Read everything again at the end, and compare.
+        """
         self.tell, self.keep_sums = tell, verify
+        self.absent = fresh and self.source.pairs is None  # whose regions may come twice
         if resume:
             # Of a chunk that the region cuts the others' part may be what is there.
             self._there = await self.target._stored() - set(
@@ -490,7 +503,7 @@ class Ingestion:
             return
         block = self._ready(place, self.source.get_now(self._of_source(place)) if given is None else given)
         if missing:
-            drive(self.target.view[place].write(block))
+            drive(self._store(place, block))
             self._note(place)
 
     async def _write(self, region: Region, given: Any) -> None:
@@ -499,8 +512,12 @@ class Ingestion:
             return
         block = self._ready(place, await self.source.get(self._of_source(place)) if given is None else given)
         if missing:
-            await self.target.view[place].write(block)
+            await self._store(place, block)
             self._note(place)
+
+    async def _store(self, place: Region, block: Block) -> None:
+        target = self.target
+        await transfer.write(target._chunks, target.view[place]._transform, block, absent=self.absent)
 
     def _compare_now(self, region: Region, _: Any) -> None:
         self._judge(region, drive(self.target.view[region].read()))

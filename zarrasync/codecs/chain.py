@@ -27,6 +27,8 @@ from zarrasync.regions import Region
 __all__ = ["BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
 
 
+_PIECE = 1 << 16
+"""Elements that are compared with the fill value in one step."""
 _RUN = 2 << 20
 """Bytes of decoded chunks that are placed in one step: enough that the interpreter's part does not count."""
 
@@ -322,8 +324,12 @@ def is_fill(array: Array, fill_value: Any, bits: Any = None) -> bool:
         return True
     if bits is not None and array.dtype.isnative:
         words = array.view(bits.dtype)
-        corner = words[(0,) * words.ndim]
-        return bool(corner == bits and words[(-1,) * words.ndim] == bits and (words == bits).all())
+        if words[(0,) * words.ndim] != bits or words[(-1,) * words.ndim] != bits:
+            return False
+        # Piece by piece: most arrays that are not empty show it soon, and what is compared stays in the cache.
+        step = max(1, _PIECE * len(words) // words.size) if words.ndim else 1
+        pieces = (words[start : start + step] for start in range(0, len(words), step)) if words.ndim else (words,)
+        return all(bool((piece == bits).all()) for piece in pieces)
     if array.dtype.kind in "TO":
         # Objects may compare as they like; only what is of the same kind can be the fill value.
         kind = type(fill_value)

@@ -37,6 +37,7 @@ async def write(
     *,
     fields: Fields = None,
     progress: Progress | None = None,
+    absent: bool = False,
 ) -> None:
     """Write a selection.
 
@@ -50,6 +51,7 @@ async def write(
             elements become the fill value.
         fields: Structured fields to write alone.
         progress: Called as bytes are done.
+        absent: Whether none of the chunks is there that the selection covers, so that none need be erased.
 
     Raises:
         ShapeError: If the values do not broadcast to the selection.
@@ -63,7 +65,7 @@ async def write(
         return
     blocking = chunks.store.blocking
     for alike, parts in chunks.alike(chunks.parts(transform, runs=blocking)):
-        operation = _Writing(alike, buffer, fields, progress)
+        operation = _Writing(alike, buffer, fields, progress, absent=absent)
         await (
             in_worker(partial(operation.on_threads, parts), computing=True) if blocking else operation.on_loop(parts)
         )
@@ -123,8 +125,11 @@ def _shown(values: Any) -> str:
 class _Writing:
     """One write, and what its jobs share."""
 
-    def __init__(self, chunks: Chunks, values: Array, fields: Fields, progress: Progress | None) -> None:
+    def __init__(
+        self, chunks: Chunks, values: Array, fields: Fields, progress: Progress | None, *, absent: bool
+    ) -> None:
         self.chunks, self.values, self.fields, self.progress = chunks, values, fields, progress
+        self.absent = absent
         self.chain = chunks.chain
         self.store = chunks.store
         self.keep_empty = chunks.config.write_empty_chunks
@@ -276,6 +281,8 @@ class _Writing:
 
     async def _erase_empty(self) -> None:
         """Erase values that were overwritten with nothing, many to a request."""
+        if self.absent:
+            return
         for start in range(0, len(self.empty), _ERASE):
             keys = self.empty[start : start + _ERASE]
             async with self.store.locks(keys):
@@ -289,22 +296,20 @@ class _Writing:
             chunk = spec.new_array()
             with np.errstate(invalid="ignore"):
                 part.region.write(chunk, self.values)
-            return self._encode_chunk(chunk)
-        if given.flags.c_contiguous or self.chain.is_raw or spec.dtype.is_variable or not given.nbytes:
-            return self._encode_chunk(_cast(given, spec.dtype.numpy))
+        else:
+            chunk = _cast(given, spec.dtype.numpy)
+        if not self.keep_empty and self.chain.is_empty(chunk):
+            return None
+        if chunk.flags.c_contiguous or self.chain.is_raw or spec.dtype.is_variable or not chunk.nbytes:
+            return self.chain.encode(chunk)
         # A compressor wants the chunk in one piece; the memory for that is used again and again.
-        with scratch("encode", given.size * spec.dtype.numpy.itemsize) as memory:
-            chunk = memory.view(spec.dtype.numpy).reshape(spec.shape)
-            chunk[...] = _cast(given, spec.dtype.numpy)
-            data = self._encode_chunk(chunk)
+        with scratch("encode", chunk.nbytes) as memory:
+            whole = memory.view(chunk.dtype).reshape(chunk.shape)
+            whole[...] = chunk
+            data = self.chain.encode(whole)
             if isinstance(data, np.ndarray) and np.may_share_memory(data, memory):
                 return data.tobytes()
             return data
-
-    def _encode_chunk(self, chunk: Array) -> Buffer | None:
-        if not self.keep_empty and self.chain.is_empty(chunk):
-            return None
-        return self.chain.encode(chunk)
 
     def _merge(self, part: Part, present: Buffer | None) -> Buffer | None:
         """The encoded value of a chunk that is replaced in part; ``None`` if it is not to be stored."""

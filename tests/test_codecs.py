@@ -375,3 +375,24 @@ def test_decoders_are_set_up_once_however_many_threads_begin():
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: decode(memoryview(b"x"), None), range(4)))
     assert found == [b"four"] * 4
+
+
+def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
+    from zarrasync import _memory
+
+    parts = [b"a" * (1 << 20), np.full(1 << 20, 98, np.uint8), memoryview(b"c" * 5)]
+    first = _memory.joined(parts)
+    assert bytes(first) == b"a" * (1 << 20) + b"b" * (1 << 20) + b"ccccc"
+    assert _memory.stays(first)
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 0
+    part = first[5:20].view("u1")
+    address = first.ctypes.data
+    del first
+    other = _memory.joined(parts[::-1])  # the part still needs the first one's memory
+    assert other.ctypes.data != address
+    assert bytes(part) == b"a" * 15
+    del part
+    assert _memory.joined(parts).ctypes.data == address
+    assert not _memory.stays(np.zeros(3, np.uint8))
+    assert isinstance(_memory.joined([b"few", b" bytes"]), bytes)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._memory import joined, stays
 from zarrasync.codecs.base import (
     Array,
     ArrayBytesCodec,
@@ -269,12 +270,12 @@ class BoundSharding:
         encoded = self._index.encode(index.reshape(*self.grid.shape, 2))
         assert encoded is not None
         body = [value for value in values if value is not None]
-        return b"".join([*body, encoded] if at_end else [encoded, *body])
+        return joined([*body, encoded] if at_end else [encoded, *body])
 
 
 def _kept(data: Buffer | None) -> Buffer | None:
     """Encoded bytes that outlive the array they may share memory with."""
-    return data.tobytes() if isinstance(data, np.ndarray) else data
+    return data.tobytes() if isinstance(data, np.ndarray) and not stays(data) else data
 
 
 def _search_all(searches: list[tuple[int, int, Locator]]) -> Locator:

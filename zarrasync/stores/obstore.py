@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from zarrasync import config
 from zarrasync._calls import together
+from zarrasync._memory import stays
 from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
@@ -263,7 +264,7 @@ class ObjectStore(RemoteStore):
             mode = "create"
         elif if_version is not None:
             mode = {"e_tag": if_version}
-        value = data if isinstance(data, bytes) else bytes(data)
+        value: Any = data if stays(data) else bytes(data)
         try:
             answer = await obstore.put_async(self.store, key, value, mode=mode, use_multipart=len(value) > 64 << 20)
         except (AlreadyExistsError, PreconditionError, FileExistsError) as error:

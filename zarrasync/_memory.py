@@ -1,0 +1,60 @@
+"""Memory for large values that is used again when nobody uses it any more."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["joined", "stays"]
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+_LARGE = 1 << 20
+"""Bytes from which on fresh memory, whose pages the system has to clear, costs more than keeping track of used one."""
+_KEEP = 64 << 20
+_free: deque[Bytes] = deque(maxlen=2)
+_lent: set[int] = set()
+
+
+def joined(parts: Sequence[Any]) -> bytes | Bytes:
+    """Buffers in one piece, which can not be changed; arrays of bytes where that is large."""
+    size = sum(map(len, parts))
+    if size < _LARGE:
+        return b"".join(parts)
+    found, start = _borrow(size), 0
+    view = memoryview(found)
+    for part in parts:
+        view[start : start + len(part)] = memoryview(part).cast("B")
+        start += len(part)
+    found.flags.writeable = False
+    return found
+
+
+def stays(data: object) -> bool:
+    """Whether nobody will change a buffer: bytes, and what ``joined`` has made."""
+    return isinstance(data, bytes) or id(data) in _lent
+
+
+def _borrow(size: int) -> Bytes:
+    try:
+        block = _free.pop()
+    except IndexError:
+        block = np.empty(0, np.uint8)
+    if len(block) < size:
+        block = np.empty(size + size // 8, np.uint8)
+    # A NumPy view of a view refers to the array that owns the memory. Not through a memoryview: so whatever is made
+    # of what the caller gets keeps that alive, and the block is free when all of it is gone.
+    found = np.frombuffer(memoryview(block)[:size], np.uint8)
+    _lent.add(id(found))
+    weakref.finalize(found, _give_back, block, id(found)).atexit = False
+    return found
+
+
+def _give_back(block: Bytes, number: int) -> None:
+    _lent.discard(number)
+    if len(block) <= _KEEP:
+        _free.append(block)

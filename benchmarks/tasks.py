@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engines import Engine
+from engine import Engine
 from workloads import Workload
 
 Call = Callable[[], Any]
@@ -76,11 +76,8 @@ def threads(engine: Engine, path: Path, workload: Workload) -> Call:
             engine.get(array, (slice(block * rows, (block + 1) * rows), slice(0, workload.shape[1])))
 
     def call() -> None:
-        crew = [threading.Thread(target=work, args=(first,)) for first in range(THREADS)]
-        for member in crew:
-            member.start()
-        for member in crew:
-            member.join()
+        with ThreadPoolExecutor(THREADS) as crew:
+            list(crew.map(work, range(THREADS)))
 
     return call
 

@@ -12,6 +12,7 @@ from types import EllipsisType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
 from zarrasync.grids import Grid
@@ -139,7 +140,7 @@ def mask(key: Any, shape: Shape) -> Transform:
             f"a mask selection takes a boolean array of shape {shape}, found {values.dtype} of shape {values.shape}",
             shape=shape,
         )
-    return coordinate(np.nonzero(values) if shape else (), shape) if shape else _scalar_mask(bool(values))
+    return coordinate(_where(values), shape) if shape else _scalar_mask(bool(values))
 
 
 def _scalar_mask(keep: bool) -> Transform:
@@ -334,9 +335,7 @@ def _index_arrays(item: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
             raise SelectionError(
                 f"a boolean index of shape {values.shape} does not match axes {axes} of shape {shape}", shape=shape
             )
-        # In one dimension NumPy finds few among many ten times as fast.
-        found = np.flatnonzero(values)
-        return [own.astype(np.int64, copy=False) for own in np.unravel_index(found, values.shape)]
+        return [own.astype(np.int64, copy=False) for own in _where(values)]
     if values.size == 0 and values.dtype.kind == "f":
         values = values.astype(np.int64)
     if values.dtype.kind not in "iu":
@@ -354,6 +353,11 @@ def _index_arrays(item: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
         if low < 0:
             wide = np.where(wide < 0, wide + extent, wide)
     return [wide]
+
+
+def _where(mask: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.intp], ...]:
+    """``np.nonzero``; in one dimension NumPy finds few among many ten times as fast."""
+    return np.unravel_index(np.flatnonzero(mask), mask.shape)
 
 
 def _broadcast(arrays: Sequence[IntArray], shape: Shape) -> tuple[int, ...]:

@@ -274,13 +274,13 @@ def _spelled(codecs: Any, ndim: int) -> Any:
         return codecs
     found = []
     for item in codecs:
-        options = item.get("configuration") if isinstance(item, Mapping) else None
-        if isinstance(options, Mapping) and options.get("order") in ("C", "F"):
+        options = item.get("configuration") if isinstance(item, dict) else None
+        if isinstance(options, dict) and options.get("order") in ("C", "F"):
             axes = list(range(ndim))
             found.append(
                 {**item, "configuration": {**options, "order": axes if options["order"] == "C" else axes[::-1]}}
             )
-        elif isinstance(options, Mapping) and "codecs" in options:
+        elif isinstance(options, dict) and "codecs" in options:
             found.append({**item, "configuration": {**options, "codecs": _spelled(options["codecs"], ndim)}})
         else:
             found.append(item)
@@ -303,9 +303,9 @@ def _parse_keys(value: Any) -> ChunkKeyEncoding:
 
 
 def _refuse_unknown(look: Inspector, known: tuple[str, ...]) -> None:
+    own = (*known, "zarr_format", "node_type")
     for name, value in look.document.items():
-        ignorable = isinstance(value, Mapping) and value.get("must_understand") is False
-        if name not in (*known, "zarr_format", "node_type") and not ignorable:
+        if name not in own and not (isinstance(value, Mapping) and value.get("must_understand") is False):
             look.problem(name, "unknown member that does not say 'must_understand': false")
 
 

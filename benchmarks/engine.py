@@ -1,0 +1,70 @@
+"""What is asked of a library that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from workloads import Workload
+
+Box = tuple[slice, ...]
+
+
+class Engine:
+    """A library. What it can not do raises ``NotImplementedError``.
+
+    Attributes:
+        package: Its distribution's name, for the version.
+    """
+
+    package = ""
+
+    def __init__(self) -> None:
+        """Import the library; raises ImportError if it is not there."""
+
+    @property
+    def version(self) -> str:
+        return version(self.package)
+
+    def open(self, path: Path, workload: Workload) -> Any:
+        """Open an array for reading."""
+        raise NotImplementedError
+
+    def in_memory(self, workload: Workload) -> Any:
+        """Make an array in the library's memory store and write all of it."""
+        raise NotImplementedError
+
+    def get(self, array: Any, box: Box) -> Any:
+        """Read a box."""
+        return array[box]
+
+    def touch(self, array: Any, workload: Workload) -> None:
+        """Read a little, as the first access may set things up."""
+        self.get(array, tuple(slice(0, 1) for _ in workload.shape))
+
+    def element(self, array: Any, index: tuple[int, ...]) -> Any:
+        """Read one element."""
+        return array[index]
+
+    def points(self, array: Any, where: tuple[np.ndarray, ...]) -> Any:
+        """Read points."""
+        return array.vindex[where]
+
+    def mask(self, array: Any, where: np.ndarray) -> Any:
+        """Read where a mask is true."""
+        return array.get_mask_selection(where)
+
+    def orthogonal(self, array: Any, where: tuple[np.ndarray, ...]) -> Any:
+        """Read rows and columns."""
+        return array.oindex[where]
+
+    def concurrent(self, path: Path, workload: Workload, boxes: Sequence[Box]) -> Any:
+        """Read many boxes at once, asynchronously."""
+        raise NotImplementedError
+
+    def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
+        """Create the array and write all of it."""
+        raise NotImplementedError

@@ -1,0 +1,185 @@
+"""What a compiled extension could win: the loop over small chunks in C, without checks, beside ours and the peers'.
+
+    python benchmarks/native.py [--rounds N]
+
+It takes a C compiler (``cc``). The C code gets the names of a batch of files, or a shard in memory, and the places of the
+chunks, and calls the decompressors of numcodecs; Python plans, and runs it on one or two threads. Prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import engines
+import numcodecs.blosc
+import numcodecs.zstd
+import numpy as np
+import tasks
+from workloads import WORKLOADS
+
+HERE = Path(__file__).parent
+PEERS = ("zarrasync", "zarrista", "tensorstore")
+Call = Callable[[], Any]
+POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
+
+
+class Native:
+    """The compiled loop.
+
+    Args:
+        folder: Where to put it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        target = folder / "native.so"
+        subprocess.run(["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", target, HERE / "native.c"], check=True)
+        self._library = ctypes.CDLL(str(target))
+        blosc, self._zstd = ctypes.CDLL(numcodecs.blosc.__file__), ctypes.CDLL(numcodecs.zstd.__file__)
+        self._blosc = ctypes.cast(blosc.blosc_decompress_ctx, POINTER)
+        self._zstd.ZSTD_createDCtx.restype = POINTER
+
+    def files(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
+        """Read a plane of blosc chunks."""
+        (n, _), (step, _) = WORKLOADS[name].shape, WORKLOADS[name].chunks
+        count = n // step
+
+        def call() -> np.ndarray:
+            out = np.empty((n, n), "f4")
+            names, at = _names([(i, j) for i in range(count) for j in range(count)])
+            rows, columns = np.divmod(np.arange(count * count), count)
+            place = 4 * step * (rows * n + columns)
+
+            def share(own: slice) -> int:
+                return self._library.files(
+                    bytes(path), names, _at(at[own]), NUMBER(len(at[own])), self._blosc, _at(out), _at(place[own]),
+                    NUMBER(step), NUMBER(4 * step), NUMBER(4 * n),
+                )  # fmt: skip
+
+            _check(crew.map(share, _shares(len(at), threads)))
+            return out
+
+        return call
+
+    def shards(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
+        """Read shards of small blosc chunks that follow each other along the first axis."""
+        workload = WORKLOADS[name]
+        shape, chunks, outer = workload.shape, workload.chunks, workload.shards
+        counts = [n // c for n, c in zip(outer, chunks, strict=True)]
+        total = int(np.prod(counts))
+
+        def call() -> np.ndarray:
+            out = np.empty(shape, "f4")
+            strides = np.array(out.strides)
+            place = (np.indices(counts).reshape(3, -1).T * chunks) @ strides
+            for number in range(shape[0] // outer[0]):
+                shard = np.fromfile(path / f"c/{number}/0/0", "u1")
+                index = shard[-4 - 16 * total : -4].view("<i8").reshape(-1, 2).copy()
+                target = out[number * outer[0] :]
+
+                def share(
+                    own: slice, shard: np.ndarray = shard, index: np.ndarray = index, target: Any = target
+                ) -> int:
+                    return self._library.inner(
+                        _at(shard), _at(index[own]), NUMBER(len(index[own])), self._blosc, _at(target), _at(place[own]),
+                        NUMBER(chunks[0]), NUMBER(chunks[1]), NUMBER(4 * chunks[2]), NUMBER(int(strides[0])),
+                        NUMBER(int(strides[1])),
+                    )  # fmt: skip
+
+                _check(crew.map(share, _shares(total, threads)))
+            return out
+
+        return call
+
+    def points(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
+        """Read random points of a plane of zstd chunks."""
+        (n, _), (step, _) = WORKLOADS[name].shape, WORKLOADS[name].chunks
+        where = tasks._indices(WORKLOADS[name], tasks.POINTS)
+        contexts = [ctypes.c_void_p(self._zstd.ZSTD_createDCtx()) for _ in range(threads)]
+        decompress = ctypes.cast(self._zstd.ZSTD_decompressDCtx, POINTER)
+
+        def call() -> np.ndarray:
+            ids = (where[0] // step) * (n // step) + where[1] // step
+            order = np.argsort(ids.astype("u2"), kind="stable")
+            inside = ((where[0] % step) * step + where[1] % step)[order]
+            edges = np.array([0, *np.flatnonzero(np.diff(ids[order])) + 1, len(ids)])
+            numbers = ids[order[edges[:-1]]]
+            names, at = _names([divmod(number, n // step) for number in numbers.tolist()])
+            out = np.empty(len(ids), "f4")
+
+            def share(own: slice, context: ctypes.c_void_p) -> int:
+                return self._library.points(
+                    bytes(path), names, _at(at[own]), NUMBER(len(at[own])), decompress, context, NUMBER(4 * step * step),
+                    _at(edges[own.start :]), _at(inside), _at(order), _at(out),
+                )  # fmt: skip
+
+            _check(crew.map(share, _shares(len(at), threads), contexts))
+            return out
+
+        return call
+
+
+def _names(coords: list[tuple[int, int]]) -> tuple[bytes, np.ndarray]:
+    """The names of chunks in one piece of memory, and where each begins."""
+    names = [f"c/{i}/{j}\0".encode() for i, j in coords]
+    return b"".join(names), np.cumsum([0, *map(len, names[:-1])])
+
+
+def _at(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _shares(count: int, threads: int) -> list[slice]:
+    return [slice(a, b) for a, b in pairwise(k * count // threads for k in range(threads + 1))]
+
+
+def _check(codes: Any) -> None:
+    if any(codes):
+        raise SystemExit("the C code met a chunk that does not decode")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    rounds = parser.parse_args().rounds
+    shm = Path("/dev/shm")
+    rows = [("blosc-lz4-tiny", "read", "files"), ("shards-4k", "read", "shards"), ("zstd-64k", "points", "points")]
+    print("| task | array | " + " | ".join([*PEERS, "C, 1 thread", "C, 2 threads"]) + " |")
+    print("|---|---|" + "--:|" * (len(PEERS) + 2))
+    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as root, ThreadPoolExecutor(2) as crew:
+        native = Native(Path(root))
+        for name, task, loop in rows:
+            path, workload = Path(root) / name, WORKLOADS[name]
+            engines.make("zarrasync").write(path, workload, workload.data())
+            able = [peer for peer in PEERS if task == "read" or peer != "zarrista"]
+            calls = {peer: tasks.TASKS[task](engines.make(peer), path, workload) for peer in able}
+            calls |= {f"C, {n}": getattr(native, loop)(path, name, crew, n) for n in (1, 2)}
+            expected = np.asarray(calls["zarrasync"]())
+            assert all(np.array_equal(np.asarray(call()), expected) for call in calls.values())
+            found = measure(calls, rounds)
+            cells = [f"{found[who]:.0f}" if who in found else "–" for who in (*PEERS, "C, 1", "C, 2")]
+            print(f"| {tasks.TITLES[task]} | {workload.title} | {' | '.join(cells)} |", flush=True)
+
+
+def measure(calls: dict[str, Call], rounds: int) -> dict[str, float]:
+    """The median of each call in milliseconds; the calls take turns."""
+    times: dict[str, list[float]] = {who: [] for who in calls}
+    for _ in range(rounds):
+        for who, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[who].append((time.perf_counter() - start) * 1e3)
+    return {who: statistics.median(own) for who, own in times.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,10 @@ PACKAGE = Path(za.__file__).parent
 
 # Modules import from their own layer and the ones above it in this list, never from below.
 LAYERS = [
-    ("ground", {"errors", "config", "_frozen", "_plugins", "_json", "_runtime", "_calls", "_bridge", "_memory"}),
+    (
+        "ground",
+        {"errors", "config", "_frozen", "_plugins", "_json", "_runtime", "_calls", "_bridge", "_memory", "_deliveries"},
+    ),
     (
         "model",
         {

@@ -341,10 +341,12 @@ def test_ctrl_c_cancels_the_real_work(tmp_path):
     script.write_text(
         textwrap.dedent(
             """
-            import asyncio, sys
+            import asyncio, signal, sys
             import numpy as np
             from zarrasync import sync
             from zarrasync.stores import MemoryStore, WrapperStore
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the tests may ignore it
 
             class Stuck(WrapperStore):
                 stuck = False
@@ -715,3 +717,80 @@ async def test_partial_writes_through_a_store_that_is_slow(tmp_path):
     )
     await asyncio.wait_for(array[3:5].write(7), 20)
     assert (await array[...]).tolist() == [0, 0, 0, 7, 7, 0, 0, 0, 0, 0]
+
+
+async def test_what_waits_for_a_thread_is_cancelled_at_once():
+    from zarrasync._runtime import in_worker
+
+    ended, began = threading.Event(), []
+
+    async def block():
+        began.append(1)
+        ended.wait(30)
+        return 1
+
+    async def late():
+        began.append(2)
+
+    threads = za.config.get().pool_size + 1
+    blocked = [asyncio.ensure_future(in_worker(block, computing=True)) for _ in range(threads)]
+    waiting = asyncio.ensure_future(in_worker(late, computing=True))
+    await asyncio.sleep(0)
+    try:
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(waiting), 5)
+    finally:
+        ended.set()
+    assert await asyncio.gather(*blocked) == [1] * threads
+    assert 2 not in began
+
+
+def test_results_reach_a_loop_whatever_comes_between():
+    """An exception out of the callback that hands results over, as Ctrl-C raises it, costs none of those that follow."""
+    from zarrasync._deliveries import Deliveries
+
+    class Interrupted:
+        asked = 0
+
+        def done(self):
+            self.asked += 1
+            if self.asked == 1:
+                raise RuntimeError("between")
+            return True
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        mail, heard = Deliveries(loop), []
+        loop.set_exception_handler(lambda loop, context: heard.append(str(context["exception"])))
+        futures = [Interrupted(), loop.create_future(), loop.create_future()]
+        for number, future in enumerate(futures):
+            mail.hand(future, number, None)
+        assert await asyncio.wait_for(asyncio.gather(*futures[1:]), 5) == [1, 2]
+        assert heard == ["between"]
+
+    asyncio.run(run())
+
+
+@needs_fork
+@quiet_fork
+def test_a_forked_child_hears_of_results():
+    from zarrasync._deliveries import deliveries_of
+    from zarrasync._runtime import in_worker
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(in_worker(_nothing))
+    deliveries_of(loop)._due = True  # as if the parent was about to be woken
+    child = os.fork()
+    if not child:
+        code = 1
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(asyncio.wait_for(in_worker(_nothing), 5))
+            code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    loop.close()
+
+
+async def _nothing() -> None:
+    pass

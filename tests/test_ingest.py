@@ -431,3 +431,20 @@ async def test_a_region_that_comes_twice_ends_as_it_came_last(api: Api):
     store = stores.MemoryStore()
     await api(api.ingest(iter(pairs), store, shape=(20, 20), dtype="i4", chunks=(20, 20), concurrency=1))
     assert (await api((await api(api.open_array(store)))[...]) == 0).all()
+
+
+@pytest.mark.parametrize("how", ["ingest", "copy"])
+async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, how: str):
+    """Chunks that an erased array has left behind are no part of the new one."""
+    kept: dict[str, bytes] = {}
+    await api(api.ingest(np.ones((4, 4), "i4"), kept, chunks=(2, 2), fill_value=0))
+    del kept["zarr.json"]
+    values = np.zeros((4, 4), "i4")
+    values[0, 0] = 5
+    if how == "ingest":
+        await api(api.ingest(values, kept, mode="w-", chunks=(2, 2), fill_value=0))
+    else:
+        source: dict[str, bytes] = {}
+        await api(api.create_array(source, data=values, chunks=(4, 4)))
+        await api(api.copy(source, kept, chunks=(2, 2)))
+    np.testing.assert_array_equal(await api((await api(api.open_array(kept)))[...]), values)

@@ -409,3 +409,20 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert json.loads(capsys.readouterr().out)["findings"][0]["key"] == "a/x/c/0/0"
     assert main(["validate", str(tmp_path / "none")]) == 1
     assert capsys.readouterr().err.startswith("zarrasync: no array or group")
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c8"])
+@pytest.mark.parametrize("zarr_format", [2, "3-draft-2022"])
+async def test_a_nan_that_a_format_can_not_say(api: Api, zarr_format: Any, dtype: str):
+    """Its values are kept; the fill value becomes the one NaN that there is, in the array that is at hand, too."""
+    odd = np.array([0x7FC00123, 0], "u4").view("f4")
+    fill = odd[0] if dtype == "f4" else odd.view("c8")[0]
+    source: dict[str, bytes] = {}
+    array = await api(api.create_array(source, shape=(6,), chunks=3, dtype=dtype, fill_value=fill))
+    await api.write(array, slice(0, 2), np.full(2, fill, dtype))
+    dest: dict[str, bytes] = {}
+    await api(api.copy(source, dest, zarr_format=zarr_format, verify=True))
+    values = await api((await api(api.open_array(dest)))[...])
+    assert values.tobytes() == (await api(array[...])).tobytes()
+    made = await api(api.create_array({}, shape=(2,), dtype=dtype, fill_value=fill, zarr_format=zarr_format))
+    assert np.array([made.fill_value], dtype).view("u4")[0] == 0x7FC00000

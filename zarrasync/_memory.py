@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 _LARGE = 1 << 20
 """Bytes from which on fresh memory, whose pages the system has to clear, costs more than keeping track of used one."""
 _KEEP = 64 << 20
+"""Bytes up to which memory is kept."""
 _free: deque[Bytes] = deque(maxlen=2)
 _lent: set[int] = set()
 
@@ -23,7 +25,7 @@ _lent: set[int] = set()
 def joined(parts: Sequence[Any]) -> bytes | Bytes:
     """Buffers in one piece, which can not be changed; arrays of bytes where that is large."""
     size = sum(map(len, parts))
-    if size < _LARGE:
+    if not _LARGE <= size <= _KEEP:
         return b"".join(parts)
     found, start = _borrow(size), 0
     view = memoryview(found)
@@ -40,12 +42,7 @@ def stays(data: object) -> bool:
 
 
 def _borrow(size: int) -> Bytes:
-    try:
-        block = _free.pop()
-    except IndexError:
-        block = np.empty(0, np.uint8)
-    if len(block) < size:
-        block = np.empty(size + size // 8, np.uint8)
+    block = _fitting(size)
     # A NumPy view of a view refers to the array that owns the memory. Not through a memoryview: so whatever is made
     # of what the caller gets keeps that alive, and the block is free when all of it is gone.
     found = np.frombuffer(memoryview(block)[:size], np.uint8)
@@ -54,7 +51,15 @@ def _borrow(size: int) -> Bytes:
     return found
 
 
+def _fitting(size: int) -> Bytes:
+    """A block that is free, unless it is too small or much too large."""
+    with contextlib.suppress(IndexError):
+        block = _free.pop()
+        if size <= len(block) <= 4 * size:
+            return block
+    return np.empty(min(size + size // 8, _KEEP), np.uint8)
+
+
 def _give_back(block: Bytes, number: int) -> None:
     _lent.discard(number)
-    if len(block) <= _KEEP:
-        _free.append(block)
+    _free.append(block)

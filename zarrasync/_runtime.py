@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from zarrasync import config
+from zarrasync._deliveries import deliveries_of
 
 __all__ = [
     "BLOCKED_LOOP",
@@ -114,43 +115,6 @@ def cancel_flag() -> Cancel:
     return _cancel.get() or Cancel()
 
 
-class _Deliveries:
-    """Results of worker threads for the tasks of a loop, which is woken once for all that are ready.
-
-    Waking it for each would make it a third who wants the interpreter while the others work.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
-        self._ready: list[tuple[asyncio.Future[Any], Any, BaseException | None]] = []
-        self._lock = thread_lock()
-
-    def hand(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        """From a thread: end a future of the loop."""
-        with self._lock:
-            self._ready.append((future, result, error))
-            if len(self._ready) > 1:
-                return
-        loop = self._loop()
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            if loop is not None:
-                loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        with self._lock:
-            ready, self._ready = self._ready, []
-        for future, result, error in ready:
-            if future.done():
-                continue
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-
-_deliveries: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Deliveries] = weakref.WeakKeyDictionary()
-
-
 async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bool = False) -> T:
     """Run a coroutine of blocking work driven: here if this is driven already, else on a worker thread.
 
@@ -159,8 +123,8 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bo
 
     Args:
         make: Makes the coroutine.
-        computing: Whether the work keeps the interpreter busy: more threads than cores would only take it
-            from each other.
+        computing: Whether the work hardly waits: then a thread for each core and one more is enough, so that one
+            may be in the kernel; others would only take the interpreter from each other.
     """
     if driven():
         return await make()
@@ -168,10 +132,10 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bo
     context = copy_context()
     context.run(_cancel.set, flag)
     cores = config.get().pool_size
-    pool = _pool("reads", cores + 1) if computing else _pool("io", max(8, 2 * cores))
+    pool = _pool("computing", cores + 1) if computing else _pool("io", max(8, 2 * cores))
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    deliveries = _deliveries.get(loop) or _deliveries.setdefault(loop, _Deliveries(loop))
+    deliveries = deliveries_of(loop)
 
     def work() -> None:
         result, error = None, None
@@ -183,16 +147,24 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bo
             error = raised
         deliveries.hand(future, result, error)
 
-    pool.submit(work)
-    return await finish(future, flag)
+    job = pool.submit(work)
+    return await finish(future, flag, job.cancel)
 
 
-async def finish(future: asyncio.Future[T], flag: Cancel) -> T:
-    """Await a job on another thread; on cancellation stop it through its flag and wait for its end."""
+async def finish(future: asyncio.Future[T], flag: Cancel, drop: Callable[[], bool]) -> T:
+    """Await a job on another thread; on cancellation stop it through its flag and wait for its end.
+
+    Args:
+        future: Its result.
+        flag: Its flag.
+        drop: Takes it back if it has not begun, and says whether that was so.
+    """
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         flag.set = True
+        if drop():
+            raise
         while not future.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([future])

@@ -205,7 +205,7 @@ async def _copy_all(
         if isinstance(node, AsyncArray) and isinstance(made, AsyncArray):
             pairs.append((node, made))
     for node, made in pairs:
-        await _copy_array(node, made, options, report, tell)
+        await _copy_array(node, made, options, report, tell, fresh=overwrite or options.resume)
     if options.verify:
         for node, made in pairs:
             await made.refresh()  # what was stored counts, not what was planned
@@ -253,7 +253,7 @@ async def _make(target: Node, planned: Metadata, options: _Options, overwrite: b
 
 
 async def _copy_array(
-    source: AsyncArray, target: AsyncArray, options: _Options, report: CopyReport, tell: Progress
+    source: AsyncArray, target: AsyncArray, options: _Options, report: CopyReport, tell: Progress, *, fresh: bool
 ) -> None:
     if alike(source.metadata, target.metadata):
         there = await target._stored() if options.resume else set()
@@ -261,7 +261,7 @@ async def _copy_array(
         return
     done = IngestReport()
     work = Ingestion(source_of(source, {}), target, None, "allow", done)
-    await work.run(tell, resume=options.resume, fresh=True, verify=False)
+    await work.run(tell, resume=options.resume, fresh=fresh, verify=False)
     report.copied += done.blocks
     report.skipped += done.skipped
     report.nbytes += done.nbytes

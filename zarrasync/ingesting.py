@@ -139,7 +139,7 @@ async def ingest(
     counting.reset()
     work = Ingestion(given, target, region, unaligned, report, concurrency)
     with tally, reporting(progress, work.nbytes, f"ingest {target.name}") as tell:
-        await work.run(tell or _silent, resume=mode == "a", fresh=mode != "r+", verify=verify)
+        await work.run(tell or _silent, resume=mode == "a", fresh=mode in ("a", "w"), verify=verify)
     counts = counting.reset()
     report.stored, report.requests, report.conflicts = counts.bytes_written, counts.requests, tally.conflicts
     report.seconds = time.monotonic() - begin
@@ -346,7 +346,8 @@ class Ingestion:
         Args:
             tell: Called as bytes are done.
             resume: Leave out what is there.
-            fresh: Nothing is there but what an earlier run has written, which is left out.
+            fresh: Whether no chunk that is written can be there yet (all was erased, or what is there is left out), so
+                that those of nothing but the fill value need not be erased.
             verify: Read everything again at the end, and compare.
         """
         self.tell, self.keep_sums = tell, verify

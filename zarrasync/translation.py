@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
+from zarrasync.codecs.chain import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.creation import chunk_shapes
 from zarrasync.errors import MetadataError, UnknownCodecError, UnsupportedByFormat
@@ -58,7 +59,8 @@ def translate(
     if fill is None and not target.has_undefined_fill:
         fill = source.spec.fill_value  # what absent elements have read as
         notes.append(f"{name}: the undefined fill value is {shown(fill)} now")
-    spec = ArraySpec(outer, source.dtype, source.spec.fill_value)
+    fill = target.fill_value(source.dtype, fill)
+    spec = ArraySpec(outer, source.dtype, source.spec.fill_value if fill is None else fill)
     wanted = _wanted(source, options, inner if sharded else None)
     for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
         try:
@@ -157,7 +159,9 @@ def _plain(wanted: Wanted) -> Wanted:
 
 
 def alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
-    """Whether stored values of one array are just those of the other."""
+    """Whether stored values of one array are just those of the other, and so are absent ones."""
+    if not is_fill(one.spec.scalar, other.spec.fill_value):
+        return False
     return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (
         other.write_chunks,
         other.edges,

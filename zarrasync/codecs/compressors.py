@@ -98,6 +98,8 @@ def _blosc_size(data: Buffer) -> int:
 
 def _zstd_size(data: Buffer) -> int | None:
     """The content size in a zstd frame header (RFC 8878, 3.1.1.1), if it has one."""
+    if bytes(data[:4]) != b"\x28\xb5\x2f\xfd":  # a frame that may be skipped has other ones
+        raise ValueError("not a zstd frame")
     found: int = _frame_content_size()(data)
     return None if found < 0 else found
 

@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from json import dumps, loads
 from typing import Any, cast
 
@@ -195,11 +195,12 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         return _flat_bytes(self._run("encode", view))
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
-        return bounded_decoder(self, self.kind, size, limit, self.config) or super().decoder(size, limit)
+        return bounded_decoder(self, self.kind, size, limit, self.config) or partial(self._decode_as_it_can, size)
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
-        if (bounded := bounded_decoder(self, self.kind, size, limit, self.config)) is not None:
-            return bounded(data, out)
+        return self.decoder(size, limit)(data, out)
+
+    def _decode_as_it_can(self, size: int | None, data: Buffer, out: Out) -> Buffer:
         if self.kind == "zfpy":
             data = zfpy_stream(self, data, size, None)
         found = _flat_bytes(self._run("decode", data))

@@ -112,6 +112,7 @@ class Store(ABC):
         exclusive: Whether its locks hold among all who could write, so that nobody comes between who holds one.
         blocking: Whether coroutines never suspend and must not run on an event loop.
         parallel: Whether operations of a blocking store let other threads run beside them.
+        near: Whether values come from this machine's memory or disk, so that nobody waits long for them.
         concurrency: Requests in flight that suit the store.
     """
 
@@ -122,6 +123,7 @@ class Store(ABC):
     exclusive: bool = False
     blocking: bool = False
     parallel: bool = True
+    near: bool = False
     concurrency: int = 64
 
     # -------------------------------------------------------------- what a store implements

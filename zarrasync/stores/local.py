@@ -147,6 +147,7 @@ class LocalStore(Store):
     """
 
     blocking = True
+    near = True
     conditional = True
     exclusive = fcntl is not None
     concurrency = 16

@@ -24,6 +24,7 @@ class MemoryStore(Store):
     """
 
     blocking = True
+    near = True
     parallel = False
     conditional = True
     exclusive = True

@@ -28,7 +28,7 @@ class WrapperStore(Store):
         self.inner = inner
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
         self.conditional, self.blocking, self.concurrency = inner.conditional, inner.blocking, inner.concurrency
-        self.parallel, self.exclusive = inner.parallel, inner.exclusive
+        self.parallel, self.near, self.exclusive = inner.parallel, inner.near, inner.exclusive
 
     @property
     def identity(self) -> Hashable:

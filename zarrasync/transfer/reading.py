@@ -84,7 +84,9 @@ async def read(
     for alike, parts in chunks.alike(chunks.parts(transform, runs=blocking)):
         operation = _Reading(alike, buffer, missing, fields, progress)
         await (
-            in_worker(partial(operation.on_threads, parts), computing=True) if blocking else operation.on_loop(parts)
+            in_worker(partial(operation.on_threads, parts), computing=chunks.store.near)
+            if blocking
+            else operation.on_loop(parts)
         )
         operation.complain()
     return layout.to_result(buffer) if out is None else out

@@ -67,7 +67,9 @@ async def write(
     for alike, parts in chunks.alike(chunks.parts(transform, runs=blocking)):
         operation = _Writing(alike, buffer, fields, progress, absent=absent)
         await (
-            in_worker(partial(operation.on_threads, parts), computing=True) if blocking else operation.on_loop(parts)
+            in_worker(partial(operation.on_threads, parts), computing=chunks.store.near)
+            if blocking
+            else operation.on_loop(parts)
         )
 
 
@@ -335,7 +337,7 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
         return array
     try:
         with np.errstate(invalid="ignore"):
-            return array.astype(dtype)
+            return array.astype(dtype, order="C")
     except (ValueError, TypeError) as error:
         raise _unfit(array, dtype, error) from error
 

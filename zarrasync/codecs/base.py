@@ -234,7 +234,7 @@ class BytesBytesCodec(Codec):
         raise NotImplementedError
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
-        """``decode`` with all settled that is alike for the chunks of an array; it is called per chunk."""
+        """``decode`` with all settled that is alike for the chunks of an array; what this returns is called per chunk."""
         return lambda data, out: self.decode(data, size, limit, out)
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:

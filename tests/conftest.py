@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -111,6 +113,19 @@ def s3(s3_endpoint: str) -> tuple[str, dict[str, Any]]:
     """A fresh S3 URL and its storage options."""
     options = {"key": "test", "secret": "test", "endpoint_url": s3_endpoint}
     return f"s3://test-bucket/{uuid.uuid4().hex}", options
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for ``localhost`` that it has signed itself, and a context for its server."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    subprocess.run(["openssl", *command.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return cert, context
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -338,6 +339,53 @@ async def test_the_limit_adapts():
         assert values == [VALUE] * 200
         assert store.limiter().capacity < 64
         await store.close()
+
+
+async def _most_at_once(answer_after, *, fail: bool = False, concurrency: int = 0) -> int:
+    """How many requests a server sees at once whose answers take so long, given how many it answers."""
+    from aiohttp import web
+
+    busy, most, failed = 0, 0, not fail
+
+    async def slow(request: web.Request) -> web.Response:
+        nonlocal busy, most, failed
+        busy += 1
+        most = max(most, busy)
+        try:
+            await asyncio.sleep(answer_after(busy))
+            if not failed:
+                failed = True
+                return web.Response(status=500)
+            return web.Response(body=VALUE)
+        finally:
+            busy -= 1
+
+    async with served(slow) as url:
+        store = stores.HTTPStore(url, concurrency=concurrency)
+        await store.get("first")
+        assert await store.get_partial_values([(str(n), (0, None)) for n in range(1200)]) == [VALUE] * 1200
+        assert store.limiter().free == store.limiter().capacity
+        await store.close()
+    return most
+
+
+async def test_the_limit_grows_where_answers_wait_and_not_where_the_server_does():
+    assert 256 < await _most_at_once(lambda busy: 0.3) <= 512  # it takes its time, for however many
+    assert await _most_at_once(lambda busy: 0.002 * busy) <= 256  # the more there are, the longer each takes
+    assert await _most_at_once(lambda busy: 0.3, fail=True) <= 256  # something went wrong
+    assert await _most_at_once(lambda busy: 0.3, concurrency=64) == 64  # as it was told
+
+
+def test_the_limit_leaves_file_descriptors_to_others():
+    program = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\n"
+        "from zarrasync.stores import HTTPStore\n"
+        "few, told = HTTPStore('http://localhost'), HTTPStore('http://localhost', concurrency=100)\n"
+        "print(few.concurrency, few.limiter().capacity, told.concurrency)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["64", "64", "100"]
 
 
 async def test_damaged_answers_never_become_fill_values():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import shutil
 import ssl
-import subprocess
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -242,13 +240,8 @@ def test_what_is_left_to_the_general_client(url: str, headers: dict[str, str]):
     assert not http1.suits(url, headers)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-async def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
-    subprocess.run(["openssl", *command.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
+async def test_tls(certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch):
+    cert, context = certificate
     async with serving(always(LENGTH), context) as server:
         async with stores.HTTPStore(server.url) as stranger:
             with pytest.raises(StoreError, match="certificate verify failed"):

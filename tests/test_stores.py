@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import multiprocessing
 import os
 import pickle
+import ssl
 import subprocess
 import sys
+import threading
 import warnings
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
@@ -217,7 +222,51 @@ async def test_one_limiter_for_all_who_opened_the_same_data(s3):
     first, second = stores.resolve(url, options), stores.resolve(url, options)
     assert first == second
     assert first.limiter() is second.limiter()
-    assert first.limiter().capacity == 256
+    assert first.usual == 256
+    assert first.concurrency == 512
+
+
+class _Hashes(BaseHTTPRequestHandler):
+    """Takes what is put, and notes what the signature says of it."""
+
+    found: ClassVar[list[str]] = []
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.found.append(self.headers["x-amz-content-sha256"])
+        self.send_response(200)
+        self.send_header("etag", '"1"')
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_what_tls_protects_is_not_hashed_once_more(
+    certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch, secure: bool
+):
+    pytest.importorskip("obstore")
+    monkeypatch.setattr(_Hashes, "found", [])
+    value = b"value" * 100
+    digest = hashlib.sha256(value).hexdigest()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Hashes) as server:
+        if secure:
+            server.socket = certificate[1].wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options: dict[str, Any] = {
+            "key": "k",
+            "secret": "s",
+            "endpoint_url": f"http{'s' * secure}://localhost:{server.server_port}",
+        }
+        if secure:
+            options["client_options"] = {"allow_invalid_certificates": True}
+        for more in ({}, {"aws_unsigned_payload": False}, {"aws_unsigned_payload": True}):
+            async with stores.ObjectStore.from_url("s3://bucket/prefix", {**options, **more}) as store:
+                await store.set("key", value)
+        server.shutdown()
+    assert _Hashes.found == ["UNSIGNED-PAYLOAD" if secure else digest, digest, "UNSIGNED-PAYLOAD"]
 
 
 async def test_a_failing_server_is_an_error_and_never_absence(s3_endpoint):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -191,6 +192,8 @@ BLOCKED_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("zarrasy
 
 _CALM = 1.0
 """Seconds between two times that a gate shrinks."""
+_AS_QUICK = 2.0
+"""Times as long as the quickest that an answer of an unburdened server may take."""
 SLICE = 0.05
 """Seconds after which a waiting thread looks whether its call was cancelled."""
 
@@ -240,16 +243,21 @@ class Gate:
 
     Who asks for more than the whole capacity is let through alone. A call that a blocked loop waits for
     is never kept waiting: those it would wait for may be tasks of that loop.
+
+    Args:
+        capacity: What fits at first.
+        most: What it may grow to while all goes well; as much as at first if 0.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._most = capacity
+    def __init__(self, capacity: int, most: int = 0) -> None:
+        self._usual, self._given = capacity, max(capacity, most)
         self._reset()
         _gates.add(self)
 
     def _reset(self) -> None:
-        self.capacity = self._free = self._most
-        self._shrunk, self._successes = 0.0, 0
+        self.capacity = self._free = self._usual
+        self._most = self._given
+        self._shrunk, self._successes, self._quickest = 0.0, 0, math.inf
         self._waiters: deque[_Waiter] = deque()
         self._lock = threading.Lock()
 
@@ -283,23 +291,43 @@ class Gate:
         """Let fewer through: the other side asked for it. At most once in a while, as many may hear it at once."""
         with self._lock:
             now = time.monotonic()
+            self._most = self._usual
             if now - self._shrunk < _CALM or self.capacity < 2:
                 return
-            self._shrunk, half = now, self.capacity // 2
-            self._free -= self.capacity - half
-            self.capacity = half
+            self._shrunk = now
+            self._resize(self.capacity // 2)
 
-    def grow(self) -> None:
-        """Count a success: after as many as the capacity it grows by one, up to what it was at first."""
-        if self.capacity == self._most:
+    def calm(self) -> None:
+        """Something failed: never again let more through than at first."""
+        with self._lock:
+            self._most = self._usual
+            self._resize(min(self.capacity, self._usual))
+
+    def grow(self, seconds: float) -> None:
+        """Count a success, which took so long.
+
+        What was shrunk grows by one after as many as the capacity. Beyond what it was at first it grows by one with each
+        while the other side is as quick as ever, and only if there is a long queue: who opens more connections for a
+        short one waits longer for them than for those that will be free.
+        """
+        if self.capacity >= self._most:
             return
         with self._lock:
-            self._successes += 1
-            if self._successes >= self.capacity < self._most:
+            self._quickest = min(self._quickest, seconds)
+            if self.capacity < self._usual:
+                self._successes += 1
+                ready = self._successes >= self.capacity
+            else:
+                long = 4 * len(self._waiters) >= self.capacity
+                ready = long and seconds <= _AS_QUICK * self._quickest and self.capacity < self._most
+            if ready:
                 self._successes = 0
-                self.capacity += 1
-                self._free += 1
-                self._wake()
+                self._resize(self.capacity + 1)
+
+    def _resize(self, capacity: int) -> None:
+        self._free += capacity - self.capacity
+        self.capacity = capacity
+        self._wake()
 
     def _wake(self) -> None:
         while self._waiters and self._waiters[0].amount <= self._free:
@@ -341,14 +369,17 @@ def _shared(gates: dict[int, Gate], capacity: int) -> Gate:
 
 
 _limiters: weakref.WeakValueDictionary[Hashable, Gate] = weakref.WeakValueDictionary()
+_learnt: deque[Gate] = deque(maxlen=64)
+"""Gates that are kept though nobody uses them now: they know how much their servers bear."""
 
 
-def limiter(identity: Hashable, capacity: int) -> Gate:
+def limiter(identity: Hashable, capacity: int, most: int = 0) -> Gate:
     """The gate of requests in flight to one store, shared by all who opened it."""
     with _shared_lock:
-        gate = _limiters.get((identity, capacity))
+        gate = _limiters.get((identity, capacity, most))
         if gate is None:
-            gate = _limiters[identity, capacity] = Gate(capacity)
+            gate = _limiters[identity, capacity, most] = Gate(capacity, most)
+            _learnt.append(gate)
         return gate
 
 

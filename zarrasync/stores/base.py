@@ -113,7 +113,7 @@ class Store(ABC):
         blocking: Whether coroutines never suspend and must not run on an event loop.
         parallel: Whether operations of a blocking store let other threads run beside them.
         near: Whether values come from this machine's memory or disk, so that nobody waits long for them.
-        concurrency: Requests in flight that suit the store.
+        concurrency: Requests in flight at the most.
     """
 
     readable: bool = True
@@ -329,9 +329,9 @@ class Store(ABC):
         """The process-wide locks on several values."""
         return KeyLocks([self.location(key) for key in sorted(keys)])
 
-    def limiter(self, capacity: int = 0) -> Gate:
+    def limiter(self) -> Gate:
         """The gate of requests in flight, shared by all who opened the same data."""
-        return limiter(self.identity, capacity or self.concurrency)
+        return limiter(self.identity, self.concurrency)
 
     def describe(self, path: str) -> str:
         """What stands at a path where no node was found, as far as can be said without a request; for messages."""

@@ -105,9 +105,9 @@ class FsspecStore(Store):
     def location(self, key: str) -> Hashable:
         return (*self._service, self._full(key))
 
-    def limiter(self, capacity: int = 0) -> Gate:
+    def limiter(self) -> Gate:
         bucket = self.path.partition("/")[0] if "://" not in self.path else "/".join(self.path.split("/", 3)[:3])
-        return limiter((*self._service, bucket), capacity or self.concurrency)
+        return limiter((*self._service, bucket), self.concurrency)
 
     def __repr__(self) -> str:
         path = self.path.partition("?")[0]  # a query may hold a signature

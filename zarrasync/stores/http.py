@@ -22,7 +22,7 @@ from zarrasync.keys import check_prefix
 from zarrasync.stores import http1
 from zarrasync.stores.base import Listing, Request, Value, clip
 from zarrasync.stores.http1 import Answer
-from zarrasync.stores.remote import Attempt, RemoteStore
+from zarrasync.stores.remote import Attempt, RemoteStore, in_flight
 
 __all__ = ["HTTPStore"]
 
@@ -45,7 +45,7 @@ class HTTPStore(RemoteStore):
         url: The URL of the store's root. A query (such as a signature) is sent with each request, and never shown.
         headers: Sent with each request.
         missing: Statuses that mean that there is no such key.
-        concurrency: Requests in flight at the most.
+        concurrency: Requests in flight at the most; 256, and up to 512 while the server answers quickly, if 0.
         client_options: For ``aiohttp.ClientSession``, such as ``auth``, ``trust_env`` or ``cookies``.
 
     Raises:
@@ -69,8 +69,9 @@ class HTTPStore(RemoteStore):
         self.settings = config.get()
         self._base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         self._query = f"?{parts.query}" if parts.query else ""
+        self._server = ("http", parts.netloc)
         self.headers, self.missing = dict(headers or {}), frozenset(missing)
-        self.concurrency = concurrency or self.settings.concurrency or 256
+        self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
         self._options = dict(client_options or {})
         self._clients = self._pool()
 
@@ -103,8 +104,8 @@ class HTTPStore(RemoteStore):
     def location(self, key: str) -> Hashable:
         return ("http", f"{self._base}/{key}")
 
-    def limiter(self, capacity: int = 0) -> Any:
-        return limiter(("http", urlsplit(self._base).netloc), capacity or self.concurrency)
+    def limiter(self) -> Any:
+        return limiter(self._server, self.usual, self.concurrency)
 
     def __repr__(self) -> str:
         parts = urlsplit(self._base)  # a password is not for logs

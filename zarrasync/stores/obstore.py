@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error, without_queries
-from zarrasync.stores.remote import RemoteStore
+from zarrasync.stores.remote import RemoteStore, in_flight
 
 __all__ = ["ObjectStore", "translate", "usable"]
 
@@ -61,7 +61,7 @@ class ObjectStore(RemoteStore):
 
     Args:
         store: An obstore store, such as ``obstore.store.S3Store``.
-        concurrency: Requests in flight at the most.
+        concurrency: Requests in flight at the most; 256, and up to 512 while the service answers quickly, if 0.
         missing: HTTP statuses beside 404 that mean that there is no such key when it is read: 403 for buckets that
             answer so to those who may not list them, 401.
         instead: Makes the store to use where obstore does not work: in forks of processes that have used it.
@@ -87,7 +87,7 @@ class ObjectStore(RemoteStore):
             raise ValueError(f"missing takes 401, 403 and 404, found {sorted(self.missing)}")
         self.settings = config.get()
         self.store = store
-        self.concurrency = concurrency or self.settings.concurrency or 256
+        self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
 
     @classmethod
     def from_url(
@@ -130,7 +130,7 @@ class ObjectStore(RemoteStore):
     def identity(self) -> Hashable:
         return (*self._service, self.store.prefix or "")
 
-    @property
+    @cached_property
     def _service(self) -> tuple[str, ...]:
         known = {str(name).lower(): str(value) for name, value in dict(getattr(self.store, "config", {})).items()}
         wanted = (
@@ -149,14 +149,14 @@ class ObjectStore(RemoteStore):
         prefix = self.store.prefix or ""
         return (*self._service, f"{prefix}/{key}" if prefix else key)
 
-    def limiter(self, capacity: int = 0) -> Any:
-        return limiter(self._service, capacity or self.concurrency)
+    def limiter(self) -> Any:
+        return limiter(self._service, self.usual, self.concurrency)
 
     def __repr__(self) -> str:
         return f"ObjectStore({without_queries(repr(self.store))})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("settings", "store", "concurrency", "missing", "_instead")
+        kept = ("settings", "store", "usual", "concurrency", "missing", "_instead")
         return {"_other": None, **{name: getattr(self, name) for name in kept}}
 
     def _elsewhere(self) -> Store | None:
@@ -180,18 +180,26 @@ class ObjectStore(RemoteStore):
         """An answer of obstore's, which retries by itself; ``None`` for an absent key."""
         gate = self.limiter()
         await gate.acquire()
+        begin = time.monotonic()
         try:
-            return await make()
-        except FileNotFoundError:
-            return None
+            try:
+                answer = await make()
+            except Exception as error:
+                if not self._means_absent(error, verb):
+                    raise
+                answer = None
+            gate.grow(time.monotonic() - begin)
+            return answer
         except WriteConflictError:
             raise
         except Exception as error:
-            if verb == "read" and self.missing and _status(error) in self.missing:
-                return None
+            gate.calm()
             raise store_error(error, key, verb, self) from error
         finally:
             gate.release()
+
+    def _means_absent(self, error: Exception, verb: str) -> bool:
+        return isinstance(error, FileNotFoundError) or (verb == "read" and _status(error) in self.missing)
 
     # -------------------------------------------------------------- reading
 
@@ -392,6 +400,14 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
         found.setdefault(
             "aws_region", os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         )
+        surroundings = [
+            os.environ.get(name, "") for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+        ]
+        plain = any(str(url).startswith("http://") for url in (endpoint, *surroundings))
+        if not plain and "AWS_UNSIGNED_PAYLOAD" not in os.environ:
+            # TLS protects what is sent. To hash it for the signature, too, which botocore does without TLS only, costs
+            # client and server about a second for each 1.5 GB.
+            found.setdefault("aws_unsigned_payload", "true")
     return found
 
 

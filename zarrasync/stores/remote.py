@@ -11,10 +11,31 @@ from zarrasync.config import Config
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Store
 
-__all__ = ["Attempt", "RemoteStore"]
+__all__ = ["Attempt", "RemoteStore", "in_flight"]
 
 T = TypeVar("T")
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
+_USUAL, _MOST = 256, 512
+"""Requests in flight at first, and while the other side answers as quickly as ever."""
+
+
+def in_flight(asked: int) -> tuple[int, int]:
+    """How many requests to have in flight at first, and at the most.
+
+    Each may take a file descriptor, of which processes have few on some systems; half of them are for others.
+
+    Args:
+        asked: What the user asks for, 0 for the usual.
+    """
+    if asked:
+        return asked, asked
+    try:
+        import resource
+    except ImportError:  # Windows, where sockets are no descriptors
+        return _USUAL, _MOST
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    room = _MOST if descriptors == resource.RLIM_INFINITY else max(descriptors // 2, 1)
+    return min(_USUAL, room), min(_MOST, room)
 
 
 class Attempt(Exception):
@@ -36,9 +57,11 @@ class RemoteStore(Store):
 
     Attributes:
         settings: Retries and time limits; those that held when the store was made.
+        usual: Requests in flight at first; up to ``concurrency`` while the other side answers as quickly as ever.
     """
 
     settings: Config
+    usual: int
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]]) -> T:
         """A request's answer, after as many attempts as it takes within the settings' limits.
@@ -53,25 +76,27 @@ class RemoteStore(Store):
             StoreError: With the number of attempts and the last failure.
         """
         settings, gate = self.settings, self.limiter()
-        begin, attempts, wait = asyncio.get_running_loop().time(), 0, _FIRST_WAIT
+        now = asyncio.get_running_loop().time
+        begin, attempts, wait = now(), 0, _FIRST_WAIT
         while True:
             attempts += 1
             await gate.acquire()
+            asked = now()
             try:
                 async with asyncio.timeout(settings.request_timeout or None):
                     answer = await make()
             except Attempt as failure:
                 last: Exception = failure
-                if failure.slow_down:
-                    gate.shrink()
+                (gate.shrink if failure.slow_down else gate.calm)()
             except TimeoutError as failure:
                 last = failure
+                gate.calm()
             else:
-                gate.grow()
+                gate.grow(now() - asked)
                 return answer
             finally:
                 gate.release()
-            spent = asyncio.get_running_loop().time() - begin
+            spent = now() - begin
             pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311
             over = settings.total_timeout and spent + pause > settings.total_timeout
             if attempts > settings.retries or over:

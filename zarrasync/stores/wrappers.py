@@ -70,8 +70,8 @@ class WrapperStore(Store):
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return self.inner.lock(key)
 
-    def limiter(self, capacity: int = 0) -> Any:
-        return self.inner.limiter(capacity)
+    def limiter(self) -> Any:
+        return self.inner.limiter()
 
     def describe(self, path: str) -> str:
         return self.inner.describe(path)

@@ -19,6 +19,9 @@ class _Lenient(float):
     """A ``NaN`` or ``Infinity`` token, which JSON does not have but some writers emit."""
 
 
+_decode = json.JSONDecoder(parse_constant=_Lenient).decode
+
+
 def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
     """Parse one document.
 
@@ -33,7 +36,7 @@ def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
         MetadataError: If the bytes are not UTF-8, not JSON, not an object, or hold such tokens.
     """
     try:
-        document = json.loads(str(data, "utf-8-sig"), parse_constant=_Lenient)
+        document = _decode(str(data, "utf-8-sig"))
     except UnicodeDecodeError as error:
         raise _problem(key, f"not UTF-8 text: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:

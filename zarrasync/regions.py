@@ -73,7 +73,11 @@ class Region(NamedTuple):
         cuts = list(map(_split_axis, self.box, self.place, grid.axes))
         plain = set(map(type, (*self.box, *self.place))) <= {slice}
         axis, most = 0, max(map(len, cuts), default=1)
-        if plain and run > 1 and most > 1:
+        if most == 1 and all(cuts):  # one chunk, as where single elements are read
+            coords, box, place, whole, _ = zip(*(own[0] for own in cuts), strict=True) if cuts else ((),) * 5
+            yield Part(coords, Region((), box, place, plain), False not in whole)
+            return
+        if plain and run > 1:
             axis = max(number for number, own in enumerate(cuts) if len(own) == most)
             cuts[axis] = _join(cuts[axis], run)
         if not all(cuts):
@@ -263,8 +267,13 @@ def _split_slice(selector: slice, place: Selector, axis: Axis) -> list[_Cut]:
     count = 1 if selector.stop == start + 1 and step == 1 else _count(selector)
     if count == 0:
         return []
+    chunk = axis.find(start)
+    if count == 1:
+        begin = axis.start(chunk)
+        full = min(axis.size(chunk), axis.extent - begin) == 1 == step
+        return [_Cut(chunk, slice(start - begin, start - begin + 1, step), place, full)]
     last = start + (count - 1) * step
-    cuts, chunk, done = [], axis.find(start), 0
+    cuts, done = [], 0
     while done < count:
         begin, size = axis.start(chunk), axis.size(chunk)
         inside = min(size, axis.extent - begin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Literal, Never
@@ -164,7 +165,7 @@ class AsyncSelection(Awaited):
         """
         if missing not in ("fill", "error"):
             raise ValueError(f"missing is 'fill' or 'error', found {missing!r}")
-        with reporting(progress, self.nbytes, f"read {self.array.name}") as report:
+        with self._telling(progress, "read") as report:
             result = await transfer.read(
                 self.array._chunks, self._transform, out=out, missing=missing, fields=self._fields, progress=report
             )
@@ -185,8 +186,13 @@ class AsyncSelection(Awaited):
             ReadOnlyError: If the array was opened for reading.
             StoreError: If the store failed.
         """
-        with reporting(progress, self.nbytes, f"write {self.array.name}") as report:
+        with self._telling(progress, "write") as report:
             await transfer.write(self.array._chunks, self._transform, values, fields=self._fields, progress=report)
+
+    def _telling(self, progress: bool | Progress, verb: str) -> AbstractContextManager[Progress | None]:
+        if not progress:  # as small reads can tell
+            return nullcontext()
+        return reporting(progress, self.nbytes, f"{verb} {self.array.name}")
 
     async def chunks(
         self, unit: tuple[int, ...] | Literal["auto"] = "auto"

@@ -11,7 +11,7 @@ from zarrasync import _json
 from zarrasync.codecs import ArraySpec, Buffer, Codec, CodecChain
 from zarrasync.dtypes import DataType
 from zarrasync.errors import MetadataError, Problem, UnsupportedByFormat
-from zarrasync.keys import ChunkKeyEncoding, is_key, join
+from zarrasync.keys import ChunkKeyEncoding, is_key
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
 __all__ = ["Documents", "Format", "Inspector", "Kind"]
@@ -292,7 +292,7 @@ def codec_names(codecs: Iterable[Codec]) -> str:
 
 def document_key(path: str, name: str) -> str:
     """The key of a document that lies at the node's path."""
-    return join(path, name)
+    return f"{path}/{name}" if path else name
 
 
 def extension(value: Any) -> tuple[str | None, Mapping[str, Any]]:

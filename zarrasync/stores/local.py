@@ -153,13 +153,17 @@ class LocalStore(Store):
     concurrency = 16
 
     def __init__(self, root: str | os.PathLike[str], *, fsync: bool | None = None) -> None:
-        self.root = Path(os.path.abspath(os.fspath(root)))
-        self._base = f"{self.root}/"
+        self._base = f"{os.path.abspath(os.fspath(root)).rstrip('/')}/"
         self._fsync = config.get().fsync if fsync is None else fsync
 
     @cached_property
+    def root(self) -> Path:
+        """The directory."""
+        return Path(self._base)
+
+    @cached_property
     def _real(self) -> str:
-        return os.path.realpath(self.root)
+        return os.path.realpath(self._base)
 
     @property
     def identity(self) -> Hashable:

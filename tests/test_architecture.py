@@ -19,7 +19,19 @@ PACKAGE = Path(za.__file__).parent
 LAYERS = [
     (
         "ground",
-        {"errors", "config", "_frozen", "_plugins", "_json", "_runtime", "_calls", "_bridge", "_memory", "_deliveries"},
+        {
+            "errors",
+            "config",
+            "_frozen",
+            "_plugins",
+            "_json",
+            "_runtime",
+            "_calls",
+            "_bridge",
+            "_memory",
+            "_deliveries",
+            "_clients",
+        },
     ),
     (
         "model",

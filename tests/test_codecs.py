@@ -377,6 +377,84 @@ def test_decoders_are_set_up_once_however_many_threads_begin():
     assert found == [b"four"] * 4
 
 
+_ZSTD = numcodecs.Zstd(1)
+_DAMAGE = {
+    "cut": lambda value: value[:-3],
+    "longer": lambda value: value + b"x",
+    "twice": lambda value: value + value,
+    "skipped": lambda value: value + b"\x50\x2a\x4d\x18\x04\0\0\0abcd",
+    "flipped": lambda value: value[:-1] + bytes([value[-1] ^ 1]),
+    "other": lambda value: b"\0" * len(value),
+    "empty": lambda value: b"",
+    "hollow": lambda value: bytes(_ZSTD.encode(b"")),
+    "smaller": lambda value: bytes(_ZSTD.encode(bytes(100))),
+    "larger": lambda value: bytes(_ZSTD.encode(bytes(10_000))),
+}
+
+
+@pytest.mark.parametrize("kind", _DAMAGE)
+def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_path):
+    data = np.random.default_rng(5).integers(0, 50, (40, 20)).astype("i4")
+    a = sync.create_array(tmp_path, data=data, chunks=(4, 4), compressors=ZstdCodec(3, checksum=True))
+    assert a.metadata.chain.batched
+    path = tmp_path / "c" / "7" / "3"
+    path.write_bytes(_DAMAGE[kind](path.read_bytes()))
+    with pytest.raises(CodecError, match=r"^c/7/3 in .*: codec zstd can not decode: "):
+        a[...]
+    with pytest.raises(CodecError, match=r"^c/7/3 in .*: codec zstd can not decode: "):
+        a.vindex[[1, 29, 33], [2, 13, 5]]
+    np.testing.assert_array_equal(a[:28], data[:28])
+    path.unlink()
+    data[28:32, 12:16] = 0
+    np.testing.assert_array_equal(a[...], data)
+
+
+def test_zstd_of_other_writers_is_read_together_with_ours(tmp_path):
+    """Frames without a size, of several blocks, with a window, with and without a checksum."""
+    zstandard = pytest.importorskip("zstandard")
+    data = np.random.default_rng(6).integers(0, 3, (6, 30_000)).astype("u1")
+    a = sync.create_array(tmp_path, data=data, chunks=(1, 30_000), compressors=ZstdCodec(1))
+    parameters = zstandard.ZstdCompressionParameters(window_log=10)
+    several = zstandard.ZstdCompressor(level=3).compressobj(size=30_000)
+    parts = [several.compress(data[3, :9000]) + several.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
+    others = {
+        1: zstandard.ZstdCompressor(write_content_size=False).compress(data[1].tobytes()),
+        2: zstandard.ZstdCompressor(compression_params=parameters).compress(data[2].tobytes()),
+        3: b"".join([*parts, several.compress(data[3, 9000:]), several.flush()]),
+        4: zstandard.ZstdCompressor(level=22, write_checksum=True).compress(data[4].tobytes()),
+        5: zstandard.ZstdCompressor(level=-50).compress(data[5].tobytes()),
+    }
+    for some, together in (({1, 2, 3, 4, 5}, False), ({2, 3, 4, 5}, True)):
+        a[...] = data
+        chain = a.metadata.chain
+        assert (chain.opened([others[number] for number in some])[0] is not chain) is together
+        for number in some:
+            (tmp_path / "c" / str(number) / "0").write_bytes(others[number])
+        np.testing.assert_array_equal(a[...], data)
+
+
+def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatch):
+    from zarrasync.codecs import compressors
+
+    class Plain(compressors._Contexts):
+        def __init__(self):
+            super().__init__()
+            self.decompress_all = None
+
+        def compressor(self, level, checksum):
+            whole = super().compressor(level, checksum)
+            return type("Compressor", (), {"compress": staticmethod(whole.compress)})()
+
+    plain = Plain()
+    monkeypatch.setattr(compressors, "_contexts", lambda: plain)
+    data = np.random.default_rng(5).integers(0, 50, (40, 40))
+    a = sync.create_array(tmp_path, data=data, chunks=(4, 4), shards=(20, 20), compressors="zstd")
+    assert not a.metadata.chain.unit.batched
+    np.testing.assert_array_equal(a[...], data)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(sync.open_array(tmp_path)[...], data)
+
+
 def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     from zarrasync import _memory
 

@@ -556,6 +556,35 @@ async def test_a_cancelled_append_does_not_change_the_shape():
     assert (await za.open_array(store)).shape == (0,)
 
 
+async def test_an_append_that_is_cancelled_gives_its_place_back():
+    """Where the place is reserved first, and the work is done on threads, whose flag is set then."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(WrapperStore):
+        def __init__(self, inner: Store) -> None:
+            super().__init__(inner)
+            self.exclusive, self.blocking = False, True
+
+        async def put(self, key, data, *, if_version=None):
+            if "c/" in key:
+                begun.set()
+                assert go_on.wait(30)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    memory = MemoryStore()
+    await za.create_array(memory, shape=0, dtype="f8", chunks=100)
+    a = await za.open_array(Slow(memory), mode="r+")
+    task = asyncio.ensure_future(a.append(np.ones(5_000)))
+    await asyncio.to_thread(begun.wait, 30)
+    task.cancel()
+    for _ in range(10):  # the task hears of it some turns of the loop later
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await za.open_array(memory)).shape == (0,)
+
+
 def test_reading_inside_a_progress_callback(tmp_path):
     data = np.arange(1, 65)
     options = {"chunks": 4, "shards": 16, "compressors": None}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import selectors, transfer
-from zarrasync._runtime import driven
+from zarrasync._runtime import driven, regardless
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
 from zarrasync.errors import ShapeError, ZarrError
@@ -402,7 +402,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         Whoever is cancelled meanwhile leaves this going on.
         """
         if driven():
-            await self._clear_and_shrink(axis, start, stop)
+            with regardless():
+                await self._clear_and_shrink(axis, start, stop)
         else:
             await asyncio.shield(asyncio.ensure_future(self._clear_and_shrink(axis, start, stop)))
 

@@ -137,6 +137,11 @@ class Region(NamedTuple):
                 found.append((int(selector.min()), int(selector.max())))
         return tuple(found)
 
+    def blocks(self, shape: Sequence[int]) -> int:
+        """About how many blocks of a shape are touched, where the box is made of such; never less than are."""
+        pairs = zip(self.bounds(), shape, strict=True)
+        return min(self.size, math.prod(high // length - low // length + 1 for (low, high), length in pairs))
+
     def shift(self, origin: Sequence[int]) -> Region:
         """The region in a box that begins at ``origin`` of the old one."""
         box = tuple(

@@ -26,6 +26,7 @@ __all__ = [
     "ArrayArrayCodec",
     "ArrayBytesCodec",
     "ArraySpec",
+    "BatchDecoder",
     "BoundArrayBytes",
     "BoundWhole",
     "Buffer",
@@ -43,6 +44,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 Out: TypeAlias = npt.NDArray[np.uint8] | None
 Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
 """``BytesBytesCodec.decode`` for values of one size: of the data, and memory that may be used for the result."""
+BatchDecoder: TypeAlias = Callable[[Sequence[Buffer]], "Sequence[Buffer] | None"]
+"""Decodes several values of one size in one call; ``None`` where only decoding each alone tells what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +239,17 @@ class BytesBytesCodec(Codec):
     def decoder(self, size: int | None, limit: int) -> Decoder:
         """``decode`` with all settled that is alike for the chunks of an array; what this returns is called per chunk."""
         return lambda data, out: self.decode(data, size, limit, out)
+
+    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Encode several values of one size."""
+        return [self.encode(value) for value in values]
+
+    def batch_decoder(self, size: int | None) -> BatchDecoder | None:
+        """What decodes several values in one call, where the codec's library can and that pays.
+
+        Handing the interpreter from thread to thread costs more than a small value's decompression takes.
+        """
+        return None
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         """Decode bytes.

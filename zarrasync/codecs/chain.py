@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -103,12 +103,15 @@ class BoundChain:
         is_raw: Whether the stored bytes are just the elements.
         run: How many chunks to decode into one piece of memory and place in one step; 1 where decoded memory
             is not just the elements.
+        batched: Whether several chunks are decoded in one call (``opened``).
         encoded_size: Bytes of an encoded chunk, where all have the same.
         can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
         read_hint: A size that holds most encoded chunks.
     """
 
     __slots__ = (
+        "_bare",
+        "_batch",
         "_before",
         "_fill_bits",
         "_inner_shape",
@@ -118,6 +121,7 @@ class BoundChain:
         "_order",
         "_steps",
         "_wrap",
+        "batched",
         "can_locate",
         "direct",
         "encoded_size",
@@ -151,6 +155,9 @@ class BoundChain:
         # What the first codec was given comes out last, and may go right into memory.
         undo = [codec.decoder(size, self._limit) for codec, size in zip(self._wrap, sizes, strict=False)]
         self._before, self._last = tuple(reversed(undo[1:])), undo[0] if undo else None
+        self._batch = None if len(self._wrap) != 1 else self._wrap[0].batch_decoder(self.raw_size)
+        self._bare = None if self._batch is None else replace(chain, bytes_bytes=()).bind(self.spec)
+        self.batched = self._batch is not None
         self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
         self.stored_dtype = self._maker.stored_dtype
         inner: BoundChain | None = getattr(self._maker, "inner", None)
@@ -210,6 +217,25 @@ class BoundChain:
             data = decode(data, None)
         return data if self._last is None else self._last(data, out)
 
+    def opened(self, values: Sequence[Buffer | None]) -> tuple[BoundChain, Sequence[Buffer | None]]:
+        """Undo the bytes -> bytes codecs of several values in one call, where that pays.
+
+        Args:
+            values: Encoded chunks; ``None`` for absent ones, which stay so.
+
+        Returns:
+            The chain that decodes what the values are now, and those; both as they were where each
+            had better be decoded alone, as it may be the only one or damaged.
+        """
+        if self._batch is None or self._bare is None:
+            return self, values
+        present = [value for value in values if value is not None]
+        found = self._batch(present) if len(present) > 1 else None
+        if found is None:
+            return self, values
+        rest = iter(found)
+        return self._bare, [None if value is None else next(rest) for value in values]
+
     def boxes(self, rows: npt.NDArray[np.uint8]) -> Array | None:
         """Unwrapped chunks, one a row, as one array of ``(number, *shape)`` that shares their memory.
 
@@ -246,6 +272,15 @@ class BoundChain:
         for codec in self._wrap:
             data = codec.encode(data)
         return data
+
+    def encode_rows(self, rows: npt.NDArray[np.uint8], *, keep_empty: bool = False) -> list[Buffer | None]:
+        """The encoded chunks of the memory of ``boxes``; ``None`` for those that hold nothing but the fill value."""
+        empty = np.zeros(len(rows), np.bool_) if keep_empty else self.empty_rows(rows)
+        values: Sequence[Buffer] = list(rows[~empty] if empty.any() else rows)
+        for codec in self._wrap:
+            values = codec.encode_all(values)
+        rest = iter(values)
+        return [None if gone else next(rest) for gone in empty.tolist()]
 
     def empty_rows(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
         """Per chunk of the memory of ``boxes`` whether every element is the fill value, bit for bit."""

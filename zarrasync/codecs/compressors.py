@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import ModuleType
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import ArraySpec, Buffer, BytesBytesCodec, Codec, Decoder, Out
+from zarrasync.codecs.base import ArraySpec, BatchDecoder, Buffer, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.errors import ChecksumError, MetadataError
 
 __all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decoder", "deflate"]
@@ -111,6 +111,26 @@ def _frame_content_size() -> Callable[[Any], int]:
     return frame_content_size
 
 
+_WORD = struct.Struct("<I")
+
+
+def _zstd_length(data: Buffer) -> int:
+    """Bytes of a zstd frame with its header, blocks and checksum (RFC 8878, 3.1.1)."""
+    at: int = _frame_header_size()(data)
+    while True:
+        block: int = _WORD.unpack_from(data, at - 1)[0] >> 8  # three bytes: is it the last, its kind, its size
+        at += 3 + (1 if block & 6 == 2 else block >> 3)
+        if block & 1:
+            return at + (4 if data[4] & 4 else 0)
+
+
+@cache
+def _frame_header_size() -> Callable[[Any], int]:
+    from zstandard import frame_header_size
+
+    return frame_header_size
+
+
 def _lz4_size(data: Buffer) -> int:
     if len(data) < 4:
         raise ValueError("shorter than an lz4 header")
@@ -123,22 +143,22 @@ class _Contexts(threading.local):
     def __init__(self) -> None:
         import zstandard
 
-        self._decompress: Callable[[Buffer], bytes] = partial(
-            zstandard.ZstdDecompressor().decompress, allow_extra_data=False
-        )
+        decompressor = zstandard.ZstdDecompressor()
+        self._decompress: Callable[[Buffer], bytes] = partial(decompressor.decompress, allow_extra_data=False)
+        self.decompress_all: Any = getattr(decompressor, "multi_decompress_to_buffer", None)
         self._compressors: dict[tuple[int, bool], Any] = {}
 
     def decompress(self, data: Buffer) -> bytes:
         return self._decompress(data)
 
-    def compress(self, data: Buffer, level: int, checksum: bool) -> bytes:
+    def compressor(self, level: int, checksum: bool) -> Any:
         found = self._compressors.get((level, checksum))
         if found is None:
             import zstandard
 
             found = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
             self._compressors[level, checksum] = found
-        return found.compress(data)  # type: ignore[arg-type]  # arrays are buffers, too
+        return found
 
 
 @cache
@@ -258,6 +278,11 @@ _REFUSALS = (
 """What decompressors raise where a value, or a parameter that only they understand, makes no sense."""
 
 
+def _refuses(error: Exception) -> bool:
+    """Whether an error is about the value; some libraries have an error class of their own."""
+    return isinstance(error, _REFUSALS) or type(error).__name__ in ("IsalError", "error", "LZMAError", "ZstdError")
+
+
 def bounded_decoder(
     codec: Codec, kind: str, size: int | None, limit: int, config: Mapping[str, Any] | None = None
 ) -> Decoder | None:
@@ -282,12 +307,10 @@ def bounded_decoder(
     def decode(data: Buffer, out: Out) -> Buffer:
         try:
             found = unbounded(data, out)
-        except _REFUSALS as error:
-            raise codec.fail(str(error) or type(error).__name__) from error
-        except Exception as error:  # isal has an error class of its own, numcodecs raises what its C code sets
-            if type(error).__name__ not in ("IsalError", "error", "LZMAError", "ZstdError"):
+        except Exception as error:
+            if not _refuses(error):
                 raise
-            raise codec.fail(str(error)) from error
+            raise codec.fail(str(error) or type(error).__name__) from error
         if size is not None and len(found) != size:
             raise codec.fail(f"{len(found)} bytes came out, the chunk needs {size}")
         return found
@@ -351,10 +374,32 @@ class ZstdCodec(_Compressor):
     def configuration(self) -> dict[str, Any]:
         return {"level": self.level, "checksum": self.checksum}
 
+    def batch_decoder(self, size: int | None) -> BatchDecoder | None:
+        if size is None or not 0 < size < _MEDIUM or _contexts().decompress_all is None:
+            return None
+
+        def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
+            try:
+                # The library trusts sizes, and takes no notice of what stands behind a frame.
+                if all(_zstd_size(value) == size and _zstd_length(value) == len(value) for value in values):
+                    return [memoryview(found) for found in _contexts().decompress_all(values)]
+            except Exception as error:  # one by one it shows which value it is about
+                if not _refuses(error):
+                    raise
+            return None
+
+        return decode
+
     def encode(self, data: Buffer) -> Buffer:
         if len(data) < _MEDIUM:
-            return _contexts().compress(data, self.level, self.checksum)
+            return _contexts().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]
         return _numcodecs_module("zstd").compress(data, self.level, self.checksum)  # type: ignore[no-any-return]
+
+    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
+        several = getattr(_contexts().compressor(self.level, self.checksum), "multi_compress_to_buffer", None)
+        if several is None or len(values) < 2 or not all(0 < len(value) < _MEDIUM for value in values):
+            return super().encode_all(values)
+        return [memoryview(found) for found in several(values)]
 
 
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")

@@ -234,11 +234,23 @@ class BoundSharding:
     def encode(self, array: Array) -> Buffer | None:
         whole = tuple(slice(0, n, 1) for n in self._spec.shape)
         values: list[Buffer | None] = [None] * self.grid.size
-        for number, part in enumerate(Region((), whole, whole).split(self.grid)):
-            chunk = array[(*part.region.place, ...)]
+        for run in Region((), whole, whole, plain=True).split(self.grid, self.inner.run):
+            if run.count > 1:
+                first, stride = self._number(run.coords), self._strides[run.axis]
+                values[first : first + run.count * stride : stride] = self._encode_run(run, array)
+                continue
+            chunk = array[(*run.region.place, ...)]
             if not self.inner.is_empty(chunk):
-                values[number] = _kept(self.inner.encode(chunk))
+                values[self._number(run.coords)] = _kept(self.inner.encode(chunk))
         return self._assemble(values)
+
+    def _encode_run(self, run: Part, array: Array) -> list[Buffer | None]:
+        """Inner chunks that follow each other: they are gathered and encoded together."""
+        rows = np.empty((run.count, self.inner.raw_size or 0), np.uint8)
+        boxes = self.inner.boxes(rows)
+        assert boxes is not None  # runs are made of such chunks
+        run.write(boxes, array)
+        return self.inner.encode_rows(rows)
 
     def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
         """Inner chunks that the region does not touch keep their bytes as they are."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from zarrasync import config
 from zarrasync._calls import together
-from zarrasync._runtime import Gate, PerLoop, limiter
+from zarrasync._clients import PerLoop
+from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix

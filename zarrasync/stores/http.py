@@ -16,7 +16,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from zarrasync import config
 from zarrasync._calls import together
-from zarrasync._runtime import PerLoop, limiter
+from zarrasync._clients import PerLoop
+from zarrasync._runtime import limiter
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_prefix
 from zarrasync.stores import http1

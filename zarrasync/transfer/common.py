@@ -149,11 +149,12 @@ class Chunks:
         """Threads that pay.
 
         The interpreter runs one at a time. Handing it over costs more than small chunks gain, unless what they
-        take is mostly the store's work, which others can run beside.
+        take is mostly the store's work or that of a codec that takes many, which others can run beside.
         """
         chain = self.chain
         unit = chain.unit
         beside = unit.is_raw if unit is not chain else self.store.parallel and (unit.is_raw or not decoding)
+        beside |= unit.batched
         return 1 if unit.nbytes < _SMALL and not beside else self.config.pool_size
 
     def full_key(self, key: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,10 @@ from zarrasync.stores.base import Request, clip
 from zarrasync.transfer.common import Chunks, Fields, Missing
 from zarrasync.transfer.jobs import Progress, scratch
 
-__all__ = ["LARGE", "Placing", "Rows", "Workspace"]
+__all__ = ["LARGE", "Found", "Placing", "Rows", "Workspace", "cut"]
+
+Found: TypeAlias = tuple[Piece, memoryview]
+"""A piece and its bytes."""
 
 LARGE = 128 << 20
 """No memory larger than this is set aside for values that may be smaller or absent."""
@@ -176,7 +179,7 @@ class Placing:
             self.fill(part, self.out, key)
             self.report(part)
             return
-        self.place_pieces(key, self.present(pieces), view, 0)
+        self.place_pieces(key, cut(self.present(pieces), view))
 
     def present(self, pieces: Sequence[Piece]) -> list[Piece]:
         """Those of some pieces that are not absent; absent ones are filled here."""
@@ -186,36 +189,41 @@ class Placing:
                 self.report(piece.part)
         return [piece for piece in pieces if piece.length >= 0]
 
-    def place_pieces(self, key: str, pieces: Sequence[Piece], view: memoryview, origin: int) -> None:
-        """Decode and place pieces of a value, of which the bytes from ``origin`` on are there."""
-        if not pieces:
+    def place_pieces(self, key: str, found: Sequence[Found]) -> None:
+        """Decode and place pieces of a value, each of which comes with its bytes."""
+        if not found:
             return
-        largest = max(pieces, key=lambda piece: (piece.chain.raw_size or 0) * piece.part.count)
+        largest = max((piece for piece, _ in found), key=lambda own: (own.chain.raw_size or 0) * own.part.count)
         with self.workspace(largest.chain, largest.part.count) as workspace:
-            for piece in pieces:
+            for group in _together(found, self.chunks.config.batch_bytes):
                 if self.flag.set:
                     return
-                start = piece.start - origin
                 try:
-                    self._place_piece(key, piece, view[start : start + piece.length], workspace)
+                    self._place_group(key, group, workspace)
                 except CodecError as error:
                     self.chunks.locate(error, key)
                     raise
 
-    def _place_piece(self, key: str, piece: Piece, data: memoryview, workspace: Workspace | None) -> None:
-        if len(data) < piece.length:
-            raise self.cut_short(key, piece)
-        chain, part = piece.chain, piece.part
-        if part.count > 1 and chain.is_raw and piece.length == part.count * (chain.raw_size or 0):
-            boxes = chain.boxes(np.frombuffer(data, np.uint8).reshape(part.count, -1))
+    def _place_group(self, key: str, group: Sequence[Found], workspace: Workspace | None) -> None:
+        """Place pieces that are decoded together."""
+        for piece, data in group:
+            if len(data) < piece.length:
+                raise self.cut_short(key, piece)
+        piece, data = group[0]
+        chain, start = piece.chain, 0
+        if chain.is_raw and piece.part.count > 1 and piece.length == piece.part.count * (chain.raw_size or 0):
+            boxes = chain.boxes(np.frombuffer(data, np.uint8).reshape(piece.part.count, -1))
             assert boxes is not None  # runs are made of such chunks
-            part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
-        else:
-            values = [data[start : start + length] for start, length in piece.entries] if piece.entries else [data]
-            rows = self.room(chain, part, piece.out, workspace)
-            self._place_present(chain, part, values, piece.out, rows)
-        if self.progress is not None:
-            self.report(part)
+            piece.part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
+            self.report(piece.part)
+            return
+        chain, values = chain.opened([value for own in group for value in _values(*own)])
+        for piece, _ in group:
+            end = start + piece.part.count
+            rows = self.room(chain, piece.part, piece.out, workspace)
+            self._place_present(chain, piece.part, values[start:end], piece.out, rows)  # type: ignore[arg-type]  # none is None
+            self.report(piece.part)
+            start = end
 
     def cut_short(self, key: str, piece: Piece) -> CodecError:
         """The error for a value that ends too early."""
@@ -251,6 +259,32 @@ class Placing:
                 keys=keys,
                 count=count,
             )
+
+
+def cut(pieces: Sequence[Piece], view: memoryview, origin: int = 0) -> list[Found]:
+    """Pieces of a value with their bytes; ``view`` has those of the value from ``origin`` on."""
+    return [(piece, view[piece.start - origin : piece.start - origin + piece.length]) for piece in pieces]
+
+
+def _values(piece: Piece, data: memoryview) -> list[memoryview]:
+    return [data[start : start + length] for start, length in piece.entries] if piece.entries else [data]
+
+
+def _together(found: Sequence[Found], most: int) -> Iterator[Sequence[Found]]:
+    """Pieces that follow each other and may be decoded together, of so many bytes; others alone."""
+    group: list[Found] = []
+    room = 0
+    for own in found:
+        chain, count = own[0].chain, own[0].part.count
+        if group and (room < count or chain is not group[0][0].chain):
+            yield group
+            group = []
+        if not group:
+            room = most // (chain.raw_size or most) if chain.batched else 0
+        group.append(own)
+        room -= count
+    if group:
+        yield group
 
 
 def _no_gain(chain: BoundChain, values: Sequence[Buffer], rows: Rows) -> bool:

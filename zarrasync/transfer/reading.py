@@ -18,7 +18,7 @@ from zarrasync.regions import Part
 from zarrasync.stores.base import Request, Store, Value
 from zarrasync.transfer.common import Chunks, Fields, Index, Missing, batches, dtype_of, side_by_side, spread
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
-from zarrasync.transfer.placing import LARGE, Placing, Rows, Workspace
+from zarrasync.transfer.placing import LARGE, Found, Placing, Rows, Workspace, cut
 
 __all__ = ["read"]
 
@@ -149,11 +149,18 @@ class _Reading(Placing):
         if len(parts) == 1 and parts[0].count * nbytes <= _LITTLE and not self.chain.can_locate:
             self._chunk_job(parts)  # no ceremony for what is done in some microseconds
             return
-        amount = sum(part.size if self.chain.can_locate else part.count for part in parts)
-        amount *= self.out.itemsize if self.chain.can_locate else nbytes
-        threads = min(self.chunks.threads(decoding=True), 1 + amount // _ALONE)
+        threads = min(self.chunks.threads(decoding=True), 1 + self._amount(parts) // _ALONE)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
+
+    def _amount(self, parts: Sequence[Part]) -> int:
+        """Bytes that have to be decoded, about."""
+        unit = self.chain.unit
+        if unit is not self.chain:
+            return unit.nbytes * sum(part.region.blocks(unit.spec.shape) for part in parts)
+        if self.chain.can_locate:
+            return self.out.itemsize * sum(part.size for part in parts)
+        return self.chain.nbytes * sum(part.count for part in parts)
 
     def _jobs(self, parts: Sequence[Part], nbytes: int, threads: int) -> Iterator[Job]:
         whole: list[Part] = []
@@ -215,7 +222,8 @@ class _Reading(Placing):
         values: Sequence[Buffer | None],
         places: Sequence[Rows | None] | None = None,
     ) -> None:
-        chain, out, start = self.chain, self.out, 0
+        chain, values = self.chain.opened(values)
+        out, start = self.out, 0
         most = max(part.count for part in batch)
         with nullcontext() if places is not None else self.workspace(chain, most) as workspace:
             for number, part in enumerate(batch):
@@ -272,8 +280,7 @@ class _Reading(Placing):
             requests.append(Request(key, span.start, span.length, False, into))
             start += span.length
         values = drive(self.store.fetch(requests, versions=version is not None))
-        for span, value in zip(spans, values, strict=True):
-            self.place_span(key, span, value, version)
+        self.place_pieces(key, _pieces(spans, values, version))
 
     def _read_again(self, key: str, part: Part) -> None:
         """Read a value that changed meanwhile, in one piece."""
@@ -340,11 +347,8 @@ class _Reading(Placing):
             requests = [Request(key, span.start, span.length) for span in spans]
             values = await self.store.fetch(requests, versions=version is not None)
 
-            def work() -> None:
-                for span, value in zip(spans, values, strict=True):
-                    self.place_span(key, span, value, version)
-
-            await computer.run(work, total)
+            found = _pieces(spans, values, version)
+            await computer.run(partial(self.place_pieces, key, found), total)
 
     def _place_whole(self, key: str, part: Part, search: Locator | None, value: Value | None) -> None:
         data = None if value is None else value.data
@@ -415,7 +419,8 @@ class _Reading(Placing):
 
     def spans(self, key: str, pieces: list[Piece]) -> list[_Span]:
         """Pieces by where they lie, near ones together; absent ones are filled here."""
-        gap, most = self.chunks.config.coalesce_gap, self.chunks.config.coalesce_size
+        config = self.chunks.config
+        gap, most = config.coalesce_gap, config.batch_bytes if self.store.blocking else config.coalesce_size
         spans: list[_Span] = []
         start, stop, own = 0, -1, list[Piece]()
         for piece in sorted(self.present(pieces), key=lambda piece: piece.start):
@@ -431,11 +436,19 @@ class _Reading(Placing):
             spans.append(_Span(start, stop - start, own))
         return spans
 
-    def place_span(self, key: str, span: _Span, value: Value | None, version: object) -> None:
-        """Decode and place the pieces of a span."""
+
+def _pieces(spans: Sequence[_Span], values: Sequence[Value | None], version: object) -> list[Found]:
+    """The pieces of spans that have been fetched.
+
+    Raises:
+        _Changed: If the value is not the one any more that they were found in.
+    """
+    found: list[Found] = []
+    for span, value in zip(spans, values, strict=True):
         if value is None or (version is not None and value.version != version):
             raise _Changed
-        self.place_pieces(key, span.pieces, memoryview(value.data), span.start)
+        found.extend(cut(span.pieces, memoryview(value.data), span.start))
+    return found
 
 
 def _group(spans: Sequence[_Span], most: int) -> list[list[_Span]]:

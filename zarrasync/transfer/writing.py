@@ -250,22 +250,24 @@ class _Writing:
         with scratch("encode", run.count * chain.raw_size) as memory:
             rows = memory.reshape(run.count, chain.raw_size)
             self._gather(run, rows)
-            empty = None if self.keep_empty else chain.empty_rows(rows)
-            if empty is not None and empty.any():
-                self.empty.extend(key for key, gone in zip(keys, empty, strict=True) if gone)
-                keys = [key for key, gone in zip(keys, empty, strict=True) if not gone]
-                rows = rows[~empty]
-            values = [self._wrap(key, row) for key, row in zip(keys, rows, strict=True)]
-            async with self.store.locks(keys):
-                await self.store.put_values(keys, values)
+            encoded = dict(zip(keys, self._encode_rows(keys, rows), strict=True))
+            self.empty.extend(key for key, value in encoded.items() if value is None)
+            kept = {key: value for key, value in encoded.items() if value is not None}
+            async with self.store.locks(list(kept)):
+                await self.store.put_values(list(kept), list(kept.values()))
         if self.progress is not None:
             self.progress(run.size * self.values.itemsize)
 
-    def _wrap(self, key: str, row: npt.NDArray[np.uint8]) -> Buffer:
+    def _encode_rows(self, keys: Sequence[str], rows: npt.NDArray[np.uint8]) -> list[Buffer | None]:
         try:
-            return self.chain.wrap(row)
-        except CodecError as error:
-            self.chunks.locate(error, key)
+            return self.chain.encode_rows(rows, keep_empty=self.keep_empty)
+        except CodecError:
+            for key, row in zip(keys, rows, strict=True):
+                try:
+                    self.chain.wrap(row)
+                except CodecError as error:
+                    self.chunks.locate(error, key)
+                    raise
             raise
 
     def _gather(self, run: Part, rows: npt.NDArray[np.uint8]) -> None:

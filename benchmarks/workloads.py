@@ -107,7 +107,11 @@ def _all() -> dict[str, Workload]:
     made["shards-128k"] = Workload(
         "512 MiB, 32 MiB shards of 128 KiB, blosc-lz4", (8192, 16384), (128, 256), _blosc("lz4"), (2048, 4096)
     )
-    for name, title, codec in (("shards-4k", "blosc-lz4", _blosc("lz4")), ("shards-4k-raw", "raw", None)):
+    for name, title, codec in (
+        ("shards-4k", "blosc-lz4", _blosc("lz4")),
+        ("shards-4k-zstd", "zstd-1", _entry("zstd", level=1, checksum=False)),
+        ("shards-4k-raw", "raw", None),
+    ):
         made[name] = Workload(
             f"128 MiB, 64 MiB shards of 4 KiB, {title}",
             (512, 256, 256),
@@ -130,6 +134,7 @@ QUICK = {
     "blosc-lz4-tiny": ("read", "write", "element", "chunk", "open"),
     "shards-128k": ("read", "write"),
     "shards-4k": ("read", "boxes", "inner"),
+    "shards-4k-zstd": ("read", "boxes"),
     "shards-4k-raw": ("read",),
 }
 """What ``make bench`` does; ``make bench-full`` does everything."""

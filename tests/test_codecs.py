@@ -6,6 +6,7 @@ import gzip
 import random
 import threading
 import zlib
+from functools import partial
 
 import numcodecs
 import numpy as np
@@ -377,31 +378,38 @@ def test_decoders_are_set_up_once_however_many_threads_begin():
     assert found == [b"four"] * 4
 
 
-_ZSTD = numcodecs.Zstd(1)
+def _other_size(codec, size, value):
+    return bytes(numcodecs.get_codec({"id": codec}).encode(bytes(size)))
+
+
+_TOGETHER = {"zstd": ZstdCodec(3, checksum=True), "blosc": BloscCodec("lz4")}
 _DAMAGE = {
     "cut": lambda value: value[:-3],
     "longer": lambda value: value + b"x",
     "twice": lambda value: value + value,
-    "skipped": lambda value: value + b"\x50\x2a\x4d\x18\x04\0\0\0abcd",
-    "flipped": lambda value: value[:-1] + bytes([value[-1] ^ 1]),
     "other": lambda value: b"\0" * len(value),
     "empty": lambda value: b"",
-    "hollow": lambda value: bytes(_ZSTD.encode(b"")),
-    "smaller": lambda value: bytes(_ZSTD.encode(bytes(100))),
-    "larger": lambda value: bytes(_ZSTD.encode(bytes(10_000))),
+}
+_DAMAGED = {
+    **{f"{codec} {how}": (codec, damage) for codec in _TOGETHER for how, damage in _DAMAGE.items()},
+    **{f"{codec} {size}": (codec, partial(_other_size, codec, size)) for codec in _TOGETHER for size in (100, 10_000)},
+    "zstd hollow": ("zstd", partial(_other_size, "zstd", 0)),
+    "zstd skipped": ("zstd", lambda value: value + b"\x50\x2a\x4d\x18\x04\0\0\0abcd"),
+    "zstd flipped": ("zstd", lambda value: value[:-1] + bytes([value[-1] ^ 1])),
 }
 
 
-@pytest.mark.parametrize("kind", _DAMAGE)
+@pytest.mark.parametrize("kind", _DAMAGED)
 def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_path):
     data = np.random.default_rng(5).integers(0, 50, (40, 20)).astype("i4")
-    a = sync.create_array(tmp_path, data=data, chunks=(4, 4), compressors=ZstdCodec(3, checksum=True))
+    codec, damage = _DAMAGED[kind]
+    a = sync.create_array(tmp_path, data=data, chunks=(4, 4), compressors=_TOGETHER[codec])
     assert a.metadata.chain.batched
     path = tmp_path / "c" / "7" / "3"
-    path.write_bytes(_DAMAGE[kind](path.read_bytes()))
-    with pytest.raises(CodecError, match=r"^c/7/3 in .*: codec zstd can not decode: "):
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} can not decode: "):
         a[...]
-    with pytest.raises(CodecError, match=r"^c/7/3 in .*: codec zstd can not decode: "):
+    with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} can not decode: "):
         a.vindex[[1, 29, 33], [2, 13, 5]]
     np.testing.assert_array_equal(a[:28], data[:28])
     path.unlink()

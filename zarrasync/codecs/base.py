@@ -45,7 +45,7 @@ Out: TypeAlias = npt.NDArray[np.uint8] | None
 Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
 """``BytesBytesCodec.decode`` for values of one size: of the data, and memory that may be used for the result."""
 BatchDecoder: TypeAlias = Callable[[Sequence[Buffer]], "Sequence[Buffer] | None"]
-"""Decodes several values of one size in one call; ``None`` where only decoding each alone tells what is wrong."""
+"""Decodes several values of one size in one go; ``None`` where only decoding each alone tells what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,14 @@ class ArrayBytesCodec(Codec):
 
 @dataclass(frozen=True)
 class BytesBytesCodec(Codec):
-    """A codec from bytes to bytes."""
+    """A codec from bytes to bytes.
+
+    Attributes:
+        unlocked: Whether several values are coded without the interpreter, so that threads pay however
+            small the values are.
+    """
+
+    unlocked: ClassVar[bool] = False
 
     def encoded_size(self, size: int) -> int | None:
         """Bytes that come out for ``size`` bytes in, or ``None`` where it depends on the data."""
@@ -245,10 +252,7 @@ class BytesBytesCodec(Codec):
         return [self.encode(value) for value in values]
 
     def batch_decoder(self, size: int | None) -> BatchDecoder | None:
-        """What decodes several values in one call, where the codec's library can and that pays.
-
-        Handing the interpreter from thread to thread costs more than a small value's decompression takes.
-        """
+        """What decodes several values in one go, where they are so small that the interpreter's part counts."""
         return None
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:

@@ -103,7 +103,8 @@ class BoundChain:
         is_raw: Whether the stored bytes are just the elements.
         run: How many chunks to decode into one piece of memory and place in one step; 1 where decoded memory
             is not just the elements.
-        batched: Whether several chunks are decoded in one call (``opened``).
+        batched: Whether several chunks are decoded in one go (``opened``).
+        unlocked: Whether that is done without the interpreter, so that threads pay.
         encoded_size: Bytes of an encoded chunk, where all have the same.
         can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
         read_hint: A size that holds most encoded chunks.
@@ -133,6 +134,7 @@ class BoundChain:
         "spec",
         "stored_dtype",
         "unit",
+        "unlocked",
     )
 
     def __init__(self, chain: CodecChain, spec: ArraySpec) -> None:
@@ -158,6 +160,7 @@ class BoundChain:
         self._batch = None if len(self._wrap) != 1 else self._wrap[0].batch_decoder(self.raw_size)
         self._bare = None if self._batch is None else replace(chain, bytes_bytes=()).bind(self.spec)
         self.batched = self._batch is not None
+        self.unlocked = self.batched and self._wrap[0].unlocked
         self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
         self.stored_dtype = self._maker.stored_dtype
         inner: BoundChain | None = getattr(self._maker, "inner", None)
@@ -218,7 +221,7 @@ class BoundChain:
         return data if self._last is None else self._last(data, out)
 
     def opened(self, values: Sequence[Buffer | None]) -> tuple[BoundChain, Sequence[Buffer | None]]:
-        """Undo the bytes -> bytes codecs of several values in one call, where that pays.
+        """Undo the bytes -> bytes codecs of several values in one go, where that pays.
 
         Args:
             values: Encoded chunks; ``None`` for absent ones, which stay so.

@@ -283,6 +283,20 @@ def _refuses(error: Exception) -> bool:
     return isinstance(error, _REFUSALS) or type(error).__name__ in ("IsalError", "error", "LZMAError", "ZstdError")
 
 
+def _or_none(decode: BatchDecoder) -> BatchDecoder:
+    """A decoder of several values that gives nothing where one of them is damaged: alone it shows which."""
+
+    def careful(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
+        try:
+            return decode(values)
+        except Exception as error:
+            if not _refuses(error):
+                raise
+            return None
+
+    return careful
+
+
 def bounded_decoder(
     codec: Codec, kind: str, size: int | None, limit: int, config: Mapping[str, Any] | None = None
 ) -> Decoder | None:
@@ -363,6 +377,7 @@ class ZstdCodec(_Compressor):
     """
 
     name = "zstd"
+    unlocked = True
     level: int = 0
     checksum: bool = False
 
@@ -378,14 +393,11 @@ class ZstdCodec(_Compressor):
         if size is None or not 0 < size < _MEDIUM or _contexts().decompress_all is None:
             return None
 
+        @_or_none
         def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
-            try:
-                # The library trusts sizes, and takes no notice of what stands behind a frame.
-                if all(_zstd_size(value) == size and _zstd_length(value) == len(value) for value in values):
-                    return [memoryview(found) for found in _contexts().decompress_all(values)]
-            except Exception as error:  # one by one it shows which value it is about
-                if not _refuses(error):
-                    raise
+            # The library trusts sizes, and takes no notice of what stands behind a frame.
+            if all(_zstd_size(value) == size and _zstd_length(value) == len(value) for value in values):
+                return [memoryview(found) for found in _contexts().decompress_all(values)]
             return None
 
         return decode
@@ -451,17 +463,33 @@ class BloscCodec(_Compressor):
         size = self.typesize or spec.dtype.itemsize or 1
         return replace(self, typesize=size, shuffle=self.shuffle or ("bitshuffle" if size == 1 else "shuffle"))
 
+    def batch_decoder(self, size: int | None) -> BatchDecoder | None:
+        if size is None or not 0 < size < _SMALL:
+            return None
+        header = _BLOSC_SIZES.unpack_from
+
+        @_or_none
+        def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
+            if [header(value) for value in values] != [(size, len(value)) for value in values]:
+                return None
+            decompress = _blosc().decompress
+            return [decompress(value) for value in values]
+
+        return decode
+
     def encode(self, data: Buffer) -> Buffer:
-        if not len(data):
+        return self.encode_all((data,))[0]
+
+    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
+        if not all(map(len, values)):
             raise self.fail("there are no bytes", "encode")
         typesize = self.typesize or 1
         # Elements wider than a byte of the header can say are shuffled as single bytes, as c-blosc does.
         wide = typesize if typesize < 256 else 1
-        shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
+        settings = self.cname.encode(), self.clevel, _SHUFFLES.index(self.shuffle or "noshuffle"), self.blocksize, wide
+        compress = _blosc().compress
         try:
-            return _blosc().compress(  # type: ignore[no-any-return]
-                data, self.cname.encode(), self.clevel, shuffle, self.blocksize, wide
-            )
+            return [compress(value, *settings) for value in values]
         except (ValueError, RuntimeError) as error:
             raise self.fail(str(error), "encode") from error
 

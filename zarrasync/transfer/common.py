@@ -154,7 +154,7 @@ class Chunks:
         chain = self.chain
         unit = chain.unit
         beside = unit.is_raw if unit is not chain else self.store.parallel and (unit.is_raw or not decoding)
-        beside |= unit.batched
+        beside |= unit.unlocked
         return 1 if unit.nbytes < _SMALL and not beside else self.config.pool_size
 
     def full_key(self, key: str) -> str:

@@ -25,6 +25,8 @@ Found: TypeAlias = tuple[Piece, memoryview]
 
 LARGE = 128 << 20
 """No memory larger than this is set aside for values that may be smaller or absent."""
+_JOINED = 1 << 15
+"""Bytes of a raw chunk below which a copy more is cheaper than a step of the interpreter."""
 _WORTH = 1 << 17
 """Bytes of a single chunk from which on memory that is there beats what a decompressor makes: pages are not fresh."""
 
@@ -98,6 +100,8 @@ class Placing:
 
     def room(self, chain: BoundChain, part: Part, out: Array, workspace: Workspace | None) -> Rows | None:
         """Where to decode a part's chunks: right into the output, or into memory if there is some."""
+        if part.count > 1 and chain.is_raw and (chain.raw_size or 0) < _JOINED:
+            return None  # they are there already, and better moved together than one by one
         rows = self.direct(chain, part, out)
         if rows is None and workspace is not None and chain.raw_size and (part.count > 1 or chain.raw_size >= _WORTH):
             rows = workspace.rows(chain, part.count)
@@ -155,8 +159,9 @@ class Placing:
             if rows.direct:
                 return
             boxes = rows.boxes
+        elif len(values) > 1:
+            boxes = chain.boxes(np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1))
         else:
-            assert len(values) == 1  # runs always have memory to decode into
             boxes = chain.decode(values[0], None if rows is None else rows.each[0])[np.newaxis]
         assert boxes is not None
         part.read(boxes if self.fields is None else boxes[self.fields], out)

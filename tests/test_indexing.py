@@ -358,6 +358,21 @@ async def test_reading_into_memory_that_is_not_contiguous(api):
     np.testing.assert_array_equal(pairs.T, data[[[0, 1], [2, 3]], [[4, 5], [6, 7]]])
 
 
+@pytest.mark.parametrize("dtype", ["u1", "i2", ">f4", "f8", "c16"])
+@pytest.mark.parametrize("shape", [(512, 600), (2048, 70), (64, 33, 128), (1, 512, 512)])
+def test_chunks_in_another_order_of_axes_are_placed_strip_by_strip(dtype, shape):
+    data = np.random.default_rng(1).integers(0, 200, [n + 3 for n in shape]).astype(dtype)
+    for order in (tuple(range(len(shape)))[::-1], (*range(1, len(shape)), 0)):
+        transposed = {"name": "transpose", "configuration": {"order": order}}
+        a = sync.create_array({}, data=data, chunks=shape, filters=[transposed], compressors=None)
+        np.testing.assert_array_equal(a[...], data)
+        np.testing.assert_array_equal(a[1:-1, 2:], data[1:-1, 2:])
+        a[:, ::2] = data[:, ::2][::-1]
+        changed = data.copy()
+        changed[:, ::2] = data[:, ::2][::-1]
+        np.testing.assert_array_equal(a[...], changed)
+
+
 async def test_selections_without_elements_do_no_io():
     from zarrasync import stores
 

@@ -16,11 +16,35 @@ import numpy.typing as npt
 
 from zarrasync.grids import Axis, Grid, RegularAxis
 
-__all__ = ["IntArray", "Part", "Region", "Selector"]
+__all__ = ["IntArray", "Part", "Region", "Selector", "assign"]
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Selector: TypeAlias = slice | IntArray
 """A slice with non-negative start and stop and any non-zero step, or index values."""
+
+
+_ALIASED = 2048
+"""Bytes between elements, or a multiple of them, from which on these share so few lines of a cache that they drive each
+other out of it."""
+_STRIP = 64
+"""Bytes of a strip: a line of the cache."""
+
+
+def assign(out: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+    """``out[...] = values`` for values of the same shape, also fast where the order of their axes is another one.
+
+    Chunks have powers of two as their sizes. Where they are stored in Fortran order NumPy, which goes along the rows
+    of the output, then meets elements that drive each other out of the cache. Narrow strips stay in it.
+    """
+    if values.nbytes >= 1 << 17 and values.itemsize <= 8 and values.ndim > 1 and out.shape == values.shape:
+        axis = min(range(out.ndim), key=lambda number: (out.shape[number] == 1, abs(out.strides[number])))
+        width = max(16, _STRIP // (values.itemsize or 1))
+        if values.strides[axis] % _ALIASED == 0 < values.strides[axis] and out.shape[axis] > 2 * width:
+            for start in range(0, out.shape[axis], width):
+                strip = (*(slice(None),) * axis, slice(start, start + width))
+                out[strip] = values[strip]
+            return
+    out[...] = values
 
 
 class Region(NamedTuple):
@@ -227,14 +251,14 @@ class Part(NamedTuple):
     def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place elements of the chunks, which lie in one array, one after the other along its first axis."""
         if self.region.plain:  # as all runs are
-            self.stacked(out)[...] = boxes[(slice(None), *self.region.box)]
+            assign(self.stacked(out), boxes[(slice(None), *self.region.box)])
         else:
             self.region.read(boxes[0], out)
 
     def write(self, boxes: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """The way back."""
         if self.region.plain:
-            boxes[(slice(None), *self.region.box)] = self.stacked(values)
+            assign(boxes[(slice(None), *self.region.box)], self.stacked(values))
         else:
             self.region.write(boxes[0], values)
 

@@ -24,7 +24,7 @@ from zarrasync.codecs.base import (
 from zarrasync.codecs.chain import CodecChain, as_bytes_view
 from zarrasync.dtypes import has_order
 from zarrasync.errors import MetadataError
-from zarrasync.regions import Part, Region
+from zarrasync.regions import Part, Region, assign
 
 __all__ = ["BytesCodec", "TransposeCodec"]
 
@@ -116,7 +116,11 @@ class _BoundBytes:
     def encode(self, array: Array) -> Buffer:
         for names, part in self._small:
             check_limits(self._codec, _part(array, names), part.limits)
-        return as_bytes_view(np.ascontiguousarray(array, self._stored))
+        if array.dtype == self._stored and array.flags.c_contiguous:
+            return as_bytes_view(array)
+        stored = np.empty(array.shape, self._stored)
+        assign(stored, array)
+        return as_bytes_view(stored)
 
     def locate(self, region: Region, out: Array) -> Locator | None:
         """One run of rows: axes held at one index are stepped into, the next one is cut."""

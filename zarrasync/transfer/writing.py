@@ -19,7 +19,7 @@ from zarrasync._runtime import cancel_flag, drive, in_worker
 from zarrasync.codecs.base import Array, Buffer
 from zarrasync.errors import CodecError, ShapeError, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing import Transform
-from zarrasync.regions import Part
+from zarrasync.regions import Part, assign
 from zarrasync.stores.base import ABSENT, Request
 from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Progress, run_jobs, scratch
@@ -308,9 +308,14 @@ class _Writing:
             return self.chain.encode(chunk)
         # A compressor wants the chunk in one piece; the memory for that is used again and again.
         with scratch("encode", chunk.nbytes) as memory:
-            whole = memory.view(chunk.dtype).reshape(chunk.shape)
-            whole[...] = chunk
-            data = self.chain.encode(whole)
+            boxes = self.chain.boxes(memory[np.newaxis])
+            if boxes is None:
+                whole = memory.view(chunk.dtype).reshape(chunk.shape)
+                whole[...] = chunk
+                data = self.chain.encode(whole)
+            else:
+                assign(boxes[0], chunk)
+                data = self.chain.wrap(memory)
             if isinstance(data, np.ndarray) and np.may_share_memory(data, memory):
                 return data.tobytes()
             return data

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,6 +31,25 @@ int files(const char *path, const char *names, const int64_t *name_at, int64_t c
       memcpy(out + place[i] + row * stride, chunk + row * width, width);
   }
   close(folder), free(stored), free(chunk);
+  return failed;
+}
+
+/* Writes chunks to a file each, under another name until it is complete; the folders are there. */
+int store(const char *path, const char *names, const int64_t *name_at, int64_t count, const char *values,
+          const int64_t *place, int64_t rows, int64_t width, int64_t stride, int64_t thread) {
+  size_t size = rows * width;
+  char *chunk = malloc(size), partial[64];
+  int folder = open(path, O_RDONLY | O_DIRECTORY), failed = 0;
+  for (int64_t i = 0; i < count && !failed; i++) {
+    for (int64_t row = 0; row < rows; row++)
+      memcpy(chunk + row * width, values + place[i] + row * stride, width);
+    const char *name = names + name_at[i];
+    snprintf(partial, sizeof partial, "%s.%d-partial", name, (int)thread);
+    int handle = openat(folder, partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    failed = handle < 0 || write(handle, chunk, size) != (ssize_t)size;
+    failed |= close(handle) || renameat(folder, partial, folder, name);
+  }
+  close(folder), free(chunk);
   return failed;
 }
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import shutil
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,28 @@ class Native:
 
             _check(crew.map(share, _shares(len(at), threads)))
             return out
+
+        return call
+
+    def store(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
+        """Write a plane of raw chunks."""
+        (n, _), (step, _) = WORKLOADS[name].shape, WORKLOADS[name].chunks
+        data, count = WORKLOADS[name].data(), n // step
+
+        def call() -> None:
+            for i in range(count):
+                (path / "c" / str(i)).mkdir(parents=True)
+            names, at = _names([(i, j) for i in range(count) for j in range(count)])
+            rows, columns = np.divmod(np.arange(count * count), count)
+            place = 4 * step * (rows * n + columns)
+
+            def share(own: slice) -> int:
+                return self._library.store(
+                    bytes(path), names, _at(at[own]), NUMBER(len(at[own])), _at(data), _at(place[own]),
+                    NUMBER(step), NUMBER(4 * step), NUMBER(4 * n), NUMBER(own.start),
+                )  # fmt: skip
+
+            _check(crew.map(share, _shares(len(at), threads)))
 
         return call
 
@@ -152,29 +176,58 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
     shm = Path("/dev/shm")
-    rows = [("blosc-lz4-tiny", "read", "files"), ("shards-4k", "read", "shards"), ("zstd-64k", "points", "points")]
+    rows = [
+        ("blosc-lz4-tiny", "read", "files"),
+        ("blosc-lz4-64k", "read", "files"),
+        ("shards-4k", "read", "shards"),
+        ("zstd-64k", "points", "points"),
+        ("raw-64k", "write", "store"),
+    ]
     print("| task | array | " + " | ".join([*PEERS, "C, 1 thread", "C, 2 threads"]) + " |")
     print("|---|---|" + "--:|" * (len(PEERS) + 2))
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as root, ThreadPoolExecutor(2) as crew:
         native = Native(Path(root))
         for name, task, loop in rows:
             path, workload = Path(root) / name, WORKLOADS[name]
-            engines.make("zarrasync").write(path, workload, workload.data())
-            able = [peer for peer in PEERS if task == "read" or peer != "zarrista"]
-            calls = {peer: tasks.TASKS[task](engines.make(peer), path, workload) for peer in able}
+            data = workload.data()
+            able = [peer for peer in PEERS if task != "points" or peer != "zarrista"]
+            if task == "write":
+                calls = {peer: partial(engines.make(peer).write, path, workload, data) for peer in able}
+            else:
+                engines.make("zarrasync").write(path, workload, data)
+                calls = {peer: tasks.TASKS[task](engines.make(peer), path, workload) for peer in able}
             calls |= {f"C, {n}": getattr(native, loop)(path, name, crew, n) for n in (1, 2)}
-            expected = np.asarray(calls["zarrasync"]())
-            assert all(np.array_equal(np.asarray(call()), expected) for call in calls.values())
-            found = measure(calls, rounds)
+            if task == "write":
+                check_written(native, path, name, crew)
+                found = measure(calls, rounds, before=partial(shutil.rmtree, path, ignore_errors=True))
+            else:
+                expected = np.asarray(calls["zarrasync"]())
+                assert all(np.array_equal(np.asarray(call()), expected) for call in calls.values())
+                found = measure(calls, rounds)
             cells = [f"{found[who]:.0f}" if who in found else "–" for who in (*PEERS, "C, 1", "C, 2")]
             print(f"| {tasks.TITLES[task]} | {workload.title} | {' | '.join(cells)} |", flush=True)
 
 
-def measure(calls: dict[str, Call], rounds: int) -> dict[str, float]:
+def check_written(native: Native, path: Path, name: str, crew: ThreadPoolExecutor) -> None:
+    """See that the C code writes what we do, and leave nothing."""
+    workload = WORKLOADS[name]
+    written = []
+    for write in (
+        partial(engines.make("zarrasync").write, path, workload, workload.data()),
+        native.store(path, name, crew, 2),
+    ):
+        write()
+        written.append({file.relative_to(path): file.read_bytes() for file in path.glob("c/*/*")})
+        shutil.rmtree(path)
+    assert written[0] == written[1]
+
+
+def measure(calls: dict[str, Call], rounds: int, before: Call = lambda: None) -> dict[str, float]:
     """The median of each call in milliseconds; the calls take turns."""
     times: dict[str, list[float]] = {who: [] for who in calls}
     for _ in range(rounds):
         for who, call in calls.items():
+            before()
             start = time.perf_counter()
             call()
             times[who].append((time.perf_counter() - start) * 1e3)

@@ -29,7 +29,7 @@ from tasks import LATENCIES, TASKS
 from workloads import QUICK, WORKLOADS
 
 HERE = Path(__file__).parent
-SLOW = 1500
+SLOW = 1000
 """Milliseconds from which on one round is enough to know that a peer is slow."""
 
 

@@ -149,7 +149,9 @@ class _Reading(Placing):
         if len(parts) == 1 and parts[0].count * nbytes <= _LITTLE and not self.chain.can_locate:
             self._chunk_job(parts)  # no ceremony for what is done in some microseconds
             return
-        threads = min(self.chunks.threads(decoding=True), 1 + self._amount(parts) // _ALONE)
+        threads = self.chunks.threads(decoding=True)
+        if threads > 1:
+            threads = min(threads, 1 + self._amount(parts) // _ALONE)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
 
@@ -419,11 +421,13 @@ class _Reading(Placing):
 
     def spans(self, key: str, pieces: list[Piece]) -> list[_Span]:
         """Pieces by where they lie, near ones together; absent ones are filled here."""
-        config = self.chunks.config
-        gap, most = config.coalesce_gap, config.batch_bytes if self.store.blocking else config.coalesce_size
+        config, wanted = self.chunks.config, sorted(self.present(pieces), key=lambda piece: piece.start)
+        gap, most = config.coalesce_gap, config.coalesce_size
+        if self.store.blocking:  # who fetches a span decodes it: leave something for other threads
+            most = min(most, max(config.batch_bytes, sum(piece.length for piece in wanted) // 4))
         spans: list[_Span] = []
         start, stop, own = 0, -1, list[Piece]()
-        for piece in sorted(self.present(pieces), key=lambda piece: piece.start):
+        for piece in wanted:
             end = piece.start + piece.length
             if own and (piece.start - stop > gap or end - start > most):
                 spans.append(_Span(start, stop - start, own))

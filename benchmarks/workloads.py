@@ -83,7 +83,7 @@ _CODECS: dict[str, tuple[str, dict[str, Any]]] = {
     "v2-F": ("v2, zstd-1, F order", {"codec": {"id": "zstd", "level": 1}, "order": "F", "zarr_format": 2}),
 }
 _SIZES = {
-    "4m": ("4 MiB chunks", (8192, 16384), (1024, 1024)),
+    "4m": ("4 MiB chunks", (8192, 8192), (1024, 1024)),
     "1m": ("1 MiB chunks", (4096, 8192), (512, 512)),
     "64k": ("64 KiB chunks", (4096, 4096), (128, 128)),
     "tiny": ("10,000 chunks of 1.6 KB", (2000, 2000), (20, 20)),
@@ -105,7 +105,7 @@ def _all() -> dict[str, Workload]:
             tasks += _EXTRA.get(name, ())
             made[name] = Workload(f"{amount}, {size_title}, {codec_title}", shape, chunks, tasks=tasks, **options)
     made["shards-128k"] = Workload(
-        "512 MiB, 32 MiB shards of 128 KiB, blosc-lz4", (8192, 16384), (128, 256), _blosc("lz4"), (2048, 4096)
+        "256 MiB, 32 MiB shards of 128 KiB, blosc-lz4", (8192, 8192), (128, 256), _blosc("lz4"), (2048, 4096)
     )
     for name, title, codec in (
         ("shards-4k", "blosc-lz4", _blosc("lz4")),

@@ -457,7 +457,7 @@ def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatc
     monkeypatch.setattr(compressors, "_contexts", lambda: plain)
     data = np.random.default_rng(5).integers(0, 50, (40, 40))
     a = sync.create_array(tmp_path, data=data, chunks=(4, 4), shards=(20, 20), compressors="zstd")
-    assert not a.metadata.chain.unit.batched
+    assert not a.metadata.chain.unit.unlocked
     np.testing.assert_array_equal(a[...], data)
     monkeypatch.undo()
     np.testing.assert_array_equal(sync.open_array(tmp_path)[...], data)

@@ -226,14 +226,12 @@ class ArrayBytesCodec(Codec):
 
 @dataclass(frozen=True)
 class BytesBytesCodec(Codec):
-    """A codec from bytes to bytes.
+    """A codec from bytes to bytes."""
 
-    Attributes:
-        unlocked: Whether several values are coded without the interpreter, so that threads pay however
-            small the values are.
-    """
-
-    unlocked: ClassVar[bool] = False
+    @property
+    def unlocked(self) -> bool:
+        """Whether several values are coded without the interpreter, so that threads pay however small they are."""
+        return False
 
     def encoded_size(self, size: int) -> int | None:
         """Bytes that come out for ``size`` bytes in, or ``None`` where it depends on the data."""

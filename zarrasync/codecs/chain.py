@@ -104,7 +104,6 @@ class BoundChain:
         run: How many chunks to decode into one piece of memory and place in one step; 1 where decoded memory
             is not just the elements.
         batched: Whether several chunks are decoded in one go (``opened``).
-        unlocked: Whether that is done without the interpreter, so that threads pay.
         encoded_size: Bytes of an encoded chunk, where all have the same.
         can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
         read_hint: A size that holds most encoded chunks.
@@ -114,6 +113,7 @@ class BoundChain:
         "_bare",
         "_batch",
         "_before",
+        "_chain",
         "_fill_bits",
         "_inner_shape",
         "_last",
@@ -134,8 +134,9 @@ class BoundChain:
         "spec",
         "stored_dtype",
         "unit",
-        "unlocked",
     )
+
+    _bare: BoundChain | None
 
     def __init__(self, chain: CodecChain, spec: ArraySpec) -> None:
         self.spec = spec
@@ -158,9 +159,7 @@ class BoundChain:
         undo = [codec.decoder(size, self._limit) for codec, size in zip(self._wrap, sizes, strict=False)]
         self._before, self._last = tuple(reversed(undo[1:])), undo[0] if undo else None
         self._batch = None if len(self._wrap) != 1 else self._wrap[0].batch_decoder(self.raw_size)
-        self._bare = None if self._batch is None else replace(chain, bytes_bytes=()).bind(self.spec)
-        self.batched = self._batch is not None
-        self.unlocked = self.batched and self._wrap[0].unlocked
+        self._chain, self._bare, self.batched = chain, None, self._batch is not None
         self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
         self.stored_dtype = self._maker.stored_dtype
         inner: BoundChain | None = getattr(self._maker, "inner", None)
@@ -181,6 +180,11 @@ class BoundChain:
     def size_bounds(self) -> tuple[int, int]:
         """How few and how many bytes an encoded chunk may have."""
         return (0, 2 * self._limit) if self.encoded_size is None else (self.encoded_size, self.encoded_size)
+
+    @property
+    def unlocked(self) -> bool:
+        """Whether several chunks are coded without the interpreter, so that threads pay however small they are."""
+        return self.batched and self._wrap[0].unlocked
 
     # -------------------------------------------------------------- whole chunks
 
@@ -230,12 +234,14 @@ class BoundChain:
             The chain that decodes what the values are now, and those; both as they were where each
             had better be decoded alone, as it may be the only one or damaged.
         """
-        if self._batch is None or self._bare is None:
+        if self._batch is None:
             return self, values
         present = [value for value in values if value is not None]
         found = self._batch(present) if len(present) > 1 else None
         if found is None:
             return self, values
+        if self._bare is None:
+            self._bare = replace(self._chain, bytes_bytes=()).bind(self.spec)
         rest = iter(found)
         return self._bare, [None if value is None else next(rest) for value in values]
 

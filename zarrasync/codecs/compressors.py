@@ -377,7 +377,6 @@ class ZstdCodec(_Compressor):
     """
 
     name = "zstd"
-    unlocked = True
     level: int = 0
     checksum: bool = False
 
@@ -389,15 +388,20 @@ class ZstdCodec(_Compressor):
     def configuration(self) -> dict[str, Any]:
         return {"level": self.level, "checksum": self.checksum}
 
+    @property
+    def unlocked(self) -> bool:
+        return _contexts().decompress_all is not None
+
     def batch_decoder(self, size: int | None) -> BatchDecoder | None:
-        if size is None or not 0 < size < _MEDIUM or _contexts().decompress_all is None:
+        if size is None or not 0 < size < _MEDIUM:
             return None
 
         @_or_none
         def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
+            several = _contexts().decompress_all
             # The library trusts sizes, and takes no notice of what stands behind a frame.
-            if all(_zstd_size(value) == size and _zstd_length(value) == len(value) for value in values):
-                return [memoryview(found) for found in _contexts().decompress_all(values)]
+            if several and all(_zstd_size(value) == size and _zstd_length(value) == len(value) for value in values):
+                return [memoryview(found) for found in several(values)]
             return None
 
         return decode

@@ -6,6 +6,7 @@ import gzip
 import random
 import threading
 import zlib
+from dataclasses import dataclass
 from functools import partial
 
 import numcodecs
@@ -15,10 +16,11 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zarrasync import stores, sync
+from zarrasync import config, stores, sync
 from zarrasync.codecs import (
     ArraySpec,
     BloscCodec,
+    BytesBytesCodec,
     BytesCodec,
     CodecChain,
     Crc32cCodec,
@@ -415,6 +417,70 @@ def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_
     path.unlink()
     data[28:32, 12:16] = 0
     np.testing.assert_array_equal(a[...], data)
+
+
+def test_raw_values_of_a_wrong_length_are_found_where_many_are_read_at_once(tmp_path):
+    """Also where there are so many that no memory is set aside, and where what one lacks another has too much."""
+    data = np.tile(np.arange(8192, dtype="u1"), (128 * 12, 12))
+    with config.set(batch_bytes=1 << 30, memory_budget=1 << 31, threads=1):
+        a = sync.create_array(tmp_path, data=data, chunks=(128, 8192), fill_value=255, compressors=None)
+        np.testing.assert_array_equal(a[...], data)
+        short, longer = tmp_path / "c" / "3" / "2", tmp_path / "c" / "3" / "3"
+        short.write_bytes(short.read_bytes()[:-100])
+        with pytest.raises(CodecError, match=r"^c/3/2 in "):
+            a[...]
+        longer.write_bytes(longer.read_bytes() + bytes(100))
+        with pytest.raises(CodecError, match=r"^c/3/2 in "):
+            a[...]
+
+
+def test_the_one_of_values_encoded_together_that_can_not_be_is_named():
+    @dataclass(frozen=True)
+    class Picky(BytesBytesCodec):
+        name = "picky"
+
+        def encode(self, data):
+            if data[0] in (0, 9):
+                raise self.fail("bad", "encode")
+            return bytes(data)
+
+        def decode(self, data, size, limit, out):
+            return data
+
+    a = sync.create_array({}, shape=40, dtype="u1", chunks=4, compressors=[Picky()])
+    values = np.ones(40, "u1")
+    values[8:12] = 0  # nothing but the fill value: it is not encoded
+    values[20:24] = 9
+    with pytest.raises(CodecError, match=r"^c/5 in .*codec picky can not encode: bad"):
+        a[...] = values
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("filters", "inner"),
+    [
+        ([{"name": "reshape", "configuration": {"shape": [[0], 8, 8, [2]]}}], [1, 8, 8, 16]),
+        ([{"name": "reshape", "configuration": {"shape": [[0, 1], [2]]}}], [16, 16]),
+        ([{"name": "transpose", "configuration": {"order": [2, 0, 1]}}], [16, 1, 8]),
+    ],
+)
+def test_shards_of_another_shape_than_the_chunks_they_are(filters, inner, threads):
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    shards = {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": inner,
+            "codecs": [little, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}],
+            "index_codecs": [little, {"name": "crc32c"}],
+            "index_location": "end",
+        },
+    }
+    data = np.random.default_rng(0).random((8, 64, 64))
+    a = sync.create_array({}, data=data, chunks=(4, 64, 64), filters=filters, serializer=shards, compressors=None)
+    with config.set(threads=threads):
+        opened = sync.open_array(a.store, mode="r+")
+        for selection in (..., 1, (slice(None), 5), (1, slice(3, 9)), (slice(None), slice(None, None, 7))):
+            np.testing.assert_array_equal(opened[selection], data[selection])
 
 
 def test_zstd_of_other_writers_is_read_together_with_ours(tmp_path):

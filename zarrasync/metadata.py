@@ -151,14 +151,13 @@ class ArrayMetadata(NodeMetadata):
     @property
     def chunks(self) -> tuple[int, ...]:
         """The shape of the smallest part that can be read alone: inner chunks where there are shards."""
-        sharding = self._sharding
-        if sharding is None:
+        sharding, steps = self._sharding, self.codecs.array_array
+        if sharding is None or any(codec.permutation is None for codec in steps):
             return self.write_chunks
         shape = self.write_chunks
         order = list(range(len(shape)))
-        for codec in self.codecs.array_array:
-            if codec.permutation is not None:
-                order = [order[axis] for axis in codec.permutation]
+        for codec in steps:
+            order = [order[axis] for axis in codec.permutation or ()]
         return tuple(sharding.chunk_shape[order.index(axis)] for axis in range(len(shape)))
 
     @property

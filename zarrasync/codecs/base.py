@@ -246,7 +246,7 @@ class BytesBytesCodec(Codec):
         return lambda data, out: self.decode(data, size, limit, out)
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Encode several values of one size."""
+        """Encode several values."""
         return [self.encode(value) for value in values]
 
     def batch_decoder(self, size: int | None) -> BatchDecoder | None:

@@ -313,6 +313,15 @@ class BoundChain:
             return None
         return self._maker.locate(*self._permute(region, out))
 
+    def work(self, region: Region, out: Array) -> int:
+        """About how many bytes have to be decoded to read a region."""
+        if not self.can_locate:
+            return self.nbytes
+        inner: BoundChain | None = getattr(self._maker, "inner", None)
+        if inner is None:
+            return region.size * out.itemsize
+        return min(self.nbytes, inner.nbytes * self._permute(region, out)[0].blocks(inner.spec.shape))
+
     def merge(self, data: Buffer | None, region: Region, values: Array) -> tuple[Buffer | None, bool]:
         """The chunk with the region replaced by ``values``.
 

@@ -160,6 +160,9 @@ class Placing:
                 return
             boxes = rows.boxes
         elif len(values) > 1:
+            for value in values:
+                if len(value) != chain.raw_size:
+                    chain.decode(value)  # complains
             boxes = chain.boxes(np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1))
         else:
             boxes = chain.decode(values[0], None if rows is None else rows.each[0])[np.newaxis]
@@ -276,7 +279,7 @@ def _values(piece: Piece, data: memoryview) -> list[memoryview]:
 
 
 def _together(found: Sequence[Found], most: int) -> Iterator[Sequence[Found]]:
-    """Pieces that follow each other and may be decoded together, of so many bytes; others alone."""
+    """Pieces that follow each other and are decoded together, into so many bytes; others alone."""
     group: list[Found] = []
     room = 0
     for own in found:

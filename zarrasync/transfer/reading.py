@@ -151,18 +151,10 @@ class _Reading(Placing):
             return
         threads = self.chunks.threads(decoding=True)
         if threads > 1:
-            threads = min(threads, 1 + self._amount(parts) // _ALONE)
+            work = sum(part.count * self.chain.work(part.region, self.out) for part in parts)
+            threads = min(threads, 1 + work // _ALONE)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
-
-    def _amount(self, parts: Sequence[Part]) -> int:
-        """Bytes that have to be decoded, about."""
-        unit = self.chain.unit
-        if unit is not self.chain:
-            return unit.nbytes * sum(part.region.blocks(unit.spec.shape) for part in parts)
-        if self.chain.can_locate:
-            return self.out.itemsize * sum(part.size for part in parts)
-        return self.chain.nbytes * sum(part.count for part in parts)
 
     def _jobs(self, parts: Sequence[Part], nbytes: int, threads: int) -> Iterator[Job]:
         whole: list[Part] = []
@@ -348,7 +340,6 @@ class _Reading(Placing):
         async with self.chunks.taken(total):
             requests = [Request(key, span.start, span.length) for span in spans]
             values = await self.store.fetch(requests, versions=version is not None)
-
             found = _pieces(spans, values, version)
             await computer.run(partial(self.place_pieces, key, found), total)
 

@@ -264,7 +264,7 @@ class _Writing:
         except CodecError:
             for key, row in zip(keys, rows, strict=True):
                 try:
-                    self.chain.wrap(row)
+                    self.chain.encode_rows(row[np.newaxis], keep_empty=self.keep_empty)
                 except CodecError as error:
                     self.chunks.locate(error, key)
                     raise

@@ -414,7 +414,7 @@ class _Reading(Placing):
         """Pieces by where they lie, near ones together; absent ones are filled here."""
         config, wanted = self.chunks.config, sorted(self.present(pieces), key=lambda piece: piece.start)
         gap, most = config.coalesce_gap, config.coalesce_size
-        if self.store.blocking:  # who fetches a span decodes it: leave something for other threads
+        if self.store.blocking and self.chain.unit.unlocked:  # who fetches a span decodes it: leave others something
             most = min(most, max(config.batch_bytes, sum(piece.length for piece in wanted) // 4))
         spans: list[_Span] = []
         start, stop, own = 0, -1, list[Piece]()

@@ -28,6 +28,7 @@ from zarrasync.codecs import (
     ShardingCodec,
     TransposeCodec,
     ZstdCodec,
+    _cblosc,
     as_codec,
     chain_of,
     parse_codecs,
@@ -73,7 +74,7 @@ def test_round_trip(codecs):
     np.testing.assert_array_equal(chain.decode(memoryview(bytes(data)), np.empty(chain.raw_size, "u1")), DATA)
     if chain.direct:
         target = np.empty_like(DATA)
-        chain.unwrap(data, target.reshape(-1).view("u1"))
+        chain.unwrap([data], [target.reshape(-1).view("u1")])
         np.testing.assert_array_equal(target, DATA)
     again = parse_codecs([codec.to_json() for codec in chain_of(codecs, SPEC).codecs])
     np.testing.assert_array_equal(again.bind(SPEC).decode(bytes(data)), DATA)
@@ -417,6 +418,36 @@ def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_
     path.unlink()
     data[28:32, 12:16] = 0
     np.testing.assert_array_equal(a[...], data)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["into the result", "beside it"])
+@pytest.mark.parametrize("kept", [True, False], ids=["C function", "numcodecs"])
+@pytest.mark.parametrize("damage", ["none", *_DAMAGE])
+def test_blosc_values_are_decompressed_into_memory_that_is_there(damage, kept, whole, tmp_path, monkeypatch):
+    """By the C function and, where numcodecs keeps that to itself, without it; a damaged one is named."""
+    if not kept:
+        monkeypatch.setattr(_cblosc, "_function", lambda: None)
+    data = np.random.default_rng(5).integers(0, 50, (256, 512)).astype("i4")
+    a = sync.create_array(tmp_path, data=data, chunks=(32, 512 if whole else 256), compressors=BloscCodec("lz4"))
+    name = "c/5/0" if whole else "c/5/1"
+    if damage != "none":
+        (tmp_path / name).write_bytes(_DAMAGE[damage]((tmp_path / name).read_bytes()))
+        with pytest.raises(CodecError, match=rf"^{name} in .*: codec blosc can not decode: "):
+            a[...]
+    np.testing.assert_array_equal(a[:160], data[:160])
+
+
+def test_blosc_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_there():
+    numbers = np.arange(4 << 14, dtype="f4").reshape(4, -1)
+    values = [bytes(BloscCodec("lz4", typesize=4).encode(row.view("u1"))) for row in numbers]
+    rows = np.empty((4, numbers[0].nbytes), "u1")
+    decode = BloscCodec().rows_decoder(numbers[0].nbytes)
+    assert decode(values[:2] + [memoryview(value) for value in values[2:]], list(rows))
+    np.testing.assert_array_equal(rows.view("f4"), numbers)
+    rows.fill(7)
+    assert not decode([values[0], values[1][:10]], list(rows[:2]))
+    assert not decode([values[0], values[1] + b"x"], list(rows[:2]))
+    assert (rows == 7).all()
 
 
 def test_raw_values_of_a_wrong_length_are_found_where_many_are_read_at_once(tmp_path):

@@ -1,4 +1,4 @@
-"""Memory for large values that is used again when nobody uses it any more."""
+"""Memory that is used again when nobody uses it any more."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["joined", "stays"]
+__all__ = ["joined", "keep_freed", "stays"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 _LARGE = 1 << 20
@@ -20,6 +21,21 @@ _KEEP = 64 << 20
 """Bytes up to which memory is kept."""
 _free: deque[Bytes] = deque(maxlen=2)
 _lent: set[int] = set()
+
+
+_TUNING = 31 << 20
+"""Bytes of a block that tells glibc how much to keep: it takes notice of freed ones of up to 32 MiB."""
+
+
+@cache
+def keep_freed() -> None:
+    """Have freed memory used again, also what libraries take for their results.
+
+    At first glibc gives every large block back to the system, which has to clear the pages of the next one. It
+    keeps more once it has seen a large block come and go (``mallopt(3)``, "dynamic adjustment of the mmap
+    threshold"), as in most programs it soon has; no page of this one is touched.
+    """
+    np.empty(_TUNING, np.uint8)
 
 
 def joined(parts: Sequence[Any]) -> bytes | Bytes:

@@ -56,7 +56,7 @@ class Config:
     threads: int = 0
     concurrency: int = 0
     memory_budget: int = 192 * MiB
-    batch_bytes: int = 1 * MiB
+    batch_bytes: int = 2 * MiB
     write_empty_chunks: bool = False
     coalesce_gap: int = 32 * 1024
     coalesce_size: int = 8 * MiB

@@ -36,6 +36,7 @@ __all__ = [
     "Out",
     "Piece",
     "Range",
+    "RowsDecoder",
 ]
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -46,6 +47,8 @@ Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
 """``BytesBytesCodec.decode`` for values of one size: of the data, and memory that may be used for the result."""
 BatchDecoder: TypeAlias = Callable[[Sequence[Buffer]], "Sequence[Buffer] | None"]
 """Decodes several values of one size in one go; ``None`` where only decoding each alone tells what is wrong."""
+RowsDecoder: TypeAlias = Callable[[Sequence[Buffer], "Sequence[npt.NDArray[np.uint8]]"], bool]
+"""Decodes several values of one size, each into memory of its own; ``False`` where only decoding each alone will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +254,10 @@ class BytesBytesCodec(Codec):
 
     def batch_decoder(self, size: int | None) -> BatchDecoder | None:
         """What decodes several values in one go, where they are so small that the interpreter's part counts."""
+        return None
+
+    def rows_decoder(self, size: int | None) -> RowsDecoder | None:
+        """What decodes several values into memory that is there, where that takes less of the interpreter."""
         return None
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:

@@ -120,6 +120,7 @@ class BoundChain:
         "_limit",
         "_maker",
         "_order",
+        "_rows",
         "_steps",
         "_wrap",
         "batched",
@@ -158,7 +159,9 @@ class BoundChain:
         # What the first codec was given comes out last, and may go right into memory.
         undo = [codec.decoder(size, self._limit) for codec, size in zip(self._wrap, sizes, strict=False)]
         self._before, self._last = tuple(reversed(undo[1:])), undo[0] if undo else None
-        self._batch = None if len(self._wrap) != 1 else self._wrap[0].batch_decoder(self.raw_size)
+        only = self._wrap[0] if len(self._wrap) == 1 else None
+        self._batch = None if only is None else only.batch_decoder(self.raw_size)
+        self._rows = None if only is None else only.rows_decoder(self.raw_size)
         self._chain, self._bare, self.batched = chain, None, self._batch is not None
         self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
         self.stored_dtype = self._maker.stored_dtype
@@ -207,17 +210,20 @@ class BoundChain:
             array = step.decode(array, spec)
         return array
 
-    def unwrap(self, data: Buffer, row: npt.NDArray[np.uint8]) -> None:
-        """Undo the bytes -> bytes codecs, into memory of ``raw_size`` bytes.
+    def unwrap(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Undo the bytes -> bytes codecs of values, each into memory of ``raw_size`` bytes unless it is that.
 
         Raises:
             CodecError: If the bytes are damaged.
         """
-        data = self._unwrapped(data, row)
-        if data is not row:
-            if len(data) != len(row):
-                self._maker.decode(data)  # complains
-            memoryview(row)[:] = memoryview(data).cast("B")
+        if self._rows is not None and self._rows(values, rows):
+            return
+        for value, row in zip(values, rows, strict=True):
+            data = value if value is row else self._unwrapped(value, row)
+            if data is not row:
+                if len(data) != len(row):
+                    self._maker.decode(data)  # complains
+                memoryview(row)[:] = memoryview(data).cast("B")
 
     def _unwrapped(self, data: Buffer, out: Out) -> Buffer:
         for decode in self._before:

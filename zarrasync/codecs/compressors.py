@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import ArraySpec, BatchDecoder, Buffer, BytesBytesCodec, Codec, Decoder, Out
+from zarrasync.codecs._cblosc import decompress_rows
+from zarrasync.codecs.base import ArraySpec, BatchDecoder, Buffer, BytesBytesCodec, Codec, Decoder, Out, RowsDecoder
 from zarrasync.errors import ChecksumError, MetadataError
 
 __all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decoder", "deflate"]
@@ -94,6 +95,15 @@ def _blosc_size(data: Buffer) -> int:
     if stored != len(data):
         raise ValueError(f"its header declares {stored} stored bytes, there are {len(data)}")
     return found
+
+
+def _blosc_sizes(values: Sequence[Buffer], size: int) -> bool:
+    """Whether each of several values is as long as its header says, and holds so many bytes."""
+    header = _BLOSC_SIZES.unpack_from
+    try:
+        return [header(value) for value in values] == [(size, len(value)) for value in values]
+    except struct.error:
+        return False
 
 
 def _zstd_size(data: Buffer) -> int | None:
@@ -470,16 +480,20 @@ class BloscCodec(_Compressor):
     def batch_decoder(self, size: int | None) -> BatchDecoder | None:
         if size is None or not 0 < size < _SMALL:
             return None
-        header = _BLOSC_SIZES.unpack_from
 
         @_or_none
         def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
-            if [header(value) for value in values] != [(size, len(value)) for value in values]:
+            if not _blosc_sizes(values, size):
                 return None
             decompress = _blosc().decompress
             return [decompress(value) for value in values]
 
         return decode
+
+    def rows_decoder(self, size: int | None) -> RowsDecoder | None:
+        if not size:
+            return None
+        return lambda values, rows: _blosc_sizes(values, size) and decompress_rows(values, rows, size)
 
     def encode(self, data: Buffer) -> Buffer:
         return self.encode_all((data,))[0]

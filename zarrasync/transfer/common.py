@@ -20,7 +20,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.regions import Part
 from zarrasync.stores.base import Store
 
-__all__ = ["Chunks", "Missing", "batches", "side_by_side", "spread"]
+__all__ = ["Chunks", "Missing", "batches", "side_by_side"]
 
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
@@ -195,17 +195,7 @@ def batches(parts: Sequence[Part], nbytes: int, settings: Config, threads: int) 
                 room = most
             made[-1].append(part)
             room -= part.count
-    return spread(made, threads)
-
-
-def spread(items: Sequence[T], threads: int) -> list[T]:
-    """Items in an order in which those that threads work on at one time lie far apart.
-
-    Neighbouring chunks share pages of the output. Threads that touch a fresh page at the same time
-    both have it cleared, and one of the two is thrown away.
-    """
-    stride = -(-len(items) // threads)
-    return [item for first in range(stride) for item in items[first::stride]]
+    return made
 
 
 def dtype_of(chunks: Chunks, fields: Fields) -> np.dtype[Any]:

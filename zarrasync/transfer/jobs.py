@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._memory import keep_freed
 from zarrasync._runtime import Cancel, codec_pool, drive, helper_pool, turns
 from zarrasync.config import Config
 from zarrasync.errors import CodecError
@@ -31,12 +32,14 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
 
     The caller works itself, so it never waits for a pool that is busy with others, and a single job
     costs no hand-over. Where many threads call at once each works alone, and no more of them at a time
-    than keep cores and disk busy. What a job returns is done next by the thread that did it, as its
+    than keep cores and disk busy. Each thread has a stretch of a list of jobs for itself, as neighbours
+    share pages of the output: threads that touch a fresh page at the same time both have it cleared, and
+    one of the two is thrown away. What a job returns is done next by the thread that did it, as its
     memory is near; a thread that has nothing takes a job from another's end. After the first failure or
     a set flag no further job is begun; helpers have stopped when this returns or raises.
 
     Args:
-        jobs: What to do; a lazy iterable is advanced as jobs are begun.
+        jobs: What to do; what is not a sequence is advanced as jobs are begun.
         settings: For the pool.
         flag: Set from elsewhere to stop; set here on failure.
         threads: Threads to use at the most, this one included.
@@ -44,26 +47,27 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
     Raises:
         CancelledError: If the flag was set from elsewhere.
     """
-    source = iter(jobs)
-    first = [job for job in (next(source, None), next(source, None)) if job is not None]
-    if len(first) < 2:
-        first = [] if flag.set else [more for job in first for more in job() or ()]
-        if not first:
+    if isinstance(jobs, Sequence) and len(jobs) < 2:
+        jobs = [] if flag.set else [more for job in jobs for more in job() or ()]
+        if not jobs:
             _check(flag)
             return
     gate, nested = turns(settings), _local.working
     if not nested:  # else a job of this thread makes this call
         drive(gate.acquire())
     try:
-        _share(first, source, settings, flag, threads)
+        _share(jobs, settings, flag, threads)
     finally:
         if not nested:
             gate.release()
 
 
-def _share(first: list[Job], source: Iterator[Job], settings: Config, flag: Cancel, threads: int) -> None:
+def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) -> None:
     """Do jobs on this thread and helpers."""
+    keep_freed()
     gate = turns(settings)
+    stretches = _stretches(jobs, threads) if isinstance(jobs, Sequence) else []
+    source = iter(()) if stretches else iter(jobs)
     queues: list[deque[Job]] = []
     lock = threading.Lock()
     errors: list[BaseException] = []
@@ -73,14 +77,16 @@ def _share(first: list[Job], source: Iterator[Job], settings: Config, flag: Canc
         with lock:
             if flag.set:
                 return None
+            if not own and stretches:
+                own.extend(stretches.pop(0))
             job = own.popleft() if own else next(source, None)
             if job is None:
                 longest = max(queues, key=len)
                 job = longest.pop() if longest else None
             return job
 
-    def work(begin: Iterable[Job] = ()) -> None:
-        own = deque(begin)
+    def work() -> None:
+        own = deque[Job]()
         with lock:
             queues.append(own)
         before, _local.working = _local.working, True
@@ -89,7 +95,7 @@ def _share(first: list[Job], source: Iterator[Job], settings: Config, flag: Canc
                 more = job()
                 if more:
                     with lock:
-                        own.extend(more)
+                        own.extendleft(reversed(list(more)))
                     call_for_help(len(own))
         except BaseException as error:
             errors.append(error)
@@ -105,10 +111,9 @@ def _share(first: list[Job], source: Iterator[Job], settings: Config, flag: Canc
                 helpers.extend(helper_pool(settings).submit(work) for _ in range(missing))
 
     try:
-        call_for_help(threads - 1 if len(first) > 1 else 0)
+        call_for_help(len(stretches) - 1 if stretches else threads - 1)
         while True:
-            work(first)
-            first = []
+            work()
             with lock:
                 pending = [helper for helper in helpers if not helper.cancel()]
             if pending:
@@ -122,6 +127,12 @@ def _share(first: list[Job], source: Iterator[Job], settings: Config, flag: Canc
     if errors:
         raise errors[0]
     _check(flag)
+
+
+def _stretches(jobs: Sequence[Job], threads: int) -> list[deque[Job]]:
+    """Jobs that follow each other, for each thread as many."""
+    size = -(-len(jobs) // threads)
+    return [deque(jobs[start : start + size]) for start in range(0, len(jobs), size)]
 
 
 def _check(flag: Cancel) -> None:
@@ -179,6 +190,7 @@ class Computer:
     """
 
     def __init__(self, settings: Config) -> None:
+        keep_freed()
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[], Any], int, asyncio.Future[Any]]] = deque()

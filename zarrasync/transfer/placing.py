@@ -153,9 +153,7 @@ class Placing:
         self, chain: BoundChain, part: Part, values: Sequence[Buffer], out: Array, rows: Rows | None
     ) -> None:
         if rows is not None and (rows.direct or (rows.boxes is not None and not _no_gain(chain, values, rows))):
-            for value, row in zip(values, rows.each, strict=True):
-                if value is not row:
-                    chain.unwrap(value, row)
+            chain.unwrap(values, rows.each)
             if rows.direct:
                 return
             boxes = rows.boxes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing import Transform
 from zarrasync.regions import Part
 from zarrasync.stores.base import Request, Store, Value
-from zarrasync.transfer.common import Chunks, Fields, Index, Missing, batches, dtype_of, side_by_side, spread
+from zarrasync.transfer.common import Chunks, Fields, Index, Missing, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
 from zarrasync.transfer.placing import LARGE, Found, Placing, Rows, Workspace, cut
 
@@ -156,7 +156,7 @@ class _Reading(Placing):
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
 
-    def _jobs(self, parts: Sequence[Part], nbytes: int, threads: int) -> Iterator[Job]:
+    def _jobs(self, parts: Sequence[Part], nbytes: int, threads: int) -> list[Job]:
         whole: list[Part] = []
         searched: list[tuple[Part, Locator]] = []
         for run in parts:
@@ -169,10 +169,11 @@ class _Reading(Placing):
                     whole.append(part)
                 else:
                     searched.append((part, search))
-        for part, search in spread(searched, threads):
-            yield partial(self._search_job, part, search)
-        for batch in batches(whole, nbytes, self.chunks.config, threads):
-            yield partial(self._chunk_job, batch)
+        groups = batches(whole, nbytes, self.chunks.config, threads)
+        return [
+            *(partial(self._search_job, part, search) for part, search in searched),
+            *(partial(self._chunk_job, batch) for batch in groups),
+        ]
 
     def _chunk_job(self, batch: Sequence[Part]) -> None:
         """Fetch, decode and place whole chunks. This is the loop that small chunks spend their time in."""

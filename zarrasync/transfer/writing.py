@@ -171,7 +171,7 @@ class _Writing:
 
         groups = batches(parts, nbytes, self.chunks.config, threads)
         async with self.chunks.taken(min(threads, len(groups)) * self._room):
-            run_jobs((partial(job, batch) for batch in groups), self.chunks.config, flag, threads)
+            run_jobs([partial(job, batch) for batch in groups], self.chunks.config, flag, threads)
             await self._erase_empty()
 
     async def on_loop(self, parts: Sequence[Part]) -> None:

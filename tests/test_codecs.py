@@ -28,7 +28,7 @@ from zarrasync.codecs import (
     ShardingCodec,
     TransposeCodec,
     ZstdCodec,
-    _cblosc,
+    _functions,
     as_codec,
     chain_of,
     parse_codecs,
@@ -421,33 +421,45 @@ def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["into the result", "beside it"])
-@pytest.mark.parametrize("kept", [True, False], ids=["C function", "numcodecs"])
-@pytest.mark.parametrize("damage", ["none", *_DAMAGE])
-def test_blosc_values_are_decompressed_into_memory_that_is_there(damage, kept, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize("own", [True, False], ids=["C function", "numcodecs"])
+@pytest.mark.parametrize("kind", ["blosc", "zstd", *(name for name in _DAMAGED if not name.endswith("00"))])
+def test_values_are_decompressed_into_memory_that_is_there(kind, own, whole, tmp_path, monkeypatch):
     """By the C function and, where numcodecs keeps that to itself, without it; a damaged one is named."""
-    if not kept:
-        monkeypatch.setattr(_cblosc, "_function", lambda: None)
+    if not own:
+        monkeypatch.setattr(_functions, "_function", lambda *which: None)
+    codec, damage = _DAMAGED.get(kind, (kind, None))
     data = np.random.default_rng(5).integers(0, 50, (256, 512)).astype("i4")
-    a = sync.create_array(tmp_path, data=data, chunks=(32, 512 if whole else 256), compressors=BloscCodec("lz4"))
+    a = sync.create_array(tmp_path, data=data, chunks=(32, 512 if whole else 256), compressors=_TOGETHER[codec])
     name = "c/5/0" if whole else "c/5/1"
-    if damage != "none":
-        (tmp_path / name).write_bytes(_DAMAGE[damage]((tmp_path / name).read_bytes()))
-        with pytest.raises(CodecError, match=rf"^{name} in .*: codec blosc can not decode: "):
+    if damage is not None:
+        (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+        with pytest.raises(CodecError, match=rf"^{name} in .*: codec {codec} can not decode: "):
             a[...]
+        with pytest.raises(CodecError, match=rf"^{name} in .*: codec {codec} can not decode: "):
+            a.vindex[[200, 163, 3], [500, 511, 20]]
     np.testing.assert_array_equal(a[:160], data[:160])
+    np.testing.assert_array_equal(a.vindex[[150, 3, 40], [500, 511, 20]], data[[150, 3, 40], [500, 511, 20]])
 
 
-def test_blosc_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_there():
+@pytest.mark.parametrize("codec", [BloscCodec("lz4", typesize=4), ZstdCodec()], ids=["blosc", "zstd"])
+def test_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_there(codec):
     numbers = np.arange(4 << 14, dtype="f4").reshape(4, -1)
-    values = [bytes(BloscCodec("lz4", typesize=4).encode(row.view("u1"))) for row in numbers]
+    values = [bytes(codec.encode(row.view("u1"))) for row in numbers]
     rows = np.empty((4, numbers[0].nbytes), "u1")
-    decode = BloscCodec().rows_decoder(numbers[0].nbytes)
+    decode = codec.rows_decoder(numbers[0].nbytes)
     assert decode(values[:2] + [memoryview(value) for value in values[2:]], list(rows))
     np.testing.assert_array_equal(rows.view("f4"), numbers)
     rows.fill(7)
-    assert not decode([values[0], values[1][:10]], list(rows[:2]))
+    assert not decode([values[0], values[1][:3]], list(rows[:2]))
     assert not decode([values[0], values[1] + b"x"], list(rows[:2]))
     assert (rows == 7).all()
+
+
+def test_contexts_of_threads_that_are_gone_are_given_back():
+    freed = []
+    holder = _functions._Context(lambda: 5, freed.append)
+    del holder
+    assert freed == [5]
 
 
 def test_raw_values_of_a_wrong_length_are_found_where_many_are_read_at_once(tmp_path):

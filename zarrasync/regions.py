@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from zarrasync.grids import Axis, Grid, RegularAxis
 
-__all__ = ["IntArray", "Part", "Region", "Selector", "assign"]
+__all__ = ["IntArray", "Part", "Points", "Region", "Run", "Selector", "assign"]
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Selector: TypeAlias = slice | IntArray
@@ -63,6 +64,12 @@ class Region(NamedTuple):
     place: tuple[Selector, ...]
     plain: bool = False
 
+    def gather(self, grid: Grid) -> Points | None:
+        """Cut a region of points along a grid; ``None`` for one that is not of points alone."""
+        if not self.group or len(self.group) < len(self.box):
+            return None
+        return _split_points(self, grid)
+
     def split(self, grid: Grid, run: int = 1) -> Iterator[Part]:
         """Cut the region along a grid, in C order of the axes that are not grouped.
 
@@ -73,23 +80,23 @@ class Region(NamedTuple):
         if not self.group:
             yield from self._split_axes(grid, run)
             return
+        gathered = _split_points(self, grid).singles()
         if len(self.group) == len(self.box):  # points and nothing else
-            for ids, arrays, points in _split_points(self, grid):
-                yield Part(ids, Region(self.group, arrays, (points,)), False)
+            yield from gathered
             return
         rest = [axis for axis in range(len(self.box)) if axis not in self.group]
         cuts = [
             _split_axis(self.box[axis], place, grid.axes[axis])
             for axis, place in zip(rest, self.place[1:], strict=True)
         ]
-        for ids, arrays, points in _split_points(self, grid):
+        for own in gathered:
             for parts in product(*cuts):
                 coords, box = [0] * len(self.box), list(self.box)
-                for axis, chunk, values in zip(self.group, ids, arrays, strict=True):
+                for axis, chunk, values in zip(self.group, own.coords, own.region.box, strict=True):
                     coords[axis], box[axis] = chunk, values
                 for axis, part in zip(rest, parts, strict=True):
                     coords[axis], box[axis] = part.chunk, part.box
-                place = (points, *(part.place for part in parts))
+                place = (*own.region.place, *(part.place for part in parts))
                 yield Part(tuple(coords), Region(self.group, tuple(box), place), False)
 
     def _split_axes(self, grid: Grid, run: int) -> Iterator[Part]:
@@ -270,6 +277,76 @@ class Part(NamedTuple):
             self.region.fill(out, value)
 
 
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Chunks in any order of which single points are touched; for reading like a ``Part`` of several chunks.
+
+    Attributes:
+        chunks: The chunks' coordinates along the axes that points have: (chunks, axes).
+        edges: Where each chunk's points begin in the arrays, and where the last one's end.
+        indices: The points' indices inside their chunks, per axis.
+        places: The points' places in the output.
+    """
+
+    chunks: IntArray
+    edges: IntArray
+    indices: tuple[IntArray, ...]
+    places: Selector
+
+    @property
+    def full(self) -> bool:
+        """Points are never known to be all elements in order."""
+        return False
+
+    @property
+    def count(self) -> int:
+        """The number of chunks."""
+        return len(self.chunks)
+
+    @property
+    def coords(self) -> tuple[int, ...]:
+        """The first chunk."""
+        return tuple(self.chunks[0].tolist())
+
+    @property
+    def region(self) -> Region:
+        """The first chunk's points."""
+        stop = self.edges[1] - self.edges[0]
+        group = tuple(range(len(self.indices)))
+        return Region(group, tuple([own[:stop] for own in self.indices]), (_part_of(self.places, 0, stop),))
+
+    @property
+    def size(self) -> int:
+        """The number of points."""
+        return int(self.edges[-1] - self.edges[0])
+
+    def section(self, start: int, stop: int) -> Points:
+        """Those of some of the chunks."""
+        begin, first, last = self.edges[0], self.edges[start], self.edges[stop]
+        indices = tuple([own[first - begin : last - begin] for own in self.indices])
+        places = _part_of(self.places, int(first - begin), int(last - first))
+        return Points(self.chunks[start:stop], self.edges[start : stop + 1], indices, places)
+
+    def singles(self) -> Iterator[Part]:
+        """The chunks one by one."""
+        group, edges = tuple(range(len(self.indices))), (self.edges - self.edges[0]).tolist()
+        for coords, (start, stop) in zip(self.chunks.tolist(), pairwise(edges), strict=True):
+            box = tuple([own[start:stop] for own in self.indices])
+            yield Part(tuple(coords), Region(group, box, (_part_of(self.places, start, stop - start),)), False)
+
+    def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Place the points of chunks that lie in one array, one after the other along its first axis."""
+        numbers = np.repeat(np.arange(self.count), np.diff(self.edges))
+        out[self.places] = boxes[(numbers, *self.indices)]
+
+    def fill(self, out: npt.NDArray[Any], value: Any) -> None:
+        """Place one value everywhere the points go."""
+        out[self.places] = value
+
+
+Run: TypeAlias = Part | Points
+
+
 class _Cut(NamedTuple):
     chunk: int
     box: Selector
@@ -353,28 +430,26 @@ def _split_indices(indices: IntArray, place: Selector, axis: Axis) -> list[_Cut]
     local, chunks = indices - axis.start_all(ids), ids
     if order is not None:
         local, chunks = local[order], ids[order]
-    places = _places(place, order, edges)
-    pieces = zip(chunks[edges[:-1]].tolist(), pairwise(edges), places, strict=True) if len(ids) else ()
-    return [_Cut(chunk, local[start:stop], own, False) for chunk, (start, stop), own in pieces]
+        place = _moved(place, order)
+    pieces = zip(chunks[edges[:-1]].tolist(), pairwise(edges.tolist()), strict=True)
+    return [
+        _Cut(chunk, local[start:stop], _part_of(place, start, stop - start), False) for chunk, (start, stop) in pieces
+    ]
 
 
-def _split_points(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...], tuple[IntArray, ...], Selector]]:
-    """Group points by chunk: chunk ids and local indices per grouped axis, and the points' places."""
+def _split_points(region: Region, grid: Grid) -> Points:
+    """Group the points of a region by chunk."""
     axes = [grid.axes[axis] for axis in region.group]
     indices = [np.asarray(region.box[axis]) for axis in region.group]
     ids = [axis.find_all(values) for axis, values in zip(axes, indices, strict=True)]
-    if not len(ids[0]):
-        return
     flat, count = _numbered(ids, [axis.nchunks for axis in axes])
     order, edges = _ranked(flat, count)
     local = [values - axis.start_all(own) for values, axis, own in zip(indices, axes, ids, strict=True)]
-    firsts: Any = edges[:-1]
+    firsts, places = edges[:-1], region.place[0]
     if order is not None:
         local, firsts = [values[order] for values in local], order[firsts]
-    coords = zip(*(own[firsts].tolist() for own in ids), strict=True)
-    places = _places(region.place[0], order, edges)
-    for chunk, (start, stop), place in zip(coords, pairwise(edges), places, strict=True):
-        yield chunk, tuple([values[start:stop] for values in local]), place
+        places = _moved(places, order)
+    return Points(np.stack([own[firsts] for own in ids], axis=1), edges, tuple(local), places)
 
 
 def _numbered(ids: Sequence[IntArray], sizes: Sequence[int]) -> tuple[IntArray, int]:
@@ -388,30 +463,26 @@ def _numbered(ids: Sequence[IntArray], sizes: Sequence[int]) -> tuple[IntArray, 
     return flat, math.prod(sizes)
 
 
-def _ranked(chunks: IntArray, count: int) -> tuple[IntArray | None, list[int]]:
+def _ranked(chunks: IntArray, count: int) -> tuple[IntArray | None, IntArray]:
     """An order that puts equal chunks beside each other, and where each chunk begins in it.
 
     ``None`` where they stand in order already.
     """
     if not len(chunks):
-        return None, [0]
+        return None, np.zeros(1, np.int64)
     order: IntArray | None = None
     if bool((chunks[1:] < chunks[:-1]).any()):
         numbers: npt.NDArray[Any] = chunks.astype(np.uint16) if count <= 1 << 16 else chunks  # sorted by counting
         order = np.argsort(numbers, kind="stable")
         chunks = numbers[order]
-    return order, [0, *(np.flatnonzero(chunks[1:] != chunks[:-1]) + 1).tolist(), len(chunks)]
+    return order, np.concatenate([[0], np.flatnonzero(chunks[1:] != chunks[:-1]) + 1, [len(chunks)]])
 
 
-def _places(place: Selector, order: IntArray | None, edges: list[int]) -> list[Selector]:
-    """The places of each chunk's points."""
-    if order is None:
-        return [_part_of(place, start, stop - start) for start, stop in pairwise(edges)]
-    if isinstance(place, slice):
-        moved: IntArray = order if place.start == 0 and place.step == 1 else place.start + place.step * order
-    else:
-        moved = place[order]
-    return [moved[start:stop] for start, stop in pairwise(edges)]
+def _moved(place: Selector, order: IntArray) -> IntArray:
+    """Places in another order."""
+    if not isinstance(place, slice):
+        return place[order]
+    return order if place.start == 0 and place.step == 1 else place.start + place.step * order
 
 
 def _mesh(selectors: Sequence[Selector], points: int, shape: Sequence[int]) -> tuple[Any, ...]:

@@ -24,9 +24,11 @@ from zarrasync.codecs.base import (
 from zarrasync.errors import MetadataError
 from zarrasync.regions import Region
 
-__all__ = ["BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
+__all__ = ["JOINED", "BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
 
 
+JOINED = 1 << 15
+"""Bytes of a decoded chunk below which a copy more is cheaper than a step of the interpreter."""
 _PIECE = 1 << 16
 """Elements that are compared with the fill value in one step."""
 _RUN = 2 << 20
@@ -230,17 +232,21 @@ class BoundChain:
             data = decode(data, None)
         return data if self._last is None else self._last(data, out)
 
-    def opened(self, values: Sequence[Buffer | None]) -> tuple[BoundChain, Sequence[Buffer | None]]:
+    def opened(
+        self, values: Sequence[Buffer | None], *, joined: bool = False
+    ) -> tuple[BoundChain, Sequence[Buffer | None]]:
         """Undo the bytes -> bytes codecs of several values in one go, where that pays.
 
         Args:
             values: Encoded chunks; ``None`` for absent ones, which stay so.
+            joined: Whether they are placed out of one piece of memory, so that large ones had better be decoded
+                into that.
 
         Returns:
             The chain that decodes what the values are now, and those; both as they were where each
             had better be decoded alone, as it may be the only one or damaged.
         """
-        if self._batch is None:
+        if self._batch is None or (joined and self._rows is not None and (self.raw_size or 0) >= JOINED):
             return self, values
         present = [value for value in values if value is not None]
         found = self._batch(present) if len(present) > 1 else None

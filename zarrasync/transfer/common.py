@@ -17,7 +17,7 @@ from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing import Transform
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.regions import Part
+from zarrasync.regions import Part, Points, Run
 from zarrasync.stores.base import Store
 
 __all__ = ["Chunks", "Missing", "batches", "side_by_side"]
@@ -25,6 +25,7 @@ __all__ = ["Chunks", "Missing", "batches", "side_by_side"]
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
 T = TypeVar("T")
+R = TypeVar("R", bound=Run)
 _SMALL = 1 << 15
 """Bytes of a chunk below which the interpreter's part of its decoding counts."""
 
@@ -101,11 +102,11 @@ class Chunks:
         """The codecs of a stored value."""
         return self.metadata.chain if self.shape is None else self.metadata.chain_of(self.shape)
 
-    def alike(self, parts: list[Part]) -> list[tuple[Chunks, list[Part]]]:
+    def alike(self, parts: Sequence[R]) -> list[tuple[Chunks, Sequence[R]]]:
         """Parts by the shape of their stored values."""
         if self.metadata.edges is None:
             return [(self, parts)]
-        found: dict[tuple[int, ...], list[Part]] = {}
+        found: dict[tuple[int, ...], list[R]] = {}
         for part in parts:
             found.setdefault(self.metadata.grid.chunk_shape(part.coords), []).append(part)
         return [(replace(self, shape=shape), own) for shape, own in found.items()]
@@ -123,8 +124,10 @@ class Chunks:
         """The key of a stored value, relative to the store."""
         return self.metadata.keys.encode(coords)
 
-    def keys(self, part: Part) -> list[str]:
+    def keys(self, part: Run) -> list[str]:
         """The keys of a part's stored values."""
+        if isinstance(part, Points):
+            return [self.key(coords) for coords in part.chunks.tolist()]
         return self.metadata.keys.encode_run(part.coords, part.axis, part.count)
 
     def parts(self, transform: Transform, *, runs: bool = False) -> list[Part]:
@@ -137,13 +140,26 @@ class Chunks:
         Raises:
             MetadataError: If a chunk is larger than the settings allow.
         """
+        self._check_size()
+        run = self.metadata.chain.run if runs and self.metadata.edges is None else 1
+        return list(transform.layout.region().split(self.metadata.grid, run))
+
+    def runs(self, transform: Transform) -> Sequence[Run]:
+        """``parts`` for reading, with points that pick from many values in one."""
+        chain = self.metadata.chain
+        if chain.run > 1 and self.metadata.edges is None and not chain.can_locate:
+            points = transform.layout.region().gather(self.metadata.grid)
+            if points is not None:
+                self._check_size()
+                return [points] if points.count else []
+        return self.parts(transform, runs=True)
+
+    def _check_size(self) -> None:
         limit, nbytes = self.config.max_chunk_bytes, self.metadata.chain.nbytes
         if limit and nbytes > limit:
             raise MetadataError(
                 f"{self.prefix or 'the array'}: a chunk decodes to {nbytes:,} bytes, config.max_chunk_bytes is {limit:,}"
             )
-        run = self.metadata.chain.run if runs and self.metadata.edges is None else 1
-        return list(transform.layout.region().split(self.metadata.grid, run))
 
     def threads(self, *, decoding: bool) -> int:
         """Threads that pay.
@@ -181,15 +197,15 @@ class Taken:
         self._gate.release(self._amount)
 
 
-def batches(parts: Sequence[Part], nbytes: int, settings: Config, threads: int) -> list[list[Part]]:
+def batches(parts: Sequence[R], nbytes: int, settings: Config, threads: int) -> list[list[R]]:
     """Put parts whose chunks have a size into batches that make a job, enough of them for all threads."""
     most = max(1, min(256, settings.batch_bytes // max(nbytes, 1)))
     most = max(1, min(most, -(-sum(part.count for part in parts) // threads)))
-    made: list[list[Part]] = []
+    made: list[list[R]] = []
     room = 0
     for run in parts:
         for start in range(0, run.count, most):
-            part = run.section(start, min(start + most, run.count))
+            part: R = run.section(start, min(start + most, run.count))  # type: ignore[assignment]  # of its own kind
             if room < part.count:
                 made.append([])
                 room = most

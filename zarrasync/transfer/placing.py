@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from zarrasync._runtime import cancel_flag
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
-from zarrasync.codecs.chain import BoundChain, as_bytes_view
+from zarrasync.codecs.chain import JOINED, BoundChain, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError
-from zarrasync.regions import Part
+from zarrasync.regions import Part, Points, Run
 from zarrasync.stores.base import Request, clip
 from zarrasync.transfer.common import Chunks, Fields, Missing
 from zarrasync.transfer.jobs import Progress, scratch
@@ -25,8 +25,6 @@ Found: TypeAlias = tuple[Piece, memoryview]
 
 LARGE = 128 << 20
 """No memory larger than this is set aside for values that may be smaller or absent."""
-_JOINED = 1 << 15
-"""Bytes of a raw chunk below which a copy more is cheaper than a step of the interpreter."""
 _WORTH = 1 << 17
 """Bytes of a single chunk from which on memory that is there beats what a decompressor makes: pages are not fresh."""
 
@@ -87,10 +85,16 @@ class Placing:
 
     # -------------------------------------------------------------- chunks
 
-    def direct(self, chain: BoundChain, part: Part, out: Array) -> Rows | None:
+    def direct(self, chain: BoundChain, part: Run, out: Array) -> Rows | None:
         """The places of a part's chunks in the output, if one may decode right into them."""
         shape = chain.spec.shape
-        if not part.full or not chain.direct or self.fields is not None or shape[-1:] != out.shape[-1:]:
+        if (
+            isinstance(part, Points)
+            or not part.full
+            or not chain.direct
+            or self.fields is not None
+            or shape[-1:] != out.shape[-1:]
+        ):
             return None
         stack = part.stacked(out)
         places = [stack[number, ...] for number in range(part.count)]
@@ -98,9 +102,9 @@ class Placing:
             return None
         return Rows([as_bytes_view(place) for place in places], None, direct=True)
 
-    def room(self, chain: BoundChain, part: Part, out: Array, workspace: Workspace | None) -> Rows | None:
+    def room(self, chain: BoundChain, part: Run, out: Array, workspace: Workspace | None) -> Rows | None:
         """Where to decode a part's chunks: right into the output, or into memory if there is some."""
-        if part.count > 1 and chain.is_raw and (chain.raw_size or 0) < _JOINED:
+        if part.count > 1 and chain.is_raw and (chain.raw_size or 0) < JOINED:
             return None  # they are there already, and better moved together than one by one
         rows = self.direct(chain, part, out)
         if rows is None and workspace is not None and chain.raw_size and (part.count > 1 or chain.raw_size >= _WORTH):
@@ -117,7 +121,7 @@ class Placing:
     def place(
         self,
         chain: BoundChain,
-        part: Part,
+        part: Run,
         values: Sequence[Buffer | None],
         keys: Sequence[str],
         out: Array,
@@ -150,7 +154,7 @@ class Placing:
             raise
 
     def _place_present(
-        self, chain: BoundChain, part: Part, values: Sequence[Buffer], out: Array, rows: Rows | None
+        self, chain: BoundChain, part: Run, values: Sequence[Buffer], out: Array, rows: Rows | None
     ) -> None:
         if rows is not None and (rows.direct or (rows.boxes is not None and not _no_gain(chain, values, rows))):
             chain.unwrap(values, rows.each)
@@ -239,14 +243,14 @@ class Placing:
 
     # -------------------------------------------------------------- what is absent, and what is done
 
-    def fill(self, part: Part, out: Array, key: str | None) -> None:
+    def fill(self, part: Run, out: Array, key: str | None) -> None:
         """Place the fill value for what is absent; ``key`` is that of an absent value."""
         if key is not None and self.missing == "error":
             self.absent.append(self.chunks.full_key(key))
         fill: Any = self.chain.spec.scalar
         part.fill(out, fill if self.fields is None else fill[self.fields])
 
-    def report(self, part: Part) -> None:
+    def report(self, part: Run) -> None:
         """Tell of progress."""
         if self.progress is not None:
             self.progress(part.size * self.out.itemsize)

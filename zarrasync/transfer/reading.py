@@ -14,7 +14,7 @@ from zarrasync._runtime import cancel_flag, drive, driven, in_worker
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing import Transform
-from zarrasync.regions import Part
+from zarrasync.regions import Part, Points, Run
 from zarrasync.stores.base import Request, Store, Value
 from zarrasync.transfer.common import Chunks, Fields, Index, Missing, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
@@ -81,7 +81,7 @@ async def read(
             out[...] = await read(chunks, transform, missing=missing, fields=fields, progress=progress)
             return out
     blocking = chunks.store.blocking
-    for alike, parts in chunks.alike(chunks.parts(transform, runs=blocking)):
+    for alike, parts in chunks.alike(chunks.runs(transform) if blocking else chunks.parts(transform)):
         operation = _Reading(alike, buffer, missing, fields, progress)
         await (
             in_worker(partial(operation.on_threads, parts), computing=chunks.store.near)
@@ -142,7 +142,7 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- on threads
 
-    async def on_threads(self, parts: Sequence[Part]) -> None:
+    async def on_threads(self, parts: Sequence[Run]) -> None:
         """Carry it out on a blocking store, on this thread and helpers."""
         self.flag = cancel_flag()
         nbytes = self.chain.nbytes
@@ -156,8 +156,8 @@ class _Reading(Placing):
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
 
-    def _jobs(self, parts: Sequence[Part], nbytes: int, threads: int) -> list[Job]:
-        whole: list[Part] = []
+    def _jobs(self, parts: Sequence[Run], nbytes: int, threads: int) -> list[Job]:
+        whole: list[Run] = []
         searched: list[tuple[Part, Locator]] = []
         for run in parts:
             if not self.chain.can_locate or (run.full and self.chain.stored_dtype is not None):
@@ -175,7 +175,7 @@ class _Reading(Placing):
             *(partial(self._chunk_job, batch) for batch in groups),
         ]
 
-    def _chunk_job(self, batch: Sequence[Part]) -> None:
+    def _chunk_job(self, batch: Sequence[Run]) -> None:
         """Fetch, decode and place whole chunks. This is the loop that small chunks spend their time in."""
         count = batch[0].count if len(batch) == 1 else sum(part.count for part in batch)
         if count == 1 and self.chain.nbytes <= _LITTLE:
@@ -198,7 +198,7 @@ class _Reading(Placing):
     def _fetch(self, keys: Sequence[str], spaces: Sequence[npt.NDArray[np.uint8] | None]) -> Sequence[Buffer | None]:
         return drive(self.store.fetch_values(keys, spaces))
 
-    def _read_in_place(self, batch: Sequence[Part], keys: Sequence[str], workspace: Workspace | None) -> None:
+    def _read_in_place(self, batch: Sequence[Run], keys: Sequence[str], workspace: Workspace | None) -> None:
         """Read raw chunks to where they are placed from, or right to their places."""
         spaces: list[npt.NDArray[np.uint8] | None] = []
         places: list[Rows | None] = []
@@ -212,14 +212,14 @@ class _Reading(Placing):
 
     def _place_all(
         self,
-        batch: Sequence[Part],
+        batch: Sequence[Run],
         keys: Sequence[str],
         values: Sequence[Buffer | None],
         places: Sequence[Rows | None] | None = None,
     ) -> None:
-        chain, values = self.chain.opened(values)
-        out, start = self.out, 0
         most = max(part.count for part in batch)
+        chain, values = self.chain.opened(values, joined=isinstance(batch[0], Points))
+        out, start = self.out, 0
         with nullcontext() if places is not None else self.workspace(chain, most) as workspace:
             for number, part in enumerate(batch):
                 if self.flag.set:
@@ -291,10 +291,11 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- on a loop
 
-    async def on_loop(self, parts: Sequence[Part]) -> None:
+    async def on_loop(self, runs: Sequence[Run]) -> None:
         """Carry it out on an asynchronous store."""
         assert not driven()
         computer = Computer(self.chunks.config)
+        parts = [part for run in runs for part in run.singles()]
         try:
             await side_by_side(partial(self._read_part, computer), parts, min(self.chunks.concurrency, len(parts)))
         finally:

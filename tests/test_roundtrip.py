@@ -146,3 +146,14 @@ def test_copies_are_equal(given_: tuple[dict[str, Any], int], target: Any):
     except UnsupportedByFormat:
         return
     assert sync.validate(other, data=True).ok
+
+
+@pytest.mark.parametrize("dtype", ["S0", "U0"])
+@pytest.mark.parametrize("options", [{}, {"compressors": None}, {"zarr_format": 2}, {"shards": 4}], ids=str)
+def test_strings_of_no_length_are_read_back(dtype: str, options: dict[str, Any]):
+    """NumPy makes new ones one long; what is stored has no bytes."""
+    a = sync.create_array({}, shape=4, dtype=dtype, chunks=2, config={"write_empty_chunks": True}, **options)
+    a[...] = np.zeros(4, dtype)
+    a[1:3] = np.zeros(2, dtype)
+    assert a.dtype.itemsize == 0
+    assert a[...].tolist() == np.zeros(4, dtype).tolist()

@@ -114,6 +114,8 @@ class _BoundBytes:
         return array
 
     def encode(self, array: Array) -> Buffer:
+        if not self.encoded_size:  # strings of no length, which NumPy makes one long
+            return b""
         for names, part in self._small:
             check_limits(self._codec, _part(array, names), part.limits)
         if array.dtype == self._stored and array.flags.c_contiguous:

@@ -453,6 +453,10 @@ def test_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_the
     assert not decode([values[0], values[1][:3]], list(rows[:2]))
     assert not decode([values[0], values[1] + b"x"], list(rows[:2]))
     assert (rows == 7).all()
+    kept = bytes(rows[0])
+    assert not decode([values[0]], [np.frombuffer(kept, "u1")])
+    assert not decode([values[0]], [np.zeros(2 * len(kept), "u1")[::2]])
+    assert kept == bytes(rows[0])
 
 
 def test_contexts_of_threads_that_are_gone_are_given_back():

@@ -823,3 +823,41 @@ def test_a_forked_child_hears_of_results():
 
 async def _nothing() -> None:
     pass
+
+
+def test_threads_that_helpers_call_for_are_waited_for():
+    """A helper whose job returns more jobs calls for another one, and may end before that."""
+    from zarrasync._runtime import Cancel
+    from zarrasync.config import Config
+    from zarrasync.transfer.jobs import run_jobs
+
+    for failing in (False, True):
+        begun, released, making, idle = (threading.Event() for _ in range(4))
+        done = []
+
+        def last(begun=begun, released=released, done=done, failing=failing):
+            begun.set()
+            assert released.wait(30)
+            time.sleep(0.05)  # whoever does not wait for this thread is back by now
+            done.append(1)
+            if failing:
+                raise RuntimeError("last")
+
+        def quick(begun=begun, released=released):
+            assert begun.wait(30)
+            released.set()
+
+        def first(making=making, idle=idle):
+            assert making.wait(30)
+            idle.set()
+
+        def maker(quick=quick, last=last, making=making, idle=idle):
+            making.set()
+            assert idle.wait(30)
+            time.sleep(0.05)  # the caller waits for its only helper by now
+            return [quick, last]
+
+        expected = pytest.raises(RuntimeError, match="last") if failing else contextlib.nullcontext()
+        with expected:
+            run_jobs([first, maker], Config(threads=4), Cancel(), 3)
+        assert done == [1]

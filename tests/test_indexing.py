@@ -332,6 +332,16 @@ async def test_shape_mismatches_say_both_shapes(api):
     assert (await api(array[0:2]) == 1).all()
 
 
+@pytest.mark.parametrize("compressors", [None, "zstd", "gzip", "blosc"])
+async def test_memory_that_can_not_be_written_to_is_refused(api, compressors):
+    data = np.arange(1 << 16, dtype="i4").reshape(4, -1)
+    array = await api(api.create_array({}, data=data, chunks=(1, 1 << 14), compressors=compressors))
+    kept = bytes(data.nbytes)
+    with pytest.raises(ShapeError, match="out can not be written to"):
+        await api(array.get_basic_selection(..., out=np.frombuffer(kept, "i4").reshape(4, -1)))
+    assert kept == bytes(data.nbytes)
+
+
 async def test_scalars_are_numpys(api):
     array = await api(api.create_array({}, data=np.arange(6.0).reshape(2, 3)))
     got = await api(array[1, 2])

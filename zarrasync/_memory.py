@@ -23,19 +23,20 @@ _free: deque[Bytes] = deque(maxlen=2)
 _lent: set[int] = set()
 
 
-_TUNING = 31 << 20
-"""Bytes of a block that tells glibc how much to keep: it takes notice of freed ones of up to 32 MiB."""
+_TUNING = 4 << 20
+"""Bytes of a block that tells glibc how much to keep: twice as many, per arena."""
 
 
 @cache
 def keep_freed() -> None:
     """Have freed memory used again, also what libraries take for their results.
 
-    At first glibc gives every large block back to the system, which has to clear the pages of the next one. It
-    keeps more once it has seen a large block come and go (``mallopt(3)``, "dynamic adjustment of the mmap
-    threshold"), as in most programs it soon has; no page of this one is touched.
+    At first glibc gives every block of some 100 KB back to the system, which has to clear the pages of the next
+    one. It keeps more once it has seen a large block come and go (``mallopt(3)``, "dynamic adjustment of the mmap
+    threshold"); but its header no page of this one is touched.
     """
-    np.empty(_TUNING, np.uint8)
+    with contextlib.suppress(MemoryError):
+        np.empty(_TUNING, np.uint8)
 
 
 def joined(parts: Sequence[Any]) -> bytes | Bytes:

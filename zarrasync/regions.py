@@ -66,9 +66,9 @@ class Region(NamedTuple):
 
     def gather(self, grid: Grid) -> Points | None:
         """Cut a region of points along a grid; ``None`` for one that is not of points alone."""
-        if not self.group or len(self.group) < len(self.box):
-            return None
-        return _split_points(self, grid)
+        if len(self.box) == 1 and not isinstance(self.box[0], slice):  # to index an axis alone makes points, too
+            return _split_points(self._replace(group=(0,)), grid)
+        return _split_points(self, grid) if self.group and len(self.group) == len(self.box) else None
 
     def split(self, grid: Grid, run: int = 1) -> Iterator[Part]:
         """Cut the region along a grid, in C order of the axes that are not grouped.
@@ -277,9 +277,9 @@ class Part(NamedTuple):
             self.region.fill(out, value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Chunks in any order of which single points are touched; for reading like a ``Part`` of several chunks.
+    """Chunks anywhere of which single points are touched; for reading like a ``Part`` of several chunks.
 
     Attributes:
         chunks: The chunks' coordinates along the axes that points have: (chunks, axes).
@@ -311,26 +311,26 @@ class Points:
     @property
     def region(self) -> Region:
         """The first chunk's points."""
-        stop = self.edges[1] - self.edges[0]
+        stop = int(self.edges[1])
         group = tuple(range(len(self.indices)))
         return Region(group, tuple([own[:stop] for own in self.indices]), (_part_of(self.places, 0, stop),))
 
     @property
     def size(self) -> int:
         """The number of points."""
-        return int(self.edges[-1] - self.edges[0])
+        return int(self.edges[-1])
 
     def section(self, start: int, stop: int) -> Points:
         """Those of some of the chunks."""
-        begin, first, last = self.edges[0], self.edges[start], self.edges[stop]
-        indices = tuple([own[first - begin : last - begin] for own in self.indices])
-        places = _part_of(self.places, int(first - begin), int(last - first))
-        return Points(self.chunks[start:stop], self.edges[start : stop + 1], indices, places)
+        first, last = int(self.edges[start]), int(self.edges[stop])
+        indices = tuple([own[first:last] for own in self.indices])
+        places = _part_of(self.places, first, last - first)
+        return Points(self.chunks[start:stop], self.edges[start : stop + 1] - first, indices, places)
 
     def singles(self) -> Iterator[Part]:
         """The chunks one by one."""
-        group, edges = tuple(range(len(self.indices))), (self.edges - self.edges[0]).tolist()
-        for coords, (start, stop) in zip(self.chunks.tolist(), pairwise(edges), strict=True):
+        group = tuple(range(len(self.indices)))
+        for coords, (start, stop) in zip(self.chunks.tolist(), pairwise(self.edges.tolist()), strict=True):
             box = tuple([own[start:stop] for own in self.indices])
             yield Part(tuple(coords), Region(group, box, (_part_of(self.places, start, stop - start),)), False)
 
@@ -338,10 +338,6 @@ class Points:
         """Place the points of chunks that lie in one array, one after the other along its first axis."""
         numbers = np.repeat(np.arange(self.count), np.diff(self.edges))
         out[self.places] = boxes[(numbers, *self.indices)]
-
-    def fill(self, out: npt.NDArray[Any], value: Any) -> None:
-        """Place one value everywhere the points go."""
-        out[self.places] = value
 
 
 Run: TypeAlias = Part | Points

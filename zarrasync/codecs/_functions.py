@@ -21,6 +21,8 @@ from zarrasync.codecs.base import Buffer
 __all__ = ["blosc_rows", "zstd_rows"]
 
 _Function: TypeAlias = Callable[..., Any]
+_NO_ADDRESS = (BufferError, TypeError, ValueError)
+"""What comes of memory that is read-only or not in one piece."""
 _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 
 
@@ -44,10 +46,12 @@ def blosc_rows(values: Sequence[Buffer], rows: Sequence[Buffer], size: int) -> b
     decompress = _function("blosc", "blosc_decompress_ctx", ctypes.c_int, _ADDRESS, _ADDRESS, _SIZE, ctypes.c_int)
     if decompress is None:
         return False
-    for value, row in zip(values, rows, strict=True):
-        if decompress(_address(value), _address(row), size, 1) != size:
-            return False
-    return True
+    try:
+        return all(
+            decompress(_address(value), _at(row), size, 1) == size for value, row in zip(values, rows, strict=True)
+        )
+    except _NO_ADDRESS:
+        return False
 
 
 def zstd_rows(values: Sequence[Buffer], rows: Sequence[Buffer], size: int) -> bool:
@@ -56,10 +60,13 @@ def zstd_rows(values: Sequence[Buffer], rows: Sequence[Buffer], size: int) -> bo
     context = _zstd_context()
     if decompress is None or context is None:
         return False
-    for value, row in zip(values, rows, strict=True):
-        if decompress(context, _address(row), size, _address(value), len(value)) != size:  # errors are large numbers
-            return False
-    return True
+    try:
+        return all(
+            decompress(context, _at(row), size, _address(value), len(value)) == size  # errors are large numbers
+            for value, row in zip(values, rows, strict=True)
+        )
+    except _NO_ADDRESS:
+        return False
 
 
 class _Context:
@@ -83,8 +90,14 @@ def _zstd_context() -> int | None:
     return found.address
 
 
+def _at(memory: Any) -> int:
+    """Where memory that may be written to lies."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
 def _address(data: Any) -> int:
+    """Where bytes lie, which may be read-only."""
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(data))
-    except TypeError:  # it can not be changed
+        return _at(data)
+    except TypeError:
         return np.frombuffer(data, np.uint8).ctypes.data

@@ -31,7 +31,7 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
     """Do jobs on this thread, with help from other threads where there are free ones.
 
     The caller works itself, so it never waits for a pool that is busy with others, and a single job
-    costs no hand-over. Where many threads call at once each works alone, and no more of them at a time
+    of a sequence costs no hand-over. Where many threads call at once each works alone, and no more of them at a time
     than keep cores and disk busy. Each thread has a stretch of a list of jobs for itself, as neighbours
     share pages of the output: threads that touch a fresh page at the same time both have it cleared, and
     one of the two is thrown away. What a job returns is done next by the thread that did it, as its
@@ -85,6 +85,14 @@ def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) ->
                 job = longest.pop() if longest else None
             return job
 
+    def stop_helpers() -> None:
+        while True:  # one that ends may have called for another one
+            with lock:
+                pending = [helper for helper in helpers if not helper.done() and not helper.cancel()]
+            if not pending:
+                return
+            wait(pending)
+
     def work() -> None:
         own = deque[Job]()
         with lock:
@@ -92,10 +100,10 @@ def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) ->
         before, _local.working = _local.working, True
         try:
             while (job := take(own)) is not None:
-                more = job()
+                more = list(job() or ())
                 if more:
                     with lock:
-                        own.extendleft(reversed(list(more)))
+                        own.extendleft(reversed(more))
                     call_for_help(len(own))
         except BaseException as error:
             errors.append(error)
@@ -114,15 +122,12 @@ def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) ->
         call_for_help(len(stretches) - 1 if stretches else threads - 1)
         while True:
             work()
-            with lock:
-                pending = [helper for helper in helpers if not helper.cancel()]
-            if pending:
-                wait(pending)
+            stop_helpers()
             if flag.set or not any(queues):
                 break
     except BaseException:  # Ctrl-C on this thread
         flag.set = True
-        wait([helper for helper in helpers if not helper.cancel()])
+        stop_helpers()
         raise
     if errors:
         raise errors[0]

@@ -243,7 +243,7 @@ class Placing:
 
     # -------------------------------------------------------------- what is absent, and what is done
 
-    def fill(self, part: Run, out: Array, key: str | None) -> None:
+    def fill(self, part: Part, out: Array, key: str | None) -> None:
         """Place the fill value for what is absent; ``key`` is that of an absent value."""
         if key is not None and self.missing == "error":
             self.absent.append(self.chunks.full_key(key))

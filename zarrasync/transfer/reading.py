@@ -24,8 +24,12 @@ __all__ = ["read"]
 
 _LITTLE = 1 << 16
 """Bytes of a chunk that is read with as few steps as there can be."""
+_FEW = 256
+"""Chunks that are read so, at the most."""
 _ALONE = 1 << 20
 """Bytes that a thread decodes alone in less time than it takes to share them."""
+_GROUP = 1 << 20
+"""Bytes of spans that make one job, so that there is something left for other threads."""
 
 
 async def read(
@@ -51,7 +55,7 @@ async def read(
         ``out``, or a new array in native byte order.
 
     Raises:
-        ShapeError: If ``out`` has another shape or data type.
+        ShapeError: If ``out`` has another shape or data type, or can not be written to.
         MissingChunkError: If a chunk is absent and ``missing`` is ``"error"``.
         CodecError: If a chunk does not decode; names its key.
         StoreError: If a chunk could not be read for another reason than absence.
@@ -70,6 +74,8 @@ async def read(
             found=out.shape,
             wanted=transform.shape,
         )
+    if out is not None and not out.flags.writeable:
+        raise ShapeError("out can not be written to: it is a read-only array")
     if not transform.size:
         return np.empty(transform.shape, dtype) if out is None else out
     layout = transform.layout
@@ -80,15 +86,16 @@ async def read(
         if not np.may_share_memory(buffer, out):
             out[...] = await read(chunks, transform, missing=missing, fields=fields, progress=progress)
             return out
-    blocking = chunks.store.blocking
-    for alike, parts in chunks.alike(chunks.runs(transform) if blocking else chunks.parts(transform)):
-        operation = _Reading(alike, buffer, missing, fields, progress)
-        await (
-            in_worker(partial(operation.on_threads, parts), computing=chunks.store.near)
-            if blocking
-            else operation.on_loop(parts)
-        )
-        operation.complain()
+    if chunks.store.blocking:
+        for alike, runs in chunks.alike(chunks.runs(transform)):
+            operation = _Reading(alike, buffer, missing, fields, progress)
+            await in_worker(partial(operation.on_threads, runs), computing=chunks.store.near)
+            operation.complain()
+    else:
+        for alike, parts in chunks.alike(chunks.parts(transform)):
+            operation = _Reading(alike, buffer, missing, fields, progress)
+            await operation.on_loop(parts)
+            operation.complain()
     return layout.to_result(buffer) if out is None else out
 
 
@@ -146,7 +153,8 @@ class _Reading(Placing):
         """Carry it out on a blocking store, on this thread and helpers."""
         self.flag = cancel_flag()
         nbytes = self.chain.nbytes
-        if len(parts) == 1 and parts[0].count * nbytes <= _LITTLE and not self.chain.can_locate:
+        count = parts[0].count if len(parts) == 1 else 0
+        if 0 < count <= _FEW and count * nbytes <= _LITTLE and not self.chain.can_locate:
             self._chunk_job(parts)  # no ceremony for what is done in some microseconds
             return
         threads = self.chunks.threads(decoding=True)
@@ -252,8 +260,7 @@ class _Reading(Placing):
             self.report(part)
             return None
         spans = self.spans(key, found.pieces)
-        size = sum(span.length for span in spans)
-        groups = _group(spans, self.chunks.config.batch_bytes if size < 4 << 20 else 1 << 20)
+        groups = _group(spans, min(self.chunks.config.batch_bytes, _GROUP))
         return [partial(self._span_job, key, part, group, found.version) for group in groups]
 
     def _span_job(self, key: str, part: Part, spans: Sequence[_Span], version: object) -> None:
@@ -291,11 +298,10 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- on a loop
 
-    async def on_loop(self, runs: Sequence[Run]) -> None:
+    async def on_loop(self, parts: Sequence[Part]) -> None:
         """Carry it out on an asynchronous store."""
         assert not driven()
         computer = Computer(self.chunks.config)
-        parts = [part for run in runs for part in run.singles()]
         try:
             await side_by_side(partial(self._read_part, computer), parts, min(self.chunks.concurrency, len(parts)))
         finally:

@@ -456,6 +456,7 @@ def test_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_the
     kept = bytes(rows[0])
     assert not decode([values[0]], [np.frombuffer(kept, "u1")])
     assert not decode([values[0]], [np.zeros(2 * len(kept), "u1")[::2]])
+    assert not decode([values[0]], [np.zeros(len(kept) - 1, "u1")])
     assert kept == bytes(rows[0])
 
 

@@ -283,7 +283,7 @@ class Points:
 
     Attributes:
         chunks: The chunks' coordinates along the axes that points have: (chunks, axes).
-        edges: Where each chunk's points begin in the arrays, and where the last one's end.
+        edges: Where each chunk's points begin in the arrays that follow, and where the last one's end.
         indices: The points' indices inside their chunks, per axis.
         places: The points' places in the output.
     """

@@ -22,7 +22,7 @@ __all__ = ["blosc_rows", "zstd_rows"]
 
 _Function: TypeAlias = Callable[..., Any]
 _NO_ADDRESS = (BufferError, TypeError, ValueError)
-"""What comes of memory that is read-only or not in one piece."""
+"""What comes of memory that is too small, read-only or not in one piece."""
 _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 
 
@@ -46,9 +46,11 @@ def blosc_rows(values: Sequence[Buffer], rows: Sequence[Buffer], size: int) -> b
     decompress = _function("blosc", "blosc_decompress_ctx", ctypes.c_int, _ADDRESS, _ADDRESS, _SIZE, ctypes.c_int)
     if decompress is None:
         return False
+    space = ctypes.c_char * size
     try:
         return all(
-            decompress(_address(value), _at(row), size, 1) == size for value, row in zip(values, rows, strict=True)
+            decompress(_address(value), _at(row, space), size, 1) == size
+            for value, row in zip(values, rows, strict=True)
         )
     except _NO_ADDRESS:
         return False
@@ -60,9 +62,10 @@ def zstd_rows(values: Sequence[Buffer], rows: Sequence[Buffer], size: int) -> bo
     context = _zstd_context()
     if decompress is None or context is None:
         return False
+    space = ctypes.c_char * size
     try:
         return all(
-            decompress(context, _at(row), size, _address(value), len(value)) == size  # errors are large numbers
+            decompress(context, _at(row, space), size, _address(value), len(value)) == size  # errors are large numbers
             for value, row in zip(values, rows, strict=True)
         )
     except _NO_ADDRESS:
@@ -90,9 +93,9 @@ def _zstd_context() -> int | None:
     return found.address
 
 
-def _at(memory: Any) -> int:
-    """Where memory that may be written to lies."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+def _at(memory: Any, space: Any = ctypes.c_char) -> int:
+    """Where memory that may be written to, and has so much space, lies."""
+    return ctypes.addressof(space.from_buffer(memory))
 
 
 def _address(data: Any) -> int:

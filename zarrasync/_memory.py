@@ -24,7 +24,7 @@ _lent: set[int] = set()
 
 
 _TUNING = 4 << 20
-"""Bytes of a block that tells glibc how much to keep: twice as many, per arena."""
+"""Bytes of a block that tells glibc what to keep: blocks as large, until twice as much lies free at an arena's end."""
 
 
 @cache

@@ -166,7 +166,7 @@ class _Reading(Placing):
 
     def _jobs(self, parts: Sequence[Run], nbytes: int, threads: int) -> list[Job]:
         whole: list[Run] = []
-        searched: list[tuple[Part, Locator]] = []
+        jobs: list[Job] = []
         for run in parts:
             if not self.chain.can_locate or (run.full and self.chain.stored_dtype is not None):
                 whole.append(run)
@@ -176,12 +176,9 @@ class _Reading(Placing):
                 if search is None:
                     whole.append(part)
                 else:
-                    searched.append((part, search))
-        groups = batches(whole, nbytes, self.chunks.config, threads)
-        return [
-            *(partial(self._search_job, part, search) for part, search in searched),
-            *(partial(self._chunk_job, batch) for batch in groups),
-        ]
+                    jobs.append(partial(self._search_job, part, search))
+        jobs.extend(partial(self._chunk_job, batch) for batch in batches(whole, nbytes, self.chunks.config, threads))
+        return jobs
 
     def _chunk_job(self, batch: Sequence[Run]) -> None:
         """Fetch, decode and place whole chunks. This is the loop that small chunks spend their time in."""

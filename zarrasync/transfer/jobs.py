@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._memory import keep_freed
+from zarrasync._memory import empty, keep_freed
 from zarrasync._runtime import Cancel, codec_pool, drive, helper_pool, turns
 from zarrasync.config import Config
 from zarrasync.errors import CodecError
@@ -177,7 +177,7 @@ class scratch:
         held = _local.held.pop(self._purpose, None)
         if held is None or len(held) < self._size:
             try:
-                held = np.empty(self._size, np.uint8)
+                held = empty(self._size)
             except MemoryError as error:
                 raise CodecError(f"a chunk of {self._size:,} bytes does not fit into memory") from error
         self._held = held

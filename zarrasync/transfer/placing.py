@@ -9,6 +9,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._memory import alias
 from zarrasync._runtime import cancel_flag
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
 from zarrasync.codecs.chain import JOINED, BoundChain, as_bytes_view
@@ -88,17 +89,13 @@ class Placing:
     def direct(self, chain: BoundChain, part: Run, out: Array) -> Rows | None:
         """The places of a part's chunks in the output, if one may decode right into them."""
         shape = chain.spec.shape
-        if (
-            isinstance(part, Points)
-            or not part.full
-            or not chain.direct
-            or self.fields is not None
-            or shape[-1:] != out.shape[-1:]
-        ):
+        if isinstance(part, Points) or not part.full or not chain.direct or self.fields is not None:
+            return None
+        if shape[-1:] != out.shape[-1:] and any(length != 1 for length in shape[:-1]):
             return None
         stack = part.stacked(out)
         places = [stack[number, ...] for number in range(part.count)]
-        if places[0].shape != shape or not places[0].flags.c_contiguous:
+        if places[0].shape != shape or not places[0].flags.c_contiguous or (chain.is_raw and alias(places[0])):
             return None
         return Rows([as_bytes_view(place) for place in places], None, direct=True)
 

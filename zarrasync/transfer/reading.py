@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._memory import empty
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
@@ -24,6 +25,8 @@ __all__ = ["read"]
 
 _LITTLE = 1 << 16
 """Bytes of a chunk that is read with as few steps as there can be."""
+_LARGE = 1 << 20
+"""Bytes of a result that may lie anywhere in a block of memory, as such blocks are made of whole pages."""
 _FEW = 256
 """Chunks that are read so, at the most."""
 _ALONE = 1 << 20
@@ -80,7 +83,9 @@ async def read(
         return np.empty(transform.shape, dtype) if out is None else out
     layout = transform.layout
     if out is None:
-        buffer = np.empty(layout.buffer_shape, dtype)
+        # Files of raw elements are read right into it, if they are contiguous there.
+        make = empty if chunks.chain.is_raw and nbytes >= _LARGE else np.empty
+        buffer = make(layout.buffer_shape, dtype)
     else:
         buffer = layout.to_buffer(out)
         if not np.may_share_memory(buffer, out):

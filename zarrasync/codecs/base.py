@@ -236,6 +236,11 @@ class BytesBytesCodec(Codec):
         """Whether several values are coded without the interpreter, so that threads pay however small they are."""
         return False
 
+    @property
+    def fills(self) -> bool:
+        """Whether ``decode`` makes its result in the memory that it is given, if that is large."""
+        return False
+
     def encoded_size(self, size: int) -> int | None:
         """Bytes that come out for ``size`` bytes in, or ``None`` where it depends on the data."""
         return None

@@ -29,6 +29,8 @@ __all__ = ["JOINED", "BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
 
 JOINED = 1 << 15
 """Bytes of a decoded chunk below which a copy more is cheaper than a step of the interpreter."""
+_COPIED = 1 << 17
+"""Bytes of a decoded chunk from which on a copy more costs more than placing each chunk by itself."""
 _PIECE = 1 << 16
 """Elements that are compared with the fill value in one step."""
 _RUN = 2 << 20
@@ -103,8 +105,9 @@ class BoundChain:
             the elements in C order.
         direct: Whether that memory is the chunk as it is in memory, so that one may decode into the output.
         is_raw: Whether the stored bytes are just the elements.
+        fills: Whether large chunks are decoded right into memory that is there.
         run: How many chunks to decode into one piece of memory and place in one step; 1 where decoded memory
-            is not just the elements.
+            is not just the elements, or they would have to be copied there.
         batched: Whether several chunks are decoded in one go (``opened``).
         encoded_size: Bytes of an encoded chunk, where all have the same.
         can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
@@ -129,6 +132,7 @@ class BoundChain:
         "can_locate",
         "direct",
         "encoded_size",
+        "fills",
         "is_raw",
         "nbytes",
         "raw_size",
@@ -170,7 +174,8 @@ class BoundChain:
         inner: BoundChain | None = getattr(self._maker, "inner", None)
         self.unit: BoundChain = self if inner is None else inner.unit
         # (NumPy holds that None and float64 are equal dtypes, so ask for None first.)
-        self.direct = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
+        plain = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
+        self.direct = plain and bool(self.raw_size)
         self.is_raw = self.stored_dtype is not None and not self._wrap
         self.can_locate = not self._wrap and all(codec.permutation is not None for codec, _ in steps)
         self._fill_bits = _bits(self.spec.scalar)
@@ -179,7 +184,9 @@ class BoundChain:
         for codec, _ in reversed(steps):
             order = _undo(order, codec.permutation)
         self._order = None if order is None or self.stored_dtype is None or not self.raw_size else order
-        self.run = 1 if self._order is None or not self.raw_size else max(1, min(256, _RUN // self.raw_size))
+        self.fills = self.is_raw or (bool(self._wrap) and self._wrap[0].fills)
+        alone = self._order is None or not self.raw_size or (self.raw_size >= _COPIED and not self.fills)
+        self.run = 1 if alone else max(1, min(256, _RUN // (self.raw_size or 1)))
 
     @property
     def size_bounds(self) -> tuple[int, int]:
@@ -225,7 +232,10 @@ class BoundChain:
             if data is not row:
                 if len(data) != len(row):
                     self._maker.decode(data)  # complains
-                memoryview(row)[:] = memoryview(data).cast("B")
+                if len(row) >= JOINED:
+                    row[...] = np.frombuffer(data, np.uint8)  # while others have the interpreter
+                else:
+                    memoryview(row)[:] = memoryview(data).cast("B")
 
     def _unwrapped(self, data: Buffer, out: Out) -> Buffer:
         for decode in self._before:

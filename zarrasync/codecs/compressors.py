@@ -292,6 +292,9 @@ _DECODERS: dict[str, Callable[[int | None, int], Decoder]] = {
 }
 
 
+FILLING = frozenset(("blosc", "zstd", "lz4"))
+"""Kinds whose decoders make large results in memory that they are given."""
+
 _REFUSALS = (
     ValueError, TypeError, RuntimeError, OSError, EOFError, OverflowError, MemoryError, SystemError, zlib.error
 )  # fmt: skip
@@ -361,6 +364,10 @@ class _Compressor(BytesBytesCodec):
         found = bounded_decoder(self, self.name, size, limit)
         assert found is not None
         return found
+
+    @property
+    def fills(self) -> bool:
+        return self.name in FILLING
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         return self.decoder(size, limit)(data, out)

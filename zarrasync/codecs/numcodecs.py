@@ -31,7 +31,7 @@ from zarrasync.codecs.base import (
     Locator,
     Out,
 )
-from zarrasync.codecs.compressors import bounded_decoder, deflate
+from zarrasync.codecs.compressors import FILLING, bounded_decoder, deflate
 from zarrasync.dtypes import from_numpy
 from zarrasync.errors import MetadataError, UnknownCodecError
 from zarrasync.regions import Region
@@ -193,6 +193,10 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         ):  # otherwise a filter before this one made other bytes of them
             view = view.view(self.dtype)
         return _flat_bytes(self._run("encode", view))
+
+    @property
+    def fills(self) -> bool:
+        return self.kind in FILLING
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
         return bounded_decoder(self, self.kind, size, limit, self.config) or partial(self._decode_as_it_can, size)

@@ -104,9 +104,10 @@ class Placing:
         if part.count > 1 and chain.is_raw and (chain.raw_size or 0) < JOINED:
             return None  # they are there already, and better moved together than one by one
         rows = self.direct(chain, part, out)
-        if rows is None and workspace is not None and chain.raw_size and (part.count > 1 or chain.raw_size >= _WORTH):
-            rows = workspace.rows(chain, part.count)
-        return rows
+        if rows is not None or workspace is None or not chain.raw_size:
+            return rows
+        worth = part.count > 1 or (chain.fills and chain.raw_size >= _WORTH)
+        return workspace.rows(chain, part.count) if worth else None
 
     def workspace(self, chain: BoundChain, count: int) -> Workspace | nullcontext[None]:
         """Memory to decode so many chunks into; none where decoding makes its own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,6 +30,8 @@ _ALIASED = 2048
 other out of it."""
 _STRIP = 64
 """Bytes of a strip: a line of the cache."""
+_PICKED = 1 << 16
+"""Elements of a chunk that are looked up one by one at the most."""
 
 
 def assign(out: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
@@ -64,40 +67,61 @@ class Region(NamedTuple):
     place: tuple[Selector, ...]
     plain: bool = False
 
-    def gather(self, grid: Grid) -> Points | None:
-        """Cut a region of points along a grid; ``None`` for one that is not of points alone."""
-        if len(self.box) == 1 and not isinstance(self.box[0], slice):  # to index an axis alone makes points, too
-            return _split_points(self._replace(group=(0,)), grid)
-        return _split_points(self, grid) if self.group and len(self.group) == len(self.box) else None
+    def gather(self, grid: Grid) -> list[Points] | None:
+        """Cut a region of indices along a grid into runs of which element by element is looked up.
+
+        ``None`` for slices alone, for points beside slices, and for more elements than the indices of all may take
+        memory for.
+        """
+        if self.group:
+            return list(self._gathered(grid, self.group, 0)) if len(self.group) == len(self.box) else None
+        axis = self._walked(grid)
+        if axis is None:
+            return None
+        found = list(self._gathered(grid, (axis,), axis))
+        return found if self.size <= _PICKED * sum(points.count for points in found) else None
+
+    def _walked(self, grid: Grid) -> int | None:
+        """The axis along which the most chunks are touched; ``None`` for slices, and where there is one chunk only."""
+        if all(isinstance(own, slice) for own in self.box):
+            return None
+        counts = [axis.find(high) - axis.find(low) for axis, (low, high) in zip(grid.axes, self.bounds(), strict=True)]
+        return counts.index(max(counts)) if any(counts) else None
+
+    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int) -> Iterator[Points]:
+        """Runs of all chunks that are touched along some axes, walked together, whose places are the output's ``dim``."""
+        chosen = [grid.axes[axis] for axis in axes]
+        ids, edges, indices, places = _split_points(
+            chosen, [_numbers(self.box[axis]) for axis in axes], self.place[dim]
+        )
+        others = [axis for axis in range(len(self.box)) if axis not in axes]
+        dims = [number for number in range(len(self.place)) if number != dim]
+        cuts = [
+            _split_axis(self.box[axis], self.place[to], grid.axes[axis]) for axis, to in zip(others, dims, strict=True)
+        ]
+        box, place = list(self.box), list(self.place)
+        for axis, own in zip(axes, indices, strict=True):
+            box[axis] = own
+        place[dim] = places
+        for parts in product(*cuts):
+            chunks = np.empty((len(ids), len(box)), np.int64)
+            chunks[:, axes] = ids
+            for axis, to, part in zip(others, dims, parts, strict=True):
+                chunks[:, axis], box[axis], place[to] = part.chunk, part.box, part.place
+            yield Points(chunks, edges, axes, dim, Region(self.group, tuple(box), tuple(place)))
 
     def split(self, grid: Grid, run: int = 1) -> Iterator[Part]:
-        """Cut the region along a grid, in C order of the axes that are not grouped.
+        """Cut the region along a grid.
 
         Args:
             grid: The grid.
             run: How many chunks that follow each other and are touched alike may make one part.
         """
-        if not self.group:
+        if self.group:
+            for points in self._gathered(grid, self.group, 0):
+                yield from points.singles()
+        else:
             yield from self._split_axes(grid, run)
-            return
-        gathered = _split_points(self, grid).singles()
-        if len(self.group) == len(self.box):  # points and nothing else
-            yield from gathered
-            return
-        rest = [axis for axis in range(len(self.box)) if axis not in self.group]
-        cuts = [
-            _split_axis(self.box[axis], place, grid.axes[axis])
-            for axis, place in zip(rest, self.place[1:], strict=True)
-        ]
-        for own in gathered:
-            for parts in product(*cuts):
-                coords, box = [0] * len(self.box), list(self.box)
-                for axis, chunk, values in zip(self.group, own.coords, own.region.box, strict=True):
-                    coords[axis], box[axis] = chunk, values
-                for axis, part in zip(rest, parts, strict=True):
-                    coords[axis], box[axis] = part.chunk, part.box
-                place = (*own.region.place, *(part.place for part in parts))
-                yield Part(tuple(coords), Region(self.group, tuple(box), place), False)
 
     def _split_axes(self, grid: Grid, run: int) -> Iterator[Part]:
         """``split`` where each axis is on its own."""
@@ -279,23 +303,27 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Chunks anywhere of which single points are touched; for reading like a ``Part`` of several chunks.
+    """Chunks of which single elements are touched; for reading like a ``Part`` of several chunks.
+
+    Along some axes the chunks lie anywhere and are touched anywhere, along the others all are touched alike.
 
     Attributes:
-        chunks: The chunks' coordinates along the axes that points have: (chunks, axes).
-        edges: Where each chunk's points begin in the arrays that follow, and where the last one's end.
-        indices: The points' indices inside their chunks, per axis.
-        places: The points' places in the output.
+        chunks: The chunks' coordinates: (chunks, axes).
+        edges: Where each chunk's indices begin in those of the walked axes, and where the last one's end.
+        axes: The walked axes.
+        dim: The dimension of the output that they go to.
+        elements: The elements inside their chunks, and their places.
     """
 
     chunks: IntArray
     edges: IntArray
-    indices: tuple[IntArray, ...]
-    places: Selector
+    axes: tuple[int, ...]
+    dim: int
+    elements: Region
 
     @property
     def full(self) -> bool:
-        """Points are never known to be all elements in order."""
+        """They are never known to be all elements in order."""
         return False
 
     @property
@@ -310,34 +338,50 @@ class Points:
 
     @property
     def region(self) -> Region:
-        """The first chunk's points."""
-        stop = int(self.edges[1])
-        group = tuple(range(len(self.indices)))
-        return Region(group, tuple([own[:stop] for own in self.indices]), (_part_of(self.places, 0, stop),))
+        """The first chunk's elements."""
+        return self._between(0, int(self.edges[1]))
 
     @property
     def size(self) -> int:
-        """The number of points."""
-        return int(self.edges[-1])
+        """The number of elements."""
+        return self.elements.size
+
+    def _between(self, start: int, stop: int) -> Region:
+        box, place = list(self.elements.box), list(self.elements.place)
+        for axis in self.axes:
+            box[axis] = _numbers(box[axis])[start:stop]
+        place[self.dim] = _part_of(place[self.dim], start, stop - start)
+        return self.elements._replace(box=tuple(box), place=tuple(place))
 
     def section(self, start: int, stop: int) -> Points:
         """Those of some of the chunks."""
         first, last = int(self.edges[start]), int(self.edges[stop])
-        indices = tuple([own[first:last] for own in self.indices])
-        places = _part_of(self.places, first, last - first)
-        return Points(self.chunks[start:stop], self.edges[start : stop + 1] - first, indices, places)
+        edges = self.edges[start : stop + 1] - first
+        return Points(self.chunks[start:stop], edges, self.axes, self.dim, self._between(first, last))
 
     def singles(self) -> Iterator[Part]:
         """The chunks one by one."""
-        group = tuple(range(len(self.indices)))
         for coords, (start, stop) in zip(self.chunks.tolist(), pairwise(self.edges.tolist()), strict=True):
-            box = tuple([own[start:stop] for own in self.indices])
-            yield Part(tuple(coords), Region(group, box, (_part_of(self.places, start, stop - start),)), False)
+            yield Part(tuple(coords), self._between(start, stop), False)
 
     def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-        """Place the points of chunks that lie in one array, one after the other along its first axis."""
-        numbers = np.repeat(np.arange(self.count), np.diff(self.edges))
-        out[self.places] = boxes[(numbers, *self.indices)]
+        """Place the elements of chunks that lie in one array, one after the other along its first axis."""
+        flat, steps = _flat(boxes)
+        walked = np.repeat(np.arange(self.count) * steps[0], np.diff(self.edges))
+        spots = [_numbers(own) * step for own, step in zip(self.elements.box, steps[1:], strict=True)]
+        for axis in self.axes:
+            walked = walked + spots[axis]
+        spots = [own for axis, own in enumerate(spots) if axis not in self.axes]
+        spots.insert(self.dim, walked)
+        out[_mesh(self.elements.place, 0, out.shape)] = flat.take(reduce(np.add.outer, spots))
+
+
+def _flat(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
+    """The elements in the order of their memory, and how far apart they are in it along each axis."""
+    steps = [stride // array.itemsize for stride in array.strides]
+    if 1 + sum((length - 1) * step for length, step in zip(array.shape, steps, strict=True)) != array.size:
+        return _flat(np.ascontiguousarray(array))
+    return array.ravel(order="K"), steps
 
 
 Run: TypeAlias = Part | Points
@@ -421,31 +465,31 @@ def _part_of(place: Selector, start: int, count: int) -> Selector:
 
 
 def _split_indices(indices: IntArray, place: Selector, axis: Axis) -> list[_Cut]:
-    ids = axis.find_all(indices)
-    order, edges = _ranked(ids, axis.nchunks)
-    local, chunks = indices - axis.start_all(ids), ids
-    if order is not None:
-        local, chunks = local[order], ids[order]
-        place = _moved(place, order)
-    pieces = zip(chunks[edges[:-1]].tolist(), pairwise(edges.tolist()), strict=True)
+    ids, edges, (local,), places = _split_points([axis], [indices], place)
     return [
-        _Cut(chunk, local[start:stop], _part_of(place, start, stop - start), False) for chunk, (start, stop) in pieces
+        _Cut(chunk, local[start:stop], _part_of(places, start, stop - start), False)
+        for chunk, (start, stop) in zip(ids[:, 0].tolist(), pairwise(edges.tolist()), strict=True)
     ]
 
 
-def _split_points(region: Region, grid: Grid) -> Points:
-    """Group the points of a region by chunk."""
-    axes = [grid.axes[axis] for axis in region.group]
-    indices = [np.asarray(region.box[axis]) for axis in region.group]
+def _numbers(selector: Selector) -> IntArray:
+    """The indices of a box's selector."""
+    return np.arange(selector.start, selector.stop, selector.step) if isinstance(selector, slice) else selector
+
+
+def _split_points(
+    axes: Sequence[Axis], indices: Sequence[IntArray], place: Selector
+) -> tuple[IntArray, IntArray, list[IntArray], Selector]:
+    """Group points by chunk: chunks, where each one's begin, their indices inside the chunks, their places."""
     ids = [axis.find_all(values) for axis, values in zip(axes, indices, strict=True)]
     flat, count = _numbered(ids, [axis.nchunks for axis in axes])
     order, edges = _ranked(flat, count)
     local = [values - axis.start_all(own) for values, axis, own in zip(indices, axes, ids, strict=True)]
-    firsts, places = edges[:-1], region.place[0]
+    firsts = edges[:-1]
     if order is not None:
         local, firsts = [values[order] for values in local], order[firsts]
-        places = _moved(places, order)
-    return Points(np.stack([own[firsts] for own in ids], axis=1), edges, tuple(local), places)
+        place = _moved(place, order)
+    return np.stack([own[firsts] for own in ids], axis=1), edges, local, place
 
 
 def _numbered(ids: Sequence[IntArray], sizes: Sequence[int]) -> tuple[IntArray, int]:

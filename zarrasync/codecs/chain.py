@@ -242,21 +242,17 @@ class BoundChain:
             data = decode(data, None)
         return data if self._last is None else self._last(data, out)
 
-    def opened(
-        self, values: Sequence[Buffer | None], *, joined: bool = False
-    ) -> tuple[BoundChain, Sequence[Buffer | None]]:
+    def opened(self, values: Sequence[Buffer | None]) -> tuple[BoundChain, Sequence[Buffer | None]]:
         """Undo the bytes -> bytes codecs of several values in one go, where that pays.
 
         Args:
             values: Encoded chunks; ``None`` for absent ones, which stay so.
-            joined: Whether they are placed out of one piece of memory, so that large ones had better be decoded
-                into that.
 
         Returns:
             The chain that decodes what the values are now, and those; both as they were where each
             had better be decoded alone, as it may be the only one or damaged.
         """
-        if self._batch is None or (joined and self._rows is not None and (self.raw_size or 0) >= JOINED):
+        if self._batch is None:
             return self, values
         present = [value for value in values if value is not None]
         found = self._batch(present) if len(present) > 1 else None

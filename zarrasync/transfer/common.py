@@ -145,13 +145,13 @@ class Chunks:
         return list(transform.layout.region().split(self.metadata.grid, run))
 
     def runs(self, transform: Transform) -> Sequence[Run]:
-        """``parts`` for reading, with points that pick from many values in one."""
+        """``parts`` for reading, with values of which single elements are picked in one."""
         chain = self.metadata.chain
         if chain.run > 1 and self.metadata.edges is None and not chain.can_locate:
             points = transform.layout.region().gather(self.metadata.grid)
             if points is not None:
                 self._check_size()
-                return [points] if points.count else []
+                return [own for own in points if own.count]
         return self.parts(transform, runs=True)
 
     def _check_size(self) -> None:

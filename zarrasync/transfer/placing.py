@@ -101,9 +101,12 @@ class Placing:
 
     def room(self, chain: BoundChain, part: Run, out: Array, workspace: Workspace | None) -> Rows | None:
         """Where to decode a part's chunks: right into the output, or into memory if there is some."""
-        if part.count > 1 and chain.is_raw and (chain.raw_size or 0) < JOINED:
-            return None  # they are there already, and better moved together than one by one
+        moved = part.count > 1 and chain.is_raw  # they are there already
+        if moved and (chain.raw_size or 0) < JOINED:
+            return None
         rows = self.direct(chain, part, out)
+        if moved:
+            return rows  # if not to their places, better together than one by one
         if rows is not None or workspace is None or not chain.raw_size:
             return rows
         worth = part.count > 1 or (chain.fills and chain.raw_size >= _WORTH)

@@ -15,7 +15,7 @@ from zarrasync._runtime import cancel_flag, drive, driven, in_worker
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing import Transform
-from zarrasync.regions import Part, Points, Run
+from zarrasync.regions import Part, Run
 from zarrasync.stores.base import Request, Store, Value
 from zarrasync.transfer.common import Chunks, Fields, Index, Missing, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
@@ -228,7 +228,7 @@ class _Reading(Placing):
         places: Sequence[Rows | None] | None = None,
     ) -> None:
         most = max(part.count for part in batch)
-        chain, values = self.chain.opened(values, joined=isinstance(batch[0], Points))
+        chain, values = self.chain.opened(values)
         out, start = self.out, 0
         with nullcontext() if places is not None else self.workspace(chain, most) as workspace:
             for number, part in enumerate(batch):

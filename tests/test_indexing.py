@@ -423,3 +423,56 @@ async def test_chunks_stream_a_selection(api):
         [_ async for _ in array.async_.view.chunks(unit=(1,))] if api.name == "sync" else [
             _ async for _ in array.view.chunks(unit=(1,))
         ]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_indices_of_axes_in_any_order_of_elements_and_axes(api, tmp_path, order, zarr_format):
+    rng = np.random.default_rng(8)
+    data = rng.integers(0, 1000, (30, 40, 7)).astype(">i4")
+    options = {"chunks": (8, 9, 4), "order": order, "zarr_format": zarr_format}
+    array = await api(api.create_array(tmp_path, data=data, **options))
+    rows, columns = rng.integers(0, 30, 50), rng.integers(0, 40, 3)  # not sorted, some twice
+    np.testing.assert_array_equal(await api(array.oindex[rows, columns]), data[np.ix_(rows, columns)])
+    np.testing.assert_array_equal(await api(array.oindex[rows, ::-3, [5, 0]]), data[rows][:, ::-3][..., [5, 0]])
+    np.testing.assert_array_equal(await api(array.oindex[3, columns, 1::4]), data[3][columns][:, 1::4])
+    np.testing.assert_array_equal(await api(array.oindex[[-1], [0], [-2]]), data[-1:, :1, -2:-1])
+
+
+async def test_indices_of_axes_of_one_field(api, tmp_path):
+    data = np.zeros((9, 8), [("x", "f4"), ("y", "i2"), ("z", "S3")])
+    data["y"] = np.arange(72).reshape(9, 8)
+    data["z"] = data["y"].astype("S3")
+    array = await api(api.create_array(tmp_path, data=data, chunks=(2, 3)))
+    rows, columns = [7, 0, 0, 3], [5, 1, 6]
+    for fields in ("y", "z", ["x", "z"]):
+        got = await api(array.get_orthogonal_selection((rows, columns), fields=fields))
+        np.testing.assert_array_equal(got, data[fields][np.ix_(rows, columns)])
+
+
+async def test_indices_that_pick_elements_of_one_chunk_again_and_again(api, tmp_path):
+    data = np.arange(6, dtype="u1").reshape(2, 3)
+    array = await api(api.create_array(tmp_path, data=data, chunks=(1, 2)))
+    rows, columns = np.repeat([1, 0], 1000), np.repeat([2, 0, 1], 500)
+    np.testing.assert_array_equal(await api(array.oindex[rows, columns]), data[np.ix_(rows, columns)])
+
+
+@pytest.mark.parametrize("compressors", [None, "zstd", "gzip", {"name": "blosc", "configuration": {"cname": "lz4"}}])
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [((1 << 20,), (1 << 17,)), ((1 << 20,), (100_000,)), ((512, 2048), (64, 2048)), ((8, 1, 1 << 17), (3, 1, 1 << 17))],
+)
+async def test_chunks_that_lie_in_one_piece_in_the_result(api, tmp_path, compressors, shape, chunks):
+    data = np.arange(1 << 20, dtype="f4").reshape(shape)
+    array = await api(api.create_array(tmp_path, data=data, chunks=chunks, compressors=compressors))
+    got = await api(array[...])
+    np.testing.assert_array_equal(got, data)
+    assert got.flags.c_contiguous
+    assert got.flags.writeable
+    room = np.zeros(data.nbytes + 8192, np.uint8)
+    for start in (0, 4, 16, 64):  # pages are copied slowly to some of them
+        start += -room.ctypes.data % 4096
+        out = room[start : start + data.nbytes].view("f4").reshape(shape)
+        out[...] = 0
+        await api(array.get_basic_selection(..., out=out))
+        np.testing.assert_array_equal(out, data)

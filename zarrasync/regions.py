@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise, product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,10 @@ _ALIASED = 2048
 other out of it."""
 _STRIP = 64
 """Bytes of a strip: a line of the cache."""
-_PICKED = 1 << 16
-"""Elements of a chunk that are looked up one by one at the most."""
+_PICKED, _BESIDE = 1 << 16, 1 << 11
+"""Elements of a chunk that are looked up one by one at the most: of indices, of those of one axis beside slices."""
+_WALKED = 1 << 20
+"""Elements of a slice that are walked like indices at the most, as these take memory."""
 
 
 def assign(out: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
@@ -70,26 +72,29 @@ class Region(NamedTuple):
     def gather(self, grid: Grid) -> list[Points] | None:
         """Cut a region of indices along a grid into runs of which element by element is looked up.
 
-        ``None`` for slices alone, for points beside slices, and for more elements than the indices of all may take
-        memory for.
+        ``None`` for slices alone, for points beside slices, and where so much is touched that slices of the chunks
+        are copied faster.
         """
         if self.group:
-            return list(self._gathered(grid, self.group, 0)) if len(self.group) == len(self.box) else None
-        axis = self._walked(grid)
-        if axis is None:
-            return None
-        found = list(self._gathered(grid, (axis,), axis))
-        return found if self.size <= _PICKED * sum(points.count for points in found) else None
-
-    def _walked(self, grid: Grid) -> int | None:
-        """The axis along which the most chunks are touched; ``None`` for slices, and where there is one chunk only."""
-        if all(isinstance(own, slice) for own in self.box):
+            return self._gathered(grid, self.group, 0) if len(self.group) == len(self.box) else None
+        arrays = sum(not isinstance(own, slice) for own in self.box)
+        if not arrays:
             return None
         counts = [axis.find(high) - axis.find(low) for axis, (low, high) in zip(grid.axes, self.bounds(), strict=True)]
-        return counts.index(max(counts)) if any(counts) else None
+        axis = counts.index(max(counts))
+        if not counts[axis] or (isinstance(self.box[axis], slice) and _count(self.box[axis]) > _WALKED):
+            return None
+        return self._gathered(grid, (axis,), axis, _PICKED if arrays > 1 or len(self.box) == 1 else _BESIDE)
 
-    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int) -> Iterator[Points]:
-        """Runs of all chunks that are touched along some axes, walked together, whose places are the output's ``dim``."""
+    @overload
+    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int) -> list[Points]: ...
+    @overload
+    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int, most: int) -> list[Points] | None: ...
+    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int, most: int = 0) -> list[Points] | None:
+        """Runs of all chunks that are touched along some axes, walked together, whose places are the output's ``dim``.
+
+        ``None`` if there are more than ``most`` elements to a chunk.
+        """
         chosen = [grid.axes[axis] for axis in axes]
         ids, edges, indices, places = _split_points(
             chosen, [_numbers(self.box[axis]) for axis in axes], self.place[dim]
@@ -99,16 +104,20 @@ class Region(NamedTuple):
         cuts = [
             _split_axis(self.box[axis], self.place[to], grid.axes[axis]) for axis, to in zip(others, dims, strict=True)
         ]
+        if most and self.size > most * len(ids) * math.prod(map(len, cuts)):
+            return None
         box, place = list(self.box), list(self.place)
         for axis, own in zip(axes, indices, strict=True):
             box[axis] = own
         place[dim] = places
+        found = []
         for parts in product(*cuts):
             chunks = np.empty((len(ids), len(box)), np.int64)
             chunks[:, axes] = ids
             for axis, to, part in zip(others, dims, parts, strict=True):
                 chunks[:, axis], box[axis], place[to] = part.chunk, part.box, part.place
-            yield Points(chunks, edges, axes, dim, Region(self.group, tuple(box), tuple(place)))
+            found.append(Points(chunks, edges, axes, dim, Region(self.group, tuple(box), tuple(place))))
+        return found
 
     def split(self, grid: Grid, run: int = 1) -> Iterator[Part]:
         """Cut the region along a grid.

@@ -13,6 +13,7 @@ import pytest
 from conftest import http_server
 
 from zarrasync import sync
+from zarrasync._memory import alias, empty
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells of a process's peak")
 
@@ -152,3 +153,18 @@ def test_streaming_stays_flat(tmp_path, how):
     for start in range(0, shape[0], 64):
         array[start : start + 64] = row[: shape[0] - start]
     assert run(STREAM, how, tmp_path / "a") < 64 * MIB
+
+
+def test_files_are_read_to_where_copies_are_quick(tmp_path):
+    for shape, dtype in (((1 << 20,), "u1"), ((3, 5, 7), ">f8"), ((0, 4), "i2"), ((), "c16")):
+        found = empty(shape, dtype)
+        assert found.shape == shape
+        assert found.dtype == dtype
+        assert found.flags.c_contiguous
+        assert found.flags.aligned
+        assert not alias(found)
+    block = np.empty(8192, np.uint8)
+    start = -block.ctypes.data % 4096
+    assert [number for number in range(64) if alias(block[start + number :])] == list(range(1, 32))
+    array = sync.create_array(tmp_path, data=np.zeros(1 << 20, "u1"), chunks=(1 << 18,), compressors=None)
+    assert not alias(array[...])

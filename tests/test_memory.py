@@ -166,5 +166,6 @@ def test_files_are_read_to_where_copies_are_quick(tmp_path):
     block = np.empty(8192, np.uint8)
     start = -block.ctypes.data % 4096
     assert [number for number in range(64) if alias(block[start + number :])] == list(range(1, 32))
-    array = sync.create_array(tmp_path, data=np.zeros(1 << 20, "u1"), chunks=(1 << 18,), compressors=None)
+    data = np.zeros(40 << 20, "u1")  # so much that malloc takes pages of its own
+    array = sync.create_array(tmp_path, data=data, chunks=(1 << 22,), compressors=None)
     assert not alias(array[...])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise, product
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -86,11 +86,7 @@ class Region(NamedTuple):
             return None
         return self._gathered(grid, (axis,), axis, _PICKED if arrays > 1 or len(self.box) == 1 else _BESIDE)
 
-    @overload
-    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int) -> list[Points]: ...
-    @overload
-    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int, most: int) -> list[Points] | None: ...
-    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int, most: int = 0) -> list[Points] | None:
+    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int, most: float = math.inf) -> list[Points] | None:
         """Runs of all chunks that are touched along some axes, walked together, whose places are the output's ``dim``.
 
         ``None`` if there are more than ``most`` elements to a chunk.
@@ -104,7 +100,7 @@ class Region(NamedTuple):
         cuts = [
             _split_axis(self.box[axis], self.place[to], grid.axes[axis]) for axis, to in zip(others, dims, strict=True)
         ]
-        if most and self.size > most * len(ids) * math.prod(map(len, cuts)):
+        if self.size > most * len(ids) * math.prod(map(len, cuts)):
             return None
         box, place = list(self.box), list(self.place)
         for axis, own in zip(axes, indices, strict=True):
@@ -127,7 +123,7 @@ class Region(NamedTuple):
             run: How many chunks that follow each other and are touched alike may make one part.
         """
         if self.group:
-            for points in self._gathered(grid, self.group, 0):
+            for points in self._gathered(grid, self.group, 0) or ():
                 yield from points.singles()
         else:
             yield from self._split_axes(grid, run)

@@ -151,7 +151,7 @@ class Chunks:
             points = transform.layout.region().gather(self.metadata.grid)
             if points is not None:
                 self._check_size()
-                return [own for own in points if own.count]
+                return points
         return self.parts(transform, runs=True)
 
     def _check_size(self) -> None:

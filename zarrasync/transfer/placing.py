@@ -9,7 +9,6 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._memory import alias
 from zarrasync._runtime import cancel_flag
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
 from zarrasync.codecs.chain import JOINED, BoundChain, as_bytes_view
@@ -95,7 +94,7 @@ class Placing:
             return None
         stack = part.stacked(out)
         places = [stack[number, ...] for number in range(part.count)]
-        if places[0].shape != shape or not places[0].flags.c_contiguous or (chain.is_raw and alias(places[0])):
+        if places[0].shape != shape or not places[0].flags.c_contiguous:
             return None
         return Rows([as_bytes_view(place) for place in places], None, direct=True)
 

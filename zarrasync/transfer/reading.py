@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._memory import empty
+from zarrasync._memory import alias, empty
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
@@ -214,7 +214,7 @@ class _Reading(Placing):
         places: list[Rows | None] = []
         for part in batch:
             rows = self.direct(self.chain, part, self.out)
-            if rows is None and workspace is not None:
+            if workspace is not None and (rows is None or alias(rows.each[0])):
                 rows = workspace.rows(self.chain, part.count, len(spaces))
             places.append(rows)
             spaces.extend(rows.each if rows is not None else [None] * part.count)

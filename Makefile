@@ -7,8 +7,8 @@ BIN := .venv/bin
 demo: .venv/demo.stamp  ## Ingest the world's land mask into S3 and read it back
 	$(BIN)/python examples/quickstart.py
 
-test: .venv/test.stamp  ## Run the tests
-	$(BIN)/python -m pytest
+test: .venv/test.stamp  ## Run the tests, on up to four cores
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 check: lint type generated test docs  ## What CI runs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import ssl
 import zlib
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from conftest import http_server
 
 from zarrasync import stores
 from zarrasync.errors import StoreError
@@ -75,12 +77,19 @@ def head(*lines: str, status: str = "200 OK") -> bytes:
     return "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status}", *lines, "")).encode()
 
 
-async def get(server: Server, limit: int = 1 << 20) -> http1.Answer:
-    client = http1.Client(server.url, {"User-Agent": "test"}, limit)
+@asynccontextmanager
+async def client_of(server: Server, limit: int = 1 << 20) -> AsyncIterator[http1.Client]:
+    client = await http1.Client.make(server.url, {"User-Agent": "test"}, limit)
     try:
-        return await asyncio.wait_for(client.get("/a"), 10)
+        yield client
     finally:
-        await client.close()
+        client.leave()
+        await http1.close_unused(server.url)
+
+
+async def get(server: Server, limit: int = 1 << 20) -> http1.Answer:
+    async with client_of(server, limit) as client:
+        return await asyncio.wait_for(client.get("/a"), 10)
 
 
 def chunks(body: bytes, size: int, ending: bytes = b"0\r\n\r\n") -> bytes:
@@ -167,31 +176,61 @@ async def test_connections_are_kept_and_replaced():
             return [LENGTH, None]  # hangs up, without a word
         return [head("Connection: close", "Content-Length: 0"), None] if number == 5 else [LENGTH]
 
-    async with serving(script) as server:
-        client = http1.Client(server.url, {}, 1 << 20)
+    async with serving(script) as server, client_of(server) as client:
         for number in range(7):
             answer = await client.get("/a")
             assert bytes(answer.body) == (b"" if number == 4 else BODY)
             await asyncio.sleep(0.01 if number == 2 else 0)
         assert server.connections == 3
-        await client.close()
 
 
 async def test_a_connection_that_ends_while_it_is_used_again():
     def script(number: int, _: bytes) -> Sequence[bytes | None]:
         return [None] if number == 2 else [LENGTH]
 
-    async with serving(script) as server:
-        client = http1.Client(server.url, {}, 1 << 20)
+    async with serving(script) as server, client_of(server) as client:
         for _ in range(2):
             assert bytes((await client.get("/a")).body) == BODY
         assert (len(server.requests), server.connections) == (3, 2)
-        await client.close()
+
+
+async def test_connections_outlive_stores_for_a_while(monkeypatch):
+    async with serving(always(LENGTH)) as server:
+        for _ in range(3):  # nobody holds the store for longer than one request
+            assert await stores.HTTPStore(server.url).get("a") == BODY
+            gc.collect()
+            await asyncio.sleep(0.01)  # what is collected leaves by a task of its own
+        assert server.connections == 1
+        other = stores.HTTPStore(server.url)
+        assert await other.get("a") == BODY
+        async with stores.HTTPStore(server.url) as store:
+            assert await store.get("a") == BODY
+        assert not server.hung_up.is_set()  # one store was closed, the other one is there
+        await other.close()
+        await asyncio.wait_for(server.hung_up.wait(), 5)
+        assert server.connections == 1
+
+        monkeypatch.setattr(http1, "_IDLE", 0.05)
+        server.hung_up.clear()
+        assert await stores.HTTPStore(server.url).get("a") == BODY
+        await asyncio.wait_for(server.hung_up.wait(), 5)
+        assert server.connections == 2
+
+
+def test_connections_end_with_their_loop(tmp_path):
+    (tmp_path / "a").write_bytes(BODY)
+
+    async def read(url: str) -> object:
+        return await stores.HTTPStore(url).get("a")
+
+    with http_server(tmp_path) as url:
+        for _ in range(2):  # what is left open is warned of, and warnings are errors here
+            assert asyncio.run(read(url)) == BODY
+            gc.collect()
 
 
 async def test_who_stops_waiting_closes_the_connection():
-    async with serving(always(head("Content-Length: 10") + b"123")) as server:
-        client = http1.Client(server.url, {}, 1 << 20)
+    async with serving(always(head("Content-Length: 10") + b"123")) as server, client_of(server) as client:
         task = asyncio.create_task(client.get("/a"))
         while not server.requests:
             await asyncio.sleep(0)
@@ -199,7 +238,6 @@ async def test_who_stops_waiting_closes_the_connection():
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(server.hung_up.wait(), 5)
-        await client.close()
 
 
 async def test_the_general_client_takes_over():

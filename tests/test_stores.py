@@ -14,9 +14,11 @@ import sys
 import threading
 import warnings
 import zipfile
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote, unquote
 
 import fsspec
 import numpy as np
@@ -267,6 +269,77 @@ async def test_what_tls_protects_is_not_hashed_once_more(
                 await store.set("key", value)
         server.shutdown()
     assert _Hashes.found == ["UNSIGNED-PAYLOAD" if secure else digest, digest, "UNSIGNED-PAYLOAD"]
+
+
+class _Bucket(BaseHTTPRequestHandler):
+    """Answers each request with its path, and counts connections."""
+
+    protocol_version = "HTTP/1.1"
+    connections: ClassVar[list[object]] = []
+
+    def setup(self) -> None:
+        super().setup()
+        self.connections.append(self.client_address)
+
+    def do_GET(self) -> None:
+        body = self.path.encode()
+        self.send_response(200)
+        for name, value in (("etag", '"1"'), ("last-modified", formatdate(0, usegmt=True))):
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+async def test_stores_of_one_bucket_share_a_client(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("obstore")
+    monkeypatch.setattr(_Bucket, "connections", [])
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Bucket) as server:
+        server.daemon_threads = True
+        server.block_on_close = False  # connections are kept
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options: dict[str, Any] = {"anon": True, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+        for path in ("", "/a", "/a/b/", "/ü c"):
+            async with stores.ObjectStore.from_url(f"s3://bucket{path}", options) as store:
+                prefix = f"{path.strip('/')}/" if path else ""
+                assert unquote(bytes(await store.get("k")).decode()) == f"/bucket/{prefix}k"
+                assert pickle.loads(pickle.dumps(store)).location("k") == store.location("k")
+        assert len(_Bucket.connections) == 1
+
+        def store_with(**more: Any) -> Any:
+            return stores.ObjectStore.from_url("s3://bucket/a", {**options, **more}).store
+
+        assert store_with() is store_with()
+        assert store_with() is not store_with(anon=False)
+        assert store_with() is not store_with(client_options={"default_headers": {"a": "b"}})
+        before = store_with()
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+        assert store_with() is not before  # it may be what the client signs with
+        server.shutdown()
+
+
+@pytest.mark.parametrize("path", ["a b/ü+&%", "x%20y"])
+async def test_any_prefix(s3, path):
+    """The same objects through both backends, and in both directions."""
+    url, options = s3
+    ours = stores.resolve(f"{url}/{quote(path)}", options)
+    theirs = stores.resolve(f"{url}/{path}", {**options, "backend": "fsspec"})
+    await ours.set("c/0", b"ours")
+    await theirs.set("c/1", b"theirs")
+    for store in (ours, theirs):
+        assert await store.list() == ["c/0", "c/1"]
+        assert (await store.list_dir("")).prefixes == ("c/",)
+        assert (await store.list_dir("c/")).keys == ("c/0", "c/1")
+        assert await store.get("c/0") == b"ours"
+        assert await store.get_partial_values([("c/1", (2, 3))]) == [b"eir"]
+        await store.erase_prefix("d/")
+    await ours.erase_prefix("c/")
+    assert await theirs.list() == []
+    for store in (ours, theirs):
+        await store.close()
 
 
 async def test_a_failing_server_is_an_error_and_never_absence(s3_endpoint):

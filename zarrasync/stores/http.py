@@ -121,6 +121,7 @@ class HTTPStore(RemoteStore):
 
     async def close(self) -> None:
         await self._clients.close()
+        await http1.close_unused(self._base)
 
     # -------------------------------------------------------------- reading
 
@@ -269,13 +270,11 @@ class _Clients:
     """What a store asks a server with, on one event loop: a lean client, and a general one for all that it can not do."""
 
     def __init__(
-        self, base: str, query: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int
+        self, base: str, headers: Mapping[str, str], options: Mapping[str, Any], lean: http1.Client | None
     ) -> None:
         self._base, self._headers, self._options = base, headers, options
-        own = headers if any(name.lower() == "user-agent" for name in headers) else {**headers, "User-Agent": _AGENT}
-        lean = not options and http1.suits(base + query, own)
         self._path = urlsplit(base).path
-        self._lean = http1.Client(base, own, limit) if lean else None
+        self._lean = lean
         self._session: Any = None
         self._needs_more = False
 
@@ -320,15 +319,15 @@ class _Clients:
 
         # The store's own limiter says how many requests there are.
         chosen = {
-            "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+            "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, keepalive_timeout=60),
             "timeout": aiohttp.ClientTimeout(total=None),
         }
         return aiohttp.ClientSession(headers=dict(self._headers), **{**chosen, **self._options})
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections that no others share."""
         if self._lean is not None:
-            await self._lean.close()
+            self._lean.leave()
         if self._session is not None:
             await self._session.close()
 
@@ -336,4 +335,6 @@ class _Clients:
 async def _make_clients(
     base: str, query: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int
 ) -> _Clients:
-    return _Clients(base, query, headers, options, limit)
+    own = headers if any(name.lower() == "user-agent" for name in headers) else {**headers, "User-Agent": _AGENT}
+    lean = not options and http1.suits(base + query, own)
+    return _Clients(base, headers, options, await http1.Client.make(base, own, limit) if lean else None)

@@ -14,20 +14,20 @@ import zlib
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from zarrasync._clients import PerLoop
 from zarrasync.codecs.base import Buffer
 
-__all__ = ["Answer", "Client", "Unfit", "suits"]
+__all__ = ["Answer", "Client", "Unfit", "close_unused", "suits"]
 
 _HEAD = 1 << 16
 """Bytes of an answer's head at the most."""
-_IDLE = 15.0
-"""Seconds after which a connection that nobody uses is closed."""
+_IDLE = 60.0
+"""Seconds after which a connection that nobody uses is closed; networks forget those that are silent for minutes."""
 _CONNECT = 5.0
 """Seconds for a connection to one of several addresses."""
 _RESOLVED = 60.0
@@ -67,21 +67,27 @@ def suits(url: str, headers: Mapping[str, str]) -> bool:
 class Client:
     """Sends requests to one server, on one event loop. Clients of one server share its connections.
 
+    Connections outlive clients for a while, so that who opens one array after the other connects once.
+
     Args:
-        url: A URL of the server.
+        pool: Connections to the server.
         headers: Sent with each request.
         limit: Bytes that a compressed answer may become.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], limit: int) -> None:
-        parts = urlsplit(url)
+    def __init__(self, pool: _Pool, headers: Mapping[str, str], limit: int) -> None:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self._rest = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n{lines}"
-        self._limit = limit
-        pools = _pools.setdefault(asyncio.get_running_loop(), {})
-        origin = (parts.scheme, parts.netloc)
-        self._pool = pools.setdefault(origin, _Pool(pools, origin))
-        self._pool.users += 1
+        self._rest = f" HTTP/1.1\r\nHost: {pool.origin[1]}\r\n{lines}"
+        self._limit, self._pool = limit, pool
+        pool.users += 1
+
+    @classmethod
+    async def make(cls, url: str, headers: Mapping[str, str], limit: int) -> Client:
+        """A client for the server of a URL, on the running loop."""
+        pools, origin = await _pools.get(), _origin(url)
+        if origin not in pools:
+            pools[origin] = _Pool(pools, origin)
+        return cls(pools[origin], headers, limit)
 
     async def get(self, target: str, wanted: str = "") -> Answer:
         """A GET request.
@@ -107,25 +113,31 @@ class Client:
                 self._pool.give_back(connection)
             return answer
 
-    async def close(self) -> None:
-        """Close the connections, unless other clients use them."""
+    def leave(self) -> None:
+        """Use the connections no more."""
         self._pool.users -= 1
-        if not self._pool.users:
-            await self._pool.close()
+        self._pool.forget_if_unused()
+
+
+async def close_unused(url: str) -> None:
+    """Close the running loop's connections to the server of a URL, unless clients use them."""
+    pool = (await _pools.get()).get(_origin(url))
+    if pool is not None and not pool.users:
+        await pool.close()
 
 
 class _Pool:
     """Connections to one server, on one event loop.
 
     Attributes:
+        origin: The server's scheme and address.
         users: How many clients share it.
     """
 
-    def __init__(self, among: dict[tuple[str, str], _Pool], origin: tuple[str, str]) -> None:
+    def __init__(self, among: _Pools, origin: tuple[str, str]) -> None:
         parts = urlsplit("{}://{}".format(*origin))
-        self.users = 0
-        self._closed = False
-        self._among, self._origin = among, origin
+        self.origin, self.users = origin, 0
+        self._among, self._closed = among, False
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         self._context: ssl.SSLContext | None = None
@@ -188,8 +200,8 @@ class _Pool:
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True
-        if self._among.get(self._origin) is self:
-            del self._among[self._origin]
+        if self._among.get(self.origin) is self:
+            del self._among[self.origin]
         if self._pruner is not None:
             self._pruner.cancel()
         self._idle.clear()
@@ -212,12 +224,39 @@ class _Pool:
         """Close what was not used for some time."""
         oldest = self._loop.time() - _IDLE
         while self._idle and self._idle[0][1] <= oldest:
-            self._idle.popleft()[0].transport.abort()
+            connection, _ = self._idle.popleft()
+            connection.transport.abort()
+            self._open.discard(connection)
         wait = self._idle[0][1] - oldest if self._idle else 0.0
         self._pruner = self._loop.call_later(wait, self._prune) if self._idle else None
+        self.forget_if_unused()
+
+    def forget_if_unused(self) -> None:
+        """Leave the loop's pools, if there are neither users nor connections."""
+        if not self.users and not self._open and self._among.get(self.origin) is self:
+            del self._among[self.origin]
 
 
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], _Pool]] = WeakKeyDictionary()
+_Pools: TypeAlias = dict[tuple[str, str], _Pool]
+
+
+async def _no_pools() -> _Pools:
+    return {}
+
+
+async def _close_pools(pools: _Pools) -> None:
+    for pool in tuple(pools.values()):
+        await pool.close()
+
+
+_pools: PerLoop[_Pools] = PerLoop(_no_pools, _close_pools)
+"""Each loop's, closed with it."""
+
+
+def _origin(url: str) -> tuple[str, str]:
+    """The scheme and address of a URL's server."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
 
 
 class _Connection(asyncio.BufferedProtocol):

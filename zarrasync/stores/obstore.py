@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from zarrasync import config
 from zarrasync._calls import together
@@ -61,6 +61,7 @@ class ObjectStore(RemoteStore):
 
     Args:
         store: An obstore store, such as ``obstore.store.S3Store``.
+        prefix: Begins every key, after the prefix that ``store`` may have; empty, or ending with ``/``.
         concurrency: Requests in flight at the most; 256, and up to 512 while the service answers quickly, if 0.
         missing: HTTP statuses beside 404 that mean that there is no such key when it is read: 403 for buckets that
             answer so to those who may not list them, 401.
@@ -77,6 +78,7 @@ class ObjectStore(RemoteStore):
         self,
         store: Any,
         *,
+        prefix: str = "",
         concurrency: int = 0,
         missing: Iterable[int] = (),
         instead: Callable[[], Store] | None = None,
@@ -86,7 +88,7 @@ class ObjectStore(RemoteStore):
         if self.missing - {401, 403}:
             raise ValueError(f"missing takes 401, 403 and 404, found {sorted(self.missing)}")
         self.settings = config.get()
-        self.store = store
+        self.store, self.prefix = store, check_prefix(prefix)
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
 
     @classmethod
@@ -105,8 +107,6 @@ class ObjectStore(RemoteStore):
             ValueError: If an option has no counterpart in obstore; ``backend="fsspec"`` takes it.
             ImportError: If obstore is not installed.
         """
-        from obstore.store import from_url
-
         settings = config.get()
         options = dict(storage_options or {})
         concurrency, missing = int(options.pop("concurrency", 0)), options.pop("missing", ())
@@ -115,12 +115,13 @@ class ObjectStore(RemoteStore):
             raise ValueError(
                 f"obstore has no counterpart of the storage options {sorted(options)}; use backend='fsspec'"
             )
-        retry = {"max_retries": settings.retries, "retry_timeout": timedelta(seconds=settings.total_timeout or 3600)}
         client = {"timeout": f"{settings.request_timeout or 3600}s", **found.pop("client_options", {})}
-        where = url.replace("s3a://", "s3://").replace("gcs://", "gs://")
-        make: Any = from_url  # its type has a signature for each service
+        retry = {"max_retries": settings.retries, "retry_timeout": timedelta(seconds=settings.total_timeout or 3600)}
+        parts = urlsplit(url)
+        path = unquote(parts.path).strip("/")
         return cls(
-            make(where, config=found, client_options=client, retry_config=retry),
+            _bucket(f"{parts.scheme}://{parts.netloc}", found, client, retry),
+            prefix=f"{path}/" if path else "",
             concurrency=concurrency,
             missing=missing,
             instead=instead,
@@ -128,7 +129,12 @@ class ObjectStore(RemoteStore):
 
     @property
     def identity(self) -> Hashable:
-        return (*self._service, self.store.prefix or "")
+        return (*self._service, self._path("").rstrip("/"))
+
+    def _path(self, key: str) -> str:
+        """Where a key lies in the bucket."""
+        own = self.store.prefix or ""
+        return f"{own}/{self.prefix}{key}" if own else f"{self.prefix}{key}"
 
     @cached_property
     def _service(self) -> tuple[str, ...]:
@@ -146,17 +152,17 @@ class ObjectStore(RemoteStore):
         return (type(self.store).__name__, *(parts or (repr(self.store),)))
 
     def location(self, key: str) -> Hashable:
-        prefix = self.store.prefix or ""
-        return (*self._service, f"{prefix}/{key}" if prefix else key)
+        return (*self._service, self._path(key))
 
     def limiter(self) -> Any:
         return limiter(self._service, self.usual, self.concurrency)
 
     def __repr__(self) -> str:
-        return f"ObjectStore({without_queries(repr(self.store))})"
+        below = f", prefix={self.prefix!r}" if self.prefix else ""
+        return f"ObjectStore({without_queries(repr(self.store))}{below})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("settings", "store", "usual", "concurrency", "missing", "_instead")
+        kept = ("settings", "store", "prefix", "usual", "concurrency", "missing", "_instead")
         return {"_other": None, **{name: getattr(self, name) for name in kept}}
 
     def _elsewhere(self) -> Store | None:
@@ -215,17 +221,16 @@ class ObjectStore(RemoteStore):
     async def _get(self, request: Request, versions: bool) -> Value | None:
         import obstore
 
+        path = self.prefix + request.key
         if request.suffix and type(self.store).__name__ == "AzureStore":  # which has no ranges from the end
-            meta = await obstore.head_async(self.store, request.key)
+            meta = await obstore.head_async(self.store, path)
             count = min(request.length or 0, meta["size"])
             request = request._replace(start=meta["size"] - count, length=count, suffix=False)
         start, length = request.start, request.length
         plain = not request.suffix and length is not None and length > 0 and not versions
         try:
             if plain:
-                return Value(
-                    memoryview(await obstore.get_range_async(self.store, request.key, start=start, length=length))
-                )
+                return Value(memoryview(await obstore.get_range_async(self.store, path, start=start, length=length)))
             options: Any = {}
             if request.suffix:
                 options["range"] = {"suffix": max(length or 0, 1)}
@@ -233,7 +238,7 @@ class ObjectStore(RemoteStore):
                 options["range"] = (start, start + max(length, 1))
             elif start:
                 options["range"] = {"offset": start}
-            answer = await obstore.get_async(self.store, request.key, options=options)
+            answer = await obstore.get_async(self.store, path, options=options)
             data = memoryview(await answer.bytes_async())
         except FileNotFoundError:
             raise
@@ -250,7 +255,7 @@ class ObjectStore(RemoteStore):
 
         if not request.suffix and not request.start and request.length is None:
             raise error
-        meta = await obstore.head_async(self.store, request.key)
+        meta = await obstore.head_async(self.store, self.prefix + request.key)
         size = meta["size"]
         if request.start >= size or size == 0:
             return Value(b"", meta.get("e_tag"), size)
@@ -274,7 +279,8 @@ class ObjectStore(RemoteStore):
             mode = {"e_tag": if_version}
         value: Any = data if stays(data) else bytes(data)
         try:
-            answer = await obstore.put_async(self.store, key, value, mode=mode, use_multipart=len(value) > 64 << 20)
+            path, large = self.prefix + key, len(value) > 64 << 20
+            answer = await obstore.put_async(self.store, path, value, mode=mode, use_multipart=large)
         except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
             raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
         except FileNotFoundError as error:
@@ -296,8 +302,8 @@ class ObjectStore(RemoteStore):
             return
         keys = list(keys)
         for start in range(0, len(keys), _BULK):
-            part = keys[start : start + _BULK]
-            await self._call(part[0], "erase", partial(obstore.delete_async, self.store, part))
+            paths = [self.prefix + key for key in keys[start : start + _BULK]]
+            await self._call(keys[start], "erase", partial(obstore.delete_async, self.store, paths))
 
     # -------------------------------------------------------------- listing
 
@@ -316,10 +322,11 @@ class ObjectStore(RemoteStore):
     async def _list(self, prefix: str) -> dict[str, int]:
         import obstore
 
+        wanted, start = self.prefix + prefix, len(self.prefix)
         found: dict[str, int] = {}
-        async for batch in obstore.list(self.store, prefix or None, chunk_size=1000):
+        async for batch in obstore.list(self.store, wanted or None, chunk_size=1000):
             found.update({meta["path"]: meta["size"] for meta in batch})
-        return {key: size for key, size in found.items() if key.startswith(prefix)}
+        return {path[start:]: size for path, size in found.items() if path.startswith(wanted)}
 
     async def list_dir(self, prefix: str) -> Listing:
         import obstore
@@ -327,12 +334,38 @@ class ObjectStore(RemoteStore):
         if (other := self._elsewhere()) is not None:
             return await other.list_dir(prefix)
         check_prefix(prefix)
-        answer = await self._call(
-            prefix, "list", partial(obstore.list_with_delimiter_async, self.store, prefix or None)
-        )
-        keys = sorted(meta["path"] for meta in answer["objects"]) if answer else []
-        prefixes = sorted(f"{path.rstrip('/')}/" for path in answer["common_prefixes"]) if answer else []
+        wanted, start = (self.prefix + prefix) or None, len(self.prefix)
+        answer = await self._call(prefix, "list", partial(obstore.list_with_delimiter_async, self.store, wanted))
+        keys = sorted(meta["path"][start:] for meta in answer["objects"]) if answer else []
+        prefixes = sorted(f"{path[start:].rstrip('/')}/" for path in answer["common_prefixes"]) if answer else []
         return Listing(tuple(keys), tuple(prefixes))
+
+
+def _bucket(url: str, options: dict[str, Any], client: dict[str, Any], retry: dict[str, Any]) -> Any:
+    """An obstore store of a whole bucket; the same one for the same settings."""
+    try:
+        told = [frozenset(settings.items()) for settings in (options, client, retry, os.environ)]
+    except TypeError:  # a setting that can not be compared, such as headers
+        return _make_bucket.__wrapped__(url, options, client, retry, {})
+    return _make_bucket(url, *told)
+
+
+@lru_cache(maxsize=32)
+def _make_bucket(url: str, options: Any, client: Any, retry: Any, surroundings: Any) -> Any:
+    """An obstore store. To make one takes 15 ms, and each has connections, and credentials, of its own.
+
+    Args:
+        url: The bucket's.
+        options: Its settings, as their items, like the following ones.
+        client: Settings of its HTTP client.
+        retry: How it tries again.
+        surroundings: The environment, in which it looks for what it is not told.
+    """
+    from obstore.store import from_url
+
+    make: Any = from_url  # its type has a signature for each service
+    where = url.replace("s3a://", "s3://").replace("gcs://", "gs://")
+    return make(where, config=dict(options), client_options=dict(client), retry_config=dict(retry))
 
 
 def _status(error: Exception) -> int:

@@ -24,7 +24,7 @@ from zarrasync.stores import MemoryStore, Store, WrapperStore
 
 
 class Slow(WrapperStore):
-    """A memory store behind an asynchronous door that opens when it is told to."""
+    """A memory store behind an asynchronous door that opens when it is told to. Counts requests."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -36,17 +36,17 @@ class Slow(WrapperStore):
         self.cancelled = 0
 
     async def fetch(self, requests, *, versions=False):
-        self.waiting += 1
+        self.waiting += len(requests)
         self.most = max(self.most, self.waiting)
         try:
             await asyncio.sleep(0)
             while not self.open:
                 await asyncio.sleep(0.001)
         except asyncio.CancelledError:
-            self.cancelled += 1
+            self.cancelled += len(requests)
             raise
         finally:
-            self.waiting -= 1
+            self.waiting -= len(requests)
         return await self.inner.fetch(requests, versions=versions)
 
     async def put(self, key, data, *, if_version=None):

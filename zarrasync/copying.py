@@ -289,7 +289,7 @@ async def _copy_values(
     coords = lazy_product([range(n) for n in grid.shape])
     while batch := list(islice(coords, _BATCH)):
         missing = [at for at in batch if at not in there]
-        await side_by_side(copy_one, missing, min(count, max(len(missing), 1)))
+        await side_by_side(copy_one, missing, count)
         report.skipped += len(batch) - len(missing)
         report.copied += fetched
         report.nbytes += fetched * each

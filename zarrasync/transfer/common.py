@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import length_hint
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -197,9 +198,9 @@ class Taken:
         self._gate.release(self._amount)
 
 
-def batches(parts: Sequence[R], nbytes: int, settings: Config, threads: int) -> list[list[R]]:
+def batches(parts: Sequence[R], nbytes: int, settings: Config, threads: int, most: int = 256) -> list[list[R]]:
     """Put parts whose chunks have a size into batches that make a job, enough of them for all threads."""
-    most = max(1, min(256, settings.batch_bytes // max(nbytes, 1)))
+    most = max(1, min(most, settings.batch_bytes // max(nbytes, 1)))
     most = max(1, min(most, -(-sum(part.count for part in parts) // threads)))
     made: list[list[R]] = []
     room = 0
@@ -222,7 +223,7 @@ def dtype_of(chunks: Chunks, fields: Fields) -> np.dtype[Any]:
 
 async def side_by_side(work: Callable[[T], Awaitable[None]], items: Iterable[T], count: int) -> None:
     """Work on items with ``count`` tasks at most; the first failure cancels the others."""
-    source = iter(items)
+    source, count = iter(items), min(count, length_hint(items, count))
 
     async def worker() -> None:
         for item in source:

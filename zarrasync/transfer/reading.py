@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._calls import together
 from zarrasync._memory import alias, empty
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
@@ -31,6 +32,8 @@ _FEW = 256
 """Chunks that are read so, at the most."""
 _ALONE = 1 << 20
 """Bytes that a thread decodes alone in less time than it takes to share them."""
+_TOGETHER = 16
+"""Values that are fetched together by one task, at the most: the first ones wait for the last one."""
 _GROUP = 1 << 20
 """Bytes of spans that make one job, so that there is something left for other threads."""
 
@@ -91,16 +94,13 @@ async def read(
         if not np.may_share_memory(buffer, out):
             out[...] = await read(chunks, transform, missing=missing, fields=fields, progress=progress)
             return out
-    if chunks.store.blocking:
-        for alike, runs in chunks.alike(chunks.runs(transform)):
-            operation = _Reading(alike, buffer, missing, fields, progress)
+    for alike, runs in chunks.alike(chunks.runs(transform)):
+        operation = _Reading(alike, buffer, missing, fields, progress)
+        if chunks.store.blocking:
             await in_worker(partial(operation.on_threads, runs), computing=chunks.store.near)
-            operation.complain()
-    else:
-        for alike, parts in chunks.alike(chunks.parts(transform)):
-            operation = _Reading(alike, buffer, missing, fields, progress)
-            await operation.on_loop(parts)
-            operation.complain()
+        else:
+            await operation.on_loop(runs)
+        operation.complain()
     return layout.to_result(buffer) if out is None else out
 
 
@@ -144,6 +144,22 @@ class _Reading(Placing):
             return None
         return self.chain.locate(part.region, self.out) if self.chain.can_locate else None
 
+    def whole_and_searched(self, parts: Sequence[Run]) -> tuple[list[Run], list[tuple[Part, Locator]]]:
+        """Parts that are read whole, and single ones of which pieces are searched for."""
+        whole: list[Run] = []
+        searches: list[tuple[Part, Locator]] = []
+        for run in parts:
+            if not self.chain.can_locate or (run.full and self.chain.stored_dtype is not None):
+                whole.append(run)
+                continue
+            for part in run.singles():
+                search = self.search(part)
+                if search is None:
+                    whole.append(part)
+                else:
+                    searches.append((part, search))
+        return whole, searches
+
     def wants_whole(self, part: Part) -> bool:
         """Whether to read a shard in one piece, as most of it is wanted and it fits well into memory."""
         most = self.chunks.config.coalesce_size if self.store.blocking else self.chunks.config.memory_budget // 4
@@ -170,18 +186,8 @@ class _Reading(Placing):
             run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
 
     def _jobs(self, parts: Sequence[Run], nbytes: int, threads: int) -> list[Job]:
-        whole: list[Run] = []
-        jobs: list[Job] = []
-        for run in parts:
-            if not self.chain.can_locate or (run.full and self.chain.stored_dtype is not None):
-                whole.append(run)
-                continue
-            for part in run.singles():
-                search = self.search(part)
-                if search is None:
-                    whole.append(part)
-                else:
-                    jobs.append(partial(self._search_job, part, search))
+        whole, searches = self.whole_and_searched(parts)
+        jobs: list[Job] = [partial(self._search_job, part, search) for part, search in searches]
         jobs.extend(partial(self._chunk_job, batch) for batch in batches(whole, nbytes, self.chunks.config, threads))
         return jobs
 
@@ -300,19 +306,37 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- on a loop
 
-    async def on_loop(self, parts: Sequence[Part]) -> None:
+    async def on_loop(self, parts: Sequence[Run]) -> None:
         """Carry it out on an asynchronous store."""
         assert not driven()
-        computer = Computer(self.chunks.config)
+        config, concurrency, nbytes = self.chunks.config, self.chunks.concurrency, self.chain.nbytes
+        whole, searches = self.whole_and_searched(parts)
+        # Small values that are fetched together are decoded together, most of it without the interpreter.
+        most = max(1, min(_TOGETHER, concurrency // 4, min(_ALONE, config.memory_budget // 4) // max(nbytes, 1)))
+        several = batches(whole, nbytes, config, config.pool_size, most)
+        computer = Computer(config)
+        calls = (
+            (several, partial(side_by_side, partial(self._read_batch, computer), several, concurrency // most)),
+            (searches, partial(side_by_side, partial(self._read_part, computer), searches, concurrency)),
+        )
         try:
-            await side_by_side(partial(self._read_part, computer), parts, min(self.chunks.concurrency, len(parts)))
+            await together([call for items, call in calls if items])
         finally:
             self.flag.set = True
             await computer.join()
 
-    async def _read_part(self, computer: Computer, part: Part) -> None:
-        key, search = self.chunks.key(part.coords), self.search(part)
-        if search is None or self.wants_whole(part):
+    async def _read_batch(self, computer: Computer, batch: Sequence[Run]) -> None:
+        keys = [key for part in batch for key in self.chunks.keys(part)]
+        nbytes = len(keys) * self.chain.nbytes
+        async with self.chunks.taken(nbytes):
+            values = await self.store.fetch([Request(key) for key in keys])
+            data = [None if value is None else value.data for value in values]
+            await computer.run(partial(self._place_all, batch, keys, data), nbytes)
+
+    async def _read_part(self, computer: Computer, wanted: tuple[Part, Locator]) -> None:
+        part, search = wanted
+        key = self.chunks.key(part.coords)
+        if self.wants_whole(part):
             await self._read_whole(computer, key, part, search)
             return
         find = self._find(key, part, search)
@@ -335,15 +359,16 @@ class _Reading(Placing):
         groups = _group(self.spans(key, found.pieces), self.chunks.config.coalesce_size)
         read = partial(self._read_spans, computer, key, found.version)
         try:
-            await side_by_side(read, groups, min(len(groups), self.chunks.concurrency))
+            await side_by_side(read, groups, self.chunks.concurrency)
         except _Changed:
             await self._read_whole(computer, key, part, self._fresh(key, part))
 
-    async def _read_whole(self, computer: Computer, key: str, part: Part, search: Locator | None) -> None:
+    async def _read_whole(self, computer: Computer, key: str, part: Part, search: Locator) -> None:
         nbytes = self.chain.nbytes
         async with self.chunks.taken(nbytes):
             (value,) = await self.store.fetch([Request(key)])
-            await computer.run(partial(self._place_whole, key, part, search, value), nbytes)
+            data = None if value is None else value.data
+            await computer.run(partial(self.place_found, key, part, search, data), nbytes)
 
     async def _read_spans(self, computer: Computer, key: str, version: object, spans: Sequence[_Span]) -> None:
         total = sum(span.length for span in spans)
@@ -352,16 +377,6 @@ class _Reading(Placing):
             values = await self.store.fetch(requests, versions=version is not None)
             found = _pieces(spans, values, version)
             await computer.run(partial(self.place_pieces, key, found), total)
-
-    def _place_whole(self, key: str, part: Part, search: Locator | None, value: Value | None) -> None:
-        data = None if value is None else value.data
-        if search is not None:
-            self.place_found(key, part, search, data)
-            return
-        with self.workspace(self.chain, 1) as workspace:
-            rows = self.room(self.chain, part, self.out, workspace)
-            self.place(self.chain, part, [data], [key], self.out, rows)
-        self.report(part)
 
     # -------------------------------------------------------------- searches
 

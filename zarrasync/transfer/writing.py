@@ -184,7 +184,7 @@ class _Writing:
                 await self._write_part(part, computer.run)
 
         try:
-            await side_by_side(one, parts, min(self.chunks.concurrency, len(parts)))
+            await side_by_side(one, parts, self.chunks.concurrency)
             await self._erase_empty()
         finally:
             await computer.join()

@@ -124,6 +124,8 @@ class Proxy:
         self._loop.run_until_complete(self._start())
         self._ready.set()
         self._loop.run_forever()
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
 
     async def _start(self) -> None:
         import aiohttp
@@ -134,11 +136,15 @@ class Proxy:
         )
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{tail:.*}", self._pass)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, backlog=2048)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]  # it has started
+
+    async def _end(self) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
 
     async def _pass(self, request: Any) -> Any:
         from aiohttp import web

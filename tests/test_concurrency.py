@@ -20,6 +20,7 @@ import pytest
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync._runtime import Gate, KeyLock, drive
+from zarrasync.errors import CodecError, MissingChunkError
 from zarrasync.stores import MemoryStore, Store, WrapperStore
 
 
@@ -271,6 +272,33 @@ async def test_a_cancelled_waiter_leaves_a_key_lock_usable():
 async def _hold(key: str) -> None:
     async with KeyLock(key):
         pass
+
+
+@pytest.mark.parametrize("options", OPTIONS[::2])
+async def test_values_that_are_fetched_together_are_told_apart(options, api):
+    """Absent ones, damaged ones, and all selections, on a store that is read by tasks."""
+    store, data = Slow(MemoryStore()), np.arange(10_000, dtype="i4").reshape(100, 100)
+    store.concurrency = 64
+    a = await api(api.create_array(store, data=data, fill_value=-1, **options))
+    await store.erase_values(["c/0/3", "c/5/5"])
+    expected = data.copy()
+    expected[:10, 30:40] = expected[50:60, 50:60] = -1
+    rng = np.random.default_rng(0)
+    rows, columns = rng.integers(0, 100, (2, 2000))
+    for found, wanted in (
+        (a[...], expected),
+        (a[3:97:7, ::-3], expected[3:97:7, ::-3]),
+        (a.vindex[rows, columns], expected[rows, columns]),
+        (a.oindex[rows[:50], columns[:60]], expected[np.ix_(rows[:50], columns[:60])]),
+        (a.vindex[expected % 7 == 0], expected[expected % 7 == 0]),
+    ):
+        np.testing.assert_array_equal(await api(found), wanted)
+    with pytest.raises(MissingChunkError, match="c/0/3.*c/5/5"):
+        await api(a.view.read(missing="error"))
+    await store.set("c/4/4", (await store.get("c/4/4"))[:-5])
+    with pytest.raises(CodecError, match="c/4/4"):
+        await api(a.view.read())
+    np.testing.assert_array_equal(await api(a.view[:40].read()), expected[:40])
 
 
 # ------------------------------------------------------------------ cancellation

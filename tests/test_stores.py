@@ -321,11 +321,20 @@ async def test_stores_of_one_bucket_share_a_client(monkeypatch: pytest.MonkeyPat
         server.shutdown()
 
 
+async def test_a_number_sign_is_part_of_the_path(s3):
+    url, options = s3
+    async with stores.resolve(f"{url}/a#b", options) as odd, stores.resolve(f"{url}/a", options) as plain:
+        await odd.set("k", b"v")
+        assert await plain.get("k") is None
+        assert await odd.get("k") == b"v"
+
+
 @pytest.mark.parametrize("path", ["a b/ü+&%", "x%20y"])
 async def test_any_prefix(s3, path):
     """The same objects through both backends, and in both directions."""
     url, options = s3
     ours = stores.resolve(f"{url}/{quote(path)}", options)
+    assert isinstance(ours, stores.ObjectStore)
     theirs = stores.resolve(f"{url}/{path}", {**options, "backend": "fsspec"})
     await ours.set("c/0", b"ours")
     await theirs.set("c/1", b"theirs")

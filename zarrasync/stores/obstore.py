@@ -397,10 +397,10 @@ _OWN = ("aws_", "google_", "azure_")
 
 
 def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Fsspec's storage options as obstore's settings; ``None`` if obstore does not know one, or the URL's protocol."""
+    """Fsspec's storage options as obstore's settings; ``None`` if obstore does not know one, or what the URL says."""
     parts = urlsplit(url)
     service = _SCHEMES.get(parts.scheme)
-    if service is None or "::" in url or "@" in parts.netloc or parts.query:
+    if service is None or "::" in url or "@" in parts.netloc or parts.query or parts.fragment:
         return None
     names, found = _NAMES[service], dict[str, Any]()
     client = dict(options.get("client_kwargs") or {})

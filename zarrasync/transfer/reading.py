@@ -315,12 +315,13 @@ class _Reading(Placing):
         most = max(1, min(_TOGETHER, concurrency // 4, min(_ALONE, config.memory_budget // 4) // max(nbytes, 1)))
         several = batches(whole, nbytes, config, config.pool_size, most)
         computer = Computer(config)
-        calls = (
-            (several, partial(side_by_side, partial(self._read_batch, computer), several, concurrency // most)),
-            (searches, partial(side_by_side, partial(self._read_part, computer), searches, concurrency)),
-        )
+        calls = []
+        if several:
+            calls.append(partial(side_by_side, partial(self._read_batch, computer), several, concurrency // most))
+        if searches:
+            calls.append(partial(side_by_side, partial(self._read_part, computer), searches, concurrency))
         try:
-            await together([call for items, call in calls if items])
+            await together(calls)
         finally:
             self.flag.set = True
             await computer.join()

@@ -211,6 +211,18 @@ async def test_requests_in_flight_are_bounded():
     store.most = 0
     await few[...]
     assert store.most <= 3
+    for threads in (2, 64):  # however values are put together
+        many = await za.open_array(store, config={"concurrency": 64, "threads": threads})
+        store.most = 0
+        await many[...]
+        assert 48 < store.most <= 64
+    store = Slow(MemoryStore())
+    await za.create_array(store, data=np.arange(1000), chunks=10, compressors=None)
+    for limit in (1, 8, 64):  # the first and the last value are read in part, the others whole
+        raw = await za.open_array(store, config={"concurrency": limit})
+        store.most = 0
+        np.testing.assert_array_equal(await raw[8:992], np.arange(8, 992))
+        assert limit // 2 < store.most <= limit
 
 
 async def test_bytes_in_flight_are_bounded():

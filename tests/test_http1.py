@@ -217,6 +217,39 @@ async def test_connections_outlive_stores_for_a_while(monkeypatch):
         assert server.connections == 2
 
 
+async def test_few_connections_outlive_stores(monkeypatch):
+    """Those of servers that nobody reads from any more must not take all file descriptors."""
+    monkeypatch.setattr(http1, "_spare", lambda: 3)
+    async with serving(always(LENGTH)) as first, serving(always(LENGTH)) as second:
+        for server in (first, second):
+            store = stores.HTTPStore(server.url)
+            await asyncio.gather(*(store.get(str(number)) for number in range(8)))
+            assert server.connections > 3
+            del store
+            gc.collect()
+            await asyncio.sleep(0.01)
+        pools = await http1._pools.get()
+        assert {origin: len(pool._idle) for origin, pool in pools.items()} == {("http", second.url[7:]): 3} | {
+            ("http", first.url[7:]): 0
+        }
+        for server in (first, second):
+            await http1.close_unused(server.url)
+        assert not pools
+
+
+async def test_a_store_that_is_closed_while_it_connects_leaves_nothing_open():
+    async with serving(always(LENGTH)) as server:
+        for ticks in range(1, 20):
+            store = stores.HTTPStore(server.url)
+            asked = asyncio.create_task(store.get("a"))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            await store.close()
+            assert await asked == BODY  # by a connection of its own
+            await store.close()
+        assert not await http1._pools.get()
+
+
 def test_connections_end_with_their_loop(tmp_path):
     (tmp_path / "a").write_bytes(BODY)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import io
 import multiprocessing
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 import zipfile
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -318,6 +320,10 @@ async def test_stores_of_one_bucket_share_a_client(monkeypatch: pytest.MonkeyPat
         before = store_with()
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
         assert store_with() is not before  # it may be what the client signs with
+        gone = weakref.ref(before)
+        del before, store
+        gc.collect()
+        assert gone() is None  # another one was opened, and nobody uses it
         server.shutdown()
 
 

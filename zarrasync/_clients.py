@@ -45,8 +45,9 @@ class PerLoop(Generic[T]):
         loop = asyncio.get_running_loop()
         entry = self._entries.get(loop)
         if entry is None:
-            for other in [known for known in self._entries if known.is_closed()]:
-                del self._entries[other]  # it was closed without its clients
+            for other in list(self._entries):  # other threads have loops, too
+                if other.is_closed():
+                    self._entries.pop(other, None)  # it was closed without its clients
             guard = _guard(self._entries, loop, self._close)
             # A task of its own: cancelling one of those who wait for the client must not fail the others.
             entry = self._entries[loop] = loop.create_task(self._set_up(loop, guard)), guard

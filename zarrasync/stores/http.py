@@ -325,7 +325,7 @@ class _Clients:
         return aiohttp.ClientSession(headers=dict(self._headers), **{**chosen, **self._options})
 
     async def close(self) -> None:
-        """Close all connections that no others share."""
+        """Leave the connections that others share, and close those of the general client."""
         if self._lean is not None:
             self._lean.leave()
         if self._session is not None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from zarrasync._clients import PerLoop
 from zarrasync.codecs.base import Buffer
+from zarrasync.stores.remote import in_flight
 
 __all__ = ["Answer", "Client", "Unfit", "close_unused", "suits"]
 
@@ -116,7 +117,7 @@ class Client:
     def leave(self) -> None:
         """Use the connections no more."""
         self._pool.users -= 1
-        self._pool.forget_if_unused()
+        self._pool.spare()
 
 
 async def close_unused(url: str) -> None:
@@ -224,17 +225,34 @@ class _Pool:
         """Close what was not used for some time."""
         oldest = self._loop.time() - _IDLE
         while self._idle and self._idle[0][1] <= oldest:
-            connection, _ = self._idle.popleft()
-            connection.transport.abort()
-            self._open.discard(connection)
+            self._drop()
         wait = self._idle[0][1] - oldest if self._idle else 0.0
         self._pruner = self._loop.call_later(wait, self._prune) if self._idle else None
-        self.forget_if_unused()
+        self._forget_if_unused()
 
-    def forget_if_unused(self) -> None:
-        """Leave the loop's pools, if there are neither users nor connections."""
+    def spare(self) -> None:
+        """Close the oldest of the connections without users, of all pools, that are too many to keep."""
+        unused = [pool for pool in self._among.values() if not pool.users]
+        for _ in range(sum(len(pool._idle) for pool in unused) - _spare()):
+            oldest = min((pool for pool in unused if pool._idle), key=lambda pool: pool._idle[0][1])
+            oldest._drop()
+        self._forget_if_unused()
+
+    def _drop(self) -> None:
+        connection, _ = self._idle.popleft()
+        connection.transport.abort()
+        self._open.discard(connection)
+
+    def _forget_if_unused(self) -> None:
+        """Leave the loop's pools, if there are neither users nor connections; one that is under way is too late."""
         if not self.users and not self._open and self._among.get(self.origin) is self:
+            self._closed = True
             del self._among[self.origin]
+
+
+def _spare() -> int:
+    """Connections that a loop keeps for stores to come: few enough to leave file descriptors to others."""
+    return in_flight(0)[1] // 2
 
 
 _Pools: TypeAlias = dict[tuple[str, str], _Pool]

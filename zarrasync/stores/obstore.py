@@ -11,9 +11,11 @@ import os
 import sys
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -104,7 +106,8 @@ class ObjectStore(RemoteStore):
             instead: Makes the store to use where obstore does not work.
 
         Raises:
-            ValueError: If an option has no counterpart in obstore; ``backend="fsspec"`` takes it.
+            ValueError: If the URL or an option has no counterpart in obstore; ``backend="fsspec"`` takes it.
+            InvalidKeyError: If the URL's path can not be that of keys.
             ImportError: If obstore is not installed.
         """
         settings = config.get()
@@ -113,12 +116,13 @@ class ObjectStore(RemoteStore):
         found = translate(url, options)
         if found is None:
             raise ValueError(
-                f"obstore has no counterpart of the storage options {sorted(options)}; use backend='fsspec'"
+                f"obstore has no counterpart of {without_queries(url)!r} with the storage options {sorted(options)}; "
+                "use backend='fsspec'"
             )
         client = {"timeout": f"{settings.request_timeout or 3600}s", **found.pop("client_options", {})}
         retry = {"max_retries": settings.retries, "retry_timeout": timedelta(seconds=settings.total_timeout or 3600)}
         parts = urlsplit(url)
-        path = unquote(parts.path).strip("/")
+        path = unquote(parts.path).strip("/")  # no segment is empty, says ``translate``
         return cls(
             _bucket(f"{parts.scheme}://{parts.netloc}", found, client, retry),
             prefix=f"{path}/" if path else "",
@@ -341,31 +345,32 @@ class ObjectStore(RemoteStore):
         return Listing(tuple(keys), tuple(prefixes))
 
 
+_buckets: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
+_latest: deque[Any] = deque(maxlen=1)
+"""Kept though nobody uses it now: who opens one array after the other uses it again. More would keep connections, too."""
+
+
 def _bucket(url: str, options: dict[str, Any], client: dict[str, Any], retry: dict[str, Any]) -> Any:
-    """An obstore store of a whole bucket; the same one for the same settings."""
-    try:
-        told = [frozenset(settings.items()) for settings in (options, client, retry, os.environ)]
-    except TypeError:  # a setting that can not be compared, such as headers
-        return _make_bucket.__wrapped__(url, options, client, retry, {})
-    return _make_bucket(url, *told)
+    """An obstore store of a whole bucket; the same one for the same settings in the same environment.
 
-
-@lru_cache(maxsize=32)
-def _make_bucket(url: str, options: Any, client: Any, retry: Any, surroundings: Any) -> Any:
-    """An obstore store. To make one takes 15 ms, and each has connections, and credentials, of its own.
-
-    Args:
-        url: The bucket's.
-        options: Its settings, as their items, like the following ones.
-        client: Settings of its HTTP client.
-        retry: How it tries again.
-        surroundings: The environment, in which it looks for what it is not told.
+    To make one takes 15 ms, and each has connections, and credentials, of its own. Google's are in files, which may
+    be replaced, so that each store reads them anew.
     """
     from obstore.store import from_url
 
-    make: Any = from_url  # its type has a signature for each service
     where = url.replace("s3a://", "s3://").replace("gcs://", "gs://")
-    return make(where, config=dict(options), client_options=dict(client), retry_config=dict(retry))
+    make: Any = partial(from_url, where, config=options, client_options=client, retry_config=retry)
+    try:
+        name = (where, *(frozenset(told.items()) for told in (options, client, retry, os.environ)))
+    except TypeError:  # a setting that can not be compared, such as headers
+        return make()
+    if where.startswith("gs://") and "google_skip_signature" not in options:
+        return make()
+    found = _buckets.get(name)
+    if found is None:
+        found = _buckets[name] = make()
+    _latest.append(found)
+    return found
 
 
 def _status(error: Exception) -> int:
@@ -400,7 +405,7 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Fsspec's storage options as obstore's settings; ``None`` if obstore does not know one, or what the URL says."""
     parts = urlsplit(url)
     service = _SCHEMES.get(parts.scheme)
-    if service is None or "::" in url or "@" in parts.netloc or parts.query or parts.fragment:
+    if service is None or "::" in url or "@" in parts.netloc or parts.query or parts.fragment or "//" in parts.path:
         return None
     names, found = _NAMES[service], dict[str, Any]()
     client = dict(options.get("client_kwargs") or {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -10,15 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._calls import together
 from zarrasync._memory import alias, empty
-from zarrasync._runtime import cancel_flag, drive, driven, in_worker
+from zarrasync._runtime import Gate, cancel_flag, drive, driven, in_worker
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing import Transform
 from zarrasync.regions import Part, Run
 from zarrasync.stores.base import Request, Store, Value
-from zarrasync.transfer.common import Chunks, Fields, Index, Missing, batches, dtype_of, side_by_side
+from zarrasync.transfer.common import Chunks, Fields, Index, Missing, Taken, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
 from zarrasync.transfer.placing import LARGE, Found, Placing, Rows, Workspace, cut
 
@@ -314,14 +313,18 @@ class _Reading(Placing):
         # Small values that are fetched together are decoded together, most of it without the interpreter.
         most = max(1, min(_TOGETHER, concurrency // 4, min(_ALONE, config.memory_budget // 4) // max(nbytes, 1)))
         several = batches(whole, nbytes, config, config.pool_size, most)
-        computer = Computer(config)
-        calls = []
-        if several:
-            calls.append(partial(side_by_side, partial(self._read_batch, computer), several, concurrency // most))
-        if searches:
-            calls.append(partial(side_by_side, partial(self._read_part, computer), searches, concurrency))
+        computer, in_flight = Computer(config), Gate(concurrency)
+        work: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            *((sum(part.count for part in batch), partial(self._read_batch, computer, batch)) for batch in several),
+            *((1, partial(self._read_part, computer, part, search)) for part, search in searches),
+        ]
+
+        async def one(item: tuple[int, Callable[[], Awaitable[None]]]) -> None:
+            async with Taken(in_flight, item[0]):
+                await item[1]()
+
         try:
-            await together(calls)
+            await side_by_side(one, work, concurrency)
         finally:
             self.flag.set = True
             await computer.join()
@@ -334,8 +337,7 @@ class _Reading(Placing):
             data = [None if value is None else value.data for value in values]
             await computer.run(partial(self._place_all, batch, keys, data), nbytes)
 
-    async def _read_part(self, computer: Computer, wanted: tuple[Part, Locator]) -> None:
-        part, search = wanted
+    async def _read_part(self, computer: Computer, part: Part, search: Locator) -> None:
         key = self.chunks.key(part.coords)
         if self.wants_whole(part):
             await self._read_whole(computer, key, part, search)

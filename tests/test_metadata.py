@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 import zarrasync as za
-from zarrasync import dtypes, errors, fills, sync
+from zarrasync import dtypes, errors, fills, formats, sync
 from zarrasync.errors import MetadataError, NodeTypeError, UnknownCodecError
 from zarrasync.keys import ChunkKeyEncoding, join, normalize_path
 
@@ -308,3 +309,65 @@ def test_command_line(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("zarrasync: no array or group")
     assert main(["info", "x", "-o", "bad"]) == 1
     assert "NAME=VALUE" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------ documents that are alike
+
+
+def test_documents_that_are_alike_are_parsed_once(tmp_path):
+    for name in ("a", "b"):
+        sync.create_array(tmp_path / name, shape=(6, 8), chunks=(3, 4), dtype="f4", attributes={"x": [1, {"y": 2}]})
+    formats.forget()
+    first, second = sync.open_array(tmp_path / "a"), sync.open(tmp_path, path="b")
+    assert second.metadata.chain is first.metadata.chain
+    assert list(first.metadata.source.documents) == ["zarr.json"]
+    assert list(second.metadata.source.documents) == ["b/zarr.json"]
+    with pytest.raises(TypeError, match="read-only"):
+        first.metadata.source.documents["zarr.json"]["shape"].append(3)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_arrays_that_are_alike_have_nothing_in_common(tmp_path, zarr_format):
+    for name in ("a", "b"):
+        sync.create_array(
+            tmp_path / name, shape=(4,), chunks=(2,), dtype="i4", zarr_format=zarr_format, attributes={"x": 1}
+        )
+    first, second, again = (sync.open_array(tmp_path / name, mode="r+") for name in ("a", "b", "a"))
+    first.attrs["x"] = 2  # each knows the version of its own document
+    second.attrs["x"] = 3
+    first.resize((6,))
+    assert again.attrs["x"] == 1
+    assert [dict(sync.open_array(tmp_path / name).attrs) for name in ("a", "b")] == [{"x": 2}, {"x": 3}]
+    assert (sync.open_array(tmp_path / "a").shape, sync.open_array(tmp_path / "b").shape) == ((6,), (4,))
+
+
+def test_errors_name_the_document_that_is_wrong():
+    wrong = json.dumps(ARRAY3 | {"shape": "x"}).encode()
+    for path in ("a", "b/c"):
+        with pytest.raises(MetadataError, match=rf"^{path}/zarr.json: \$.shape"):
+            sync.open({f"{path}/zarr.json": wrong}, path=path)
+
+
+def test_what_is_registered_counts_at_once():
+    @dataclass(frozen=True)
+    class Twice(za.codecs.ArrayArrayCodec):
+        name = "tests.twice"
+
+        def encode(self, array, spec):
+            return array * 2
+
+        def decode(self, array, spec):
+            return array // 2
+
+    unknown = {"name": "tests.twice", "must_understand": False}
+    document = json.dumps(ARRAY3 | {"codecs": [unknown, *ARRAY3["codecs"]]}).encode()
+    store = {"zarr.json": document, "c/0/0": np.full((2, 2), 6, "<i4").tobytes()}
+    assert sync.open(store)[0, 0] == 6
+    za.register_codec(Twice)
+    assert sync.open(store)[0, 0] == 3
+
+
+def test_a_fill_value_is_the_arrays_own():
+    array = sync.create_array({}, shape=(2,), dtype=[("a", "i4"), ("b", "f4")], fill_value=(1, 2.0))
+    array.fill_value["a"] = 9
+    assert array.fill_value["a"] == array[0]["a"] == 1

@@ -104,7 +104,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
     @property
     def fill_value(self) -> Any:
         """What absent elements read as; ``None`` where that is undefined (v2)."""
-        return self._metadata.fill_value
+        value = self._metadata.fill_value
+        return value.copy() if isinstance(value, np.void) else value  # fields of a record can be assigned to
 
     @property
     def filters(self) -> tuple[Codec, ...]:

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from zarrasync import formats
 from zarrasync.errors import MetadataError, WriteConflictError
 from zarrasync.formats import Format
 from zarrasync.keys import join
@@ -64,7 +65,7 @@ class Consolidated:
         for place in sorted(inside):
             try:
                 keys = self.format.document_keys(place)
-                metadata = self.format.parse(place, {key: self.documents.get(key) for key in keys})
+                metadata = formats.parse(self.format, place, {key: self.documents.get(key) for key in keys})
             except MetadataError:
                 return None  # who lists the members is told
             if metadata is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, product
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -62,6 +62,12 @@ class NodeMetadata:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", freeze(self.attributes))
+
+    def from_source(self, source: Source) -> Self:
+        """The same as read from other documents that say the same."""
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__, source=source)  # with what has been derived
+        return found
 
 
 @dataclass(frozen=True)

@@ -353,6 +353,39 @@ async def test_scalars_are_numpys(api):
     assert isinstance(await api(zero[...]), np.ndarray)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
+@pytest.mark.parametrize("compressors", [None, "zstd", "gzip"])
+@pytest.mark.parametrize("shards", [None, (4, 6, 8)])
+async def test_elements_lie_in_memory_as_in_chunks(api, order, compressors, shards):
+    data = np.arange(7 * 9 * 10, dtype="i4").reshape(7, 9, 10)
+    turn = [{"name": "transpose", "configuration": {"order": list(order)}}]
+    options = {"chunks": (2, 3, 4), "shards": shards, "filters": turn, "compressors": compressors}
+    array = await api(api.create_array({}, data=data, **options))
+    for key in [
+        ...,
+        (slice(1, None, 3), slice(None), slice(None, None, -2)),
+        (slice(None), np.array([4, 0]), slice(9)),
+    ]:
+        got = await api(array[key])
+        np.testing.assert_array_equal(got, data[key])
+        assert got.transpose(order).flags.c_contiguous
+    into = np.empty_like(data)
+    assert await api(array.get_basic_selection(..., out=into)) is into
+    np.testing.assert_array_equal(into, data)
+    where = np.nonzero(data % 7 == 0)
+    np.testing.assert_array_equal(await api(array.vindex[where]), data[where])
+    assert (await api(array[3, :, 5])).tolist() == data[3, :, 5].tolist()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+async def test_the_order_of_format_2_is_that_of_results(api, order):
+    data = np.arange(60.0).reshape(6, 10)
+    array = await api(api.create_array({}, data=data, chunks=(4, 4), order=order, zarr_format=2))
+    got = await api(array[...])
+    np.testing.assert_array_equal(got, data)
+    assert got.flags[f"{order}_CONTIGUOUS"]
+
+
 async def test_reading_into_memory_that_is_not_contiguous(api):
     data = np.arange(60).reshape(6, 10)
     array = await api(api.create_array({}, data=data, chunks=(2, 3)))

@@ -112,6 +112,8 @@ class BoundChain:
         encoded_size: Bytes of an encoded chunk, where all have the same.
         can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
         read_hint: A size that holds most encoded chunks.
+        turned: For each axis where it stands in the memory of decoded elements, the slowest first; ``None`` where that
+            is C order, or not the same everywhere.
     """
 
     __slots__ = (
@@ -140,10 +142,12 @@ class BoundChain:
         "run",
         "spec",
         "stored_dtype",
+        "turned",
         "unit",
     )
 
     _bare: BoundChain | None
+    turned: list[int] | None
 
     def __init__(self, chain: CodecChain, spec: ArraySpec) -> None:
         self.spec = spec
@@ -184,6 +188,8 @@ class BoundChain:
         for codec, _ in reversed(steps):
             order = _undo(order, codec.permutation)
         self._order = None if order is None or self.stored_dtype is None or not self.raw_size else order
+        own = self._order if inner is None or steps else inner.turned
+        self.turned = None if own is None or own == sorted(own) else own
         self.fills = self.is_raw or (bool(self._wrap) and self._wrap[0].fills)
         alone = self._order is None or not self.raw_size or (self.raw_size >= _COPIED and not self.fills)
         self.run = 1 if alone else max(1, min(256, _RUN // (self.raw_size or 1)))

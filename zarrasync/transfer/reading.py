@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync._memory import alias, empty
 from zarrasync._runtime import Gate, cancel_flag, drive, driven, in_worker
+from zarrasync.codecs import BoundChain
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
-from zarrasync.indexing import Transform
+from zarrasync.indexing import Layout, Transform
 from zarrasync.regions import Part, Run
 from zarrasync.stores.base import Request, Store, Value
 from zarrasync.transfer.common import Chunks, Fields, Index, Missing, Taken, batches, dtype_of, side_by_side
@@ -85,9 +87,7 @@ async def read(
         return np.empty(transform.shape, dtype) if out is None else out
     layout = transform.layout
     if out is None:
-        # Files of raw elements are read right into it, if they are contiguous there.
-        make = empty if chunks.chain.is_raw and nbytes >= _LARGE else np.empty
-        buffer = make(layout.buffer_shape, dtype)
+        buffer = _buffer(chunks.chain, layout, dtype)
     else:
         buffer = layout.to_buffer(out)
         if not np.may_share_memory(buffer, out):
@@ -101,6 +101,17 @@ async def read(
             await operation.on_loop(runs)
         operation.complain()
     return layout.to_result(buffer) if out is None else out
+
+
+def _buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:
+    """Memory for a result, in which elements lie as they do in chunks: to turn them around takes longer than to read them."""
+    shape, turned = layout.buffer_shape, chain.turned
+    # Files of raw elements are read right into it, if they are contiguous there.
+    make = empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _LARGE else np.empty
+    if turned is None or layout.group:
+        return make(shape, dtype)
+    axes = sorted(range(len(shape)), key=turned.__getitem__)
+    return make(tuple(shape[axis] for axis in axes), dtype).transpose(turned)
 
 
 class _Span(NamedTuple):

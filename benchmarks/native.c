@@ -84,3 +84,27 @@ int points(const char *path, const char *names, const int64_t *name_at, int64_t 
   close(folder), free(stored), free(chunk);
   return failed;
 }
+
+/* Reads files that hold a square zstd chunk of float32 each, and copies what steps lead to: per chunk the first row,
+ * the step and the number of rows, and the same of columns. */
+int steps(const char *path, const char *names, const int64_t *name_at, int64_t count, zstd_function decompress,
+          void *context, int64_t side, const int64_t *wanted, float *out, const int64_t *place, int64_t stride) {
+  int64_t size = 4 * side * side;
+  char *stored = malloc(2 * size);
+  float *chunk = malloc(size);
+  int folder = open(path, O_RDONLY | O_DIRECTORY), failed = 0;
+  for (int64_t i = 0; i < count && !failed; i++, wanted += 6) {
+    ssize_t length = fetch(folder, names + name_at[i], stored, 2 * size);
+    failed = length < 0 || decompress(context, chunk, size, stored, length) != (size_t)size;
+    for (int64_t row = 0; row < wanted[2] && !failed; row++) {
+      float *to = out + place[i] + row * stride;
+      const float *from = chunk + (wanted[0] + row * wanted[1]) * side + wanted[3];
+      if (wanted[4] == 1)
+        memcpy(to, from, 4 * wanted[5]);
+      else
+        for (int64_t column = 0; column < wanted[5]; column++) to[column] = from[column * wanted[4]];
+    }
+  }
+  close(folder), free(stored), free(chunk);
+  return failed;
+}

@@ -9,16 +9,18 @@ chunks, and calls the decompressors of numcodecs; Python plans, and runs it on o
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ctypes
 import shutil
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ class Native:
         blosc, self._zstd = ctypes.CDLL(numcodecs.blosc.__file__), ctypes.CDLL(numcodecs.zstd.__file__)
         self._blosc = ctypes.cast(blosc.blosc_decompress_ctx, POINTER)
         self._zstd.ZSTD_createDCtx.restype = POINTER
+        self._of_thread = threading.local()
 
     def files(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
         """Read a plane of blosc chunks."""
@@ -151,6 +154,59 @@ class Native:
 
         return call
 
+    def strided(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
+        """Read every seventh row and every fifth column of a plane of zstd chunks."""
+        box = tuple(slice(0, n, step) for n, step in zip(WORKLOADS[name].shape, (7, 5), strict=True))
+        return lambda: self._steps(path, name, box, crew, threads)
+
+    def concurrent(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
+        """Read boxes of a plane of zstd chunks at once, asynchronously, each on one thread."""
+        boxes = tasks.boxes_apart(WORKLOADS[name])
+
+        async def read() -> list[np.ndarray]:
+            run = partial(asyncio.get_running_loop().run_in_executor, crew)
+            return await asyncio.gather(*(run(self._steps, path, name, box) for box in boxes))
+
+        crew = ThreadPoolExecutor(threads)  # no more of them than asked for
+        return lambda: asyncio.run(read())
+
+    def _steps(
+        self, path: Path, name: str, box: tuple[slice, ...], crew: ThreadPoolExecutor | None = None, threads: int = 1
+    ) -> np.ndarray:
+        side = WORKLOADS[name].chunks[0]
+        spans = [range(*own.indices(n)) for own, n in zip(box, WORKLOADS[name].shape, strict=True)]
+        out = np.empty([len(span) for span in spans], "f4")
+        cuts = list(product(*(_cuts(span, side) for span in spans)))
+        names, at = _names([(row[0], column[0]) for row, column in cuts])
+        wanted = np.array([(*row[1], *column[1]) for row, column in cuts])
+        place = np.array([row[2] * len(spans[1]) + column[2] for row, column in cuts])
+        decompress = ctypes.cast(self._zstd.ZSTD_decompressDCtx, POINTER)
+
+        def share(own: slice) -> int:
+            return self._library.steps(
+                bytes(path), names, _at(at[own]), NUMBER(len(at[own])), decompress, self._context(), NUMBER(side),
+                _at(wanted[own]), _at(out), _at(place[own]), NUMBER(len(spans[1])),
+            )  # fmt: skip
+
+        _check(map(share, [slice(0, len(at))]) if crew is None else crew.map(share, _shares(len(at), threads)))
+        return out
+
+    def _context(self) -> ctypes.c_void_p:
+        if not hasattr(self._of_thread, "context"):
+            self._of_thread.context = ctypes.c_void_p(self._zstd.ZSTD_createDCtx())
+        return self._of_thread.context
+
+
+def _cuts(span: range, side: int) -> list[tuple[int, tuple[int, int, int], int]]:
+    """The chunks that a span touches, in each the first index, the step and the count, and the place of the first."""
+    found, done = [], 0
+    while done < len(span):
+        chunk, first = divmod(span[done], side)
+        count = min(len(span) - done, -(-(side - first) // span.step))
+        found.append((chunk, (first, span.step, count), done))
+        done += count
+    return found
+
 
 def _names(coords: list[tuple[int, int]]) -> tuple[bytes, np.ndarray]:
     """The names of chunks in one piece of memory, and where each begins."""
@@ -181,6 +237,8 @@ def main() -> None:
         ("blosc-lz4-64k", "read", "files"),
         ("shards-4k", "read", "shards"),
         ("zstd-64k", "points", "points"),
+        ("zstd-64k", "strided", "strided"),
+        ("zstd-64k", "async", "concurrent"),
         ("raw-64k", "write", "store"),
     ]
     print("| task | array | " + " | ".join([*PEERS, "C, 1 thread", "C, 2 threads"]) + " |")
@@ -190,7 +248,7 @@ def main() -> None:
         for name, task, loop in rows:
             path, workload = Path(root) / name, WORKLOADS[name]
             data = workload.data()
-            able = [peer for peer in PEERS if task != "points" or peer != "zarrista"]
+            able = [peer for peer in PEERS if task in ("read", "write") or peer != "zarrista"]
             if task == "write":
                 calls = {peer: partial(engines.make(peer).write, path, workload, data) for peer in able}
             else:

@@ -120,17 +120,32 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {model}, {platform.system()}, {versions}"
 
 
-def page(rows: list[dict[str, Any]], times: dict[str, float], versions: dict[str, str], rounds: int) -> str:
-    """The measured part of docs/performance.md."""
+def page(
+    rows: list[dict[str, Any]],
+    times: dict[str, float],
+    versions: dict[str, str],
+    rounds: int,
+    shown: dict[str, tuple[str, ...]] | None = None,
+) -> str:
+    """What was measured, as Markdown.
+
+    Args:
+        rows: All of it; what the geometric means are of.
+        times: What importing packages takes.
+        versions: Of the engines.
+        rounds: How many there were.
+        shown: The workloads and tasks that the tables are for; all if none are given.
+    """
     names = list(versions)
+    chosen = [row for row in rows if shown is None or row["task"] in shown.get(row["workload"], ())]
     listed = ", ".join(f"{name} {number}" for name, number in versions.items() if name != FLOOR)
     parts = [
         f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}. {listed}. Medians of {rounds} interleaved rounds.",
         summary(rows),
         "Milliseconds where nothing else is said:",
-        table(rows, names),
+        table(chosen, names),
         "CPU milliseconds / growth of peak memory in MB over what was in use before the call:",
-        resources(rows, names),
+        resources(chosen, names),
     ]
     if times:
         listed = ", ".join(f"`{name}` {ms:.0f}" for name, ms in times.items())

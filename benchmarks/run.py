@@ -191,7 +191,9 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", choices=["write", "disk", *TASKS, *LATENCIES], help="tasks to run")
     parser.add_argument("--engines", nargs="*", choices=list(engines.ENGINES), help="engines to run")
     parser.add_argument("--out", type=Path, default=HERE / "out")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/performance.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write docs/performance.md, with --full measurements.md"
+    )
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     shm = Path("/dev/shm")
@@ -229,7 +231,10 @@ def main() -> None:
     (given.out / "results.md").write_text(text)
     report.plot(rows, list(versions), given.out / "results.png")
     if given.write_docs:
-        report.write_docs(HERE.parent / "docs" / "performance.md", text)
+        docs = HERE.parent / "docs"
+        report.write_docs(docs / "performance.md", report.page(rows, times, versions, given.rounds, QUICK))
+        if given.full:
+            report.write_docs(docs / "measurements.md", text)
     print()
     print(text)
 

@@ -82,13 +82,17 @@ def threads(engine: Engine, path: Path, workload: Workload) -> Call:
     return call
 
 
-def concurrent(engine: Engine, path: Path, workload: Workload) -> Call:
-    # Boxes that share no chunk: 2 x 2 chunks each, most of them.
+def boxes_apart(workload: Workload) -> list[tuple[slice, ...]]:
+    """Boxes that share no chunk: 2 x 2 chunks each, most of them."""
     starts = [range(0, n, 2 * c) for n, c in zip(workload.shape, workload.chunks, strict=True)]
     boxes = [
         tuple(slice(a + 20, a + 2 * c) for a, c in zip(at, workload.chunks, strict=True)) for at in product(*starts)
     ]
-    wanted = boxes[:READS]
+    return boxes[:READS]
+
+
+def concurrent(engine: Engine, path: Path, workload: Workload) -> Call:
+    wanted = boxes_apart(workload)
     return lambda: engine.concurrent(path, workload, wanted)
 
 

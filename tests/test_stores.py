@@ -20,7 +20,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import fsspec
 import numpy as np
@@ -337,9 +337,9 @@ async def test_a_number_sign_is_part_of_the_path(s3):
 
 @pytest.mark.parametrize("path", ["a b/ü+&%", "x%20y"])
 async def test_any_prefix(s3, path):
-    """The same objects through both backends, and in both directions."""
+    """The same objects by the same URL through both backends, and in both directions."""
     url, options = s3
-    ours = stores.resolve(f"{url}/{quote(path)}", options)
+    ours = stores.resolve(f"{url}/{path}", options)
     assert isinstance(ours, stores.ObjectStore)
     theirs = stores.resolve(f"{url}/{path}", {**options, "backend": "fsspec"})
     await ours.set("c/0", b"ours")

@@ -98,8 +98,10 @@ def _at(memory: Any, space: Any = ctypes.c_char) -> int:
     return ctypes.addressof(space.from_buffer(memory))
 
 
-def _address(data: Any) -> int:
-    """Where bytes lie, which may be read-only."""
+def _address(data: Any) -> Any:
+    """Where bytes lie, which may be read-only, or what ``ctypes`` takes for that."""
+    if type(data) is bytes:
+        return data
     try:
         return _at(data)
     except TypeError:

@@ -62,6 +62,17 @@ class MemoryStore(Store):
             found.append(Value(clip(memoryview(data), request), data, len(data)))
         return found
 
+    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+        found: list[Buffer | None] = []
+        for key in keys:
+            try:
+                data = self.values[key]
+            except KeyError:
+                found.append(None)
+                continue
+            found.append(data if type(data) is bytes else memoryview(data))
+        return found
+
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         value = bytes(data)
         with self._lock:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from zarrasync import config
 from zarrasync._calls import together
@@ -122,7 +122,7 @@ class ObjectStore(RemoteStore):
         client = {"timeout": f"{settings.request_timeout or 3600}s", **found.pop("client_options", {})}
         retry = {"max_retries": settings.retries, "retry_timeout": timedelta(seconds=settings.total_timeout or 3600)}
         parts = urlsplit(url)
-        path = unquote(parts.path).strip("/")  # no segment is empty, says ``translate``
+        path = parts.path.strip("/")  # as it stands, like fsspec's; no segment is empty, says ``translate``
         return cls(
             _bucket(f"{parts.scheme}://{parts.netloc}", found, client, retry),
             prefix=f"{path}/" if path else "",

@@ -126,11 +126,13 @@ class _BoundBytes:
 
     def locate(self, region: Region, out: Array) -> Locator | None:
         """One run of rows: axes held at one index are stepped into, the next one is cut."""
+        if not self.encoded_size or self.encoded_size < _WORTHWHILE:
+            return None
         shape, bounds = self._spec.shape, region.bounds()
         lead = 0
         while lead < len(shape) - 1 and bounds[lead][0] == bounds[lead][1]:
             lead += 1
-        if lead == len(shape) or not self.encoded_size or self.encoded_size < _WORTHWHILE:
+        if lead == len(shape):
             return None
         first, last = bounds[lead]
         row = math.prod(shape[lead + 1 :]) * self._spec.dtype.numpy.itemsize

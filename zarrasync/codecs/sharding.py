@@ -186,7 +186,7 @@ class BoundSharding:
         pieces: list[Piece] = []
         searches: list[tuple[int, int, Locator]] = []
         for run in region.split(self.grid, self.inner.run):
-            if run.full or not self.inner.can_locate:
+            if run.full or self.inner.locate(run.region, out) is None:  # of a run's chunks for each the same
                 pieces.extend(self._pieces(index, run, out))
                 continue
             for part in run.singles():

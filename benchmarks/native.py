@@ -252,7 +252,8 @@ def main() -> None:
             if task == "write":
                 calls = {peer: partial(engines.make(peer).write, path, workload, data) for peer in able}
             else:
-                engines.make("zarrasync").write(path, workload, data)
+                if not path.exists():
+                    engines.make("zarrasync").write(path, workload, data)
                 calls = {peer: tasks.TASKS[task](engines.make(peer), path, workload) for peer in able}
             calls |= {f"C, {n}": getattr(native, loop)(path, name, crew, n) for n in (1, 2)}
             if task == "write":

@@ -30,7 +30,9 @@ from workloads import QUICK, WORKLOADS
 
 HERE = Path(__file__).parent
 SLOW = 1000
-"""Milliseconds from which on one or two rounds are enough to know that a peer is slow: two, if that might be an accident."""
+"""Milliseconds from which on two rounds are enough to know that a peer is slow."""
+VERY_SLOW = 4000
+"""Milliseconds from which on one round is."""
 HOPELESS = 3
 """Times as long as the fastest takes a peer that need not be measured again."""
 
@@ -125,7 +127,7 @@ def _is_known(own: list[dict[str, Any]], found: dict[str, list[dict[str, Any]]])
     if not times or min(times) <= SLOW:
         return False
     fastest = min(answer["ms"] for answers in found.values() for answer in answers if "ms" in answer)
-    return (len(times) > 1 or times[0] > 4 * SLOW) and min(times) > HOPELESS * fastest
+    return (len(times) > 1 or times[0] > VERY_SLOW) and min(times) > HOPELESS * fastest
 
 
 def summarise(task: str, workload: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

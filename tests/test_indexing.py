@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import math
 import tempfile
 
 import numpy as np
@@ -14,6 +16,8 @@ from hypothesis.extra import numpy as hnp
 import zarrasync as za
 from zarrasync import sync
 from zarrasync.errors import CodecError, SelectionError, ShapeError
+from zarrasync.regions import in_c_order
+from zarrasync.valuetext import npy_bytes
 
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -369,12 +373,42 @@ async def test_elements_lie_in_memory_as_in_chunks(api, order, compressors, shar
         got = await api(array[key])
         np.testing.assert_array_equal(got, data[key])
         assert got.transpose(order).flags.c_contiguous
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    codecs = {"codecs": [*turn, little], "index_codecs": [little, "crc32c"]}
+    inner = {"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 1, 2], **codecs}}
+    outside = {
+        "shape": data.shape,
+        "dtype": "i4",
+        "chunks": (2, 2, 2),
+        "filters": turn,
+    }  # shards that are turned around
+    twice = await api(api.create_array({}, serializer=inner, compressors=None, **outside))
+    await api.write(twice, ..., data)
+    got = await api(twice[...])
+    np.testing.assert_array_equal(got, data)
+    assert got.transpose([order[axis] for axis in order]).flags.c_contiguous
     into = np.empty_like(data)
     assert await api(array.get_basic_selection(..., out=into)) is into
     np.testing.assert_array_equal(into, data)
     where = np.nonzero(data % 7 == 0)
     np.testing.assert_array_equal(await api(array.vindex[where]), data[where])
     assert (await api(array[3, :, 5])).tolist() == data[3, :, 5].tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (0, 3), (512, 600), (64, 33, 128)])
+def test_turning_values_around(shape):
+    for values in (
+        np.arange(math.prod(shape), dtype="f4").reshape(shape),
+        np.ones(shape, "S3"),
+        np.ones(shape, "i4,f8"),
+    ):
+        found = in_c_order(np.array(values, order="F"))
+        assert found.flags.c_contiguous
+        assert found.shape == shape
+        np.testing.assert_array_equal(found, values)
+        assert in_c_order(values) is values
+        assert b"'fortran_order': False" in npy_bytes(np.array(values, order="F"))[:128]
+        np.testing.assert_array_equal(np.load(io.BytesIO(npy_bytes(np.array(values, order="F")))), values)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -317,13 +317,46 @@ def test_command_line(tmp_path, capsys):
 def test_documents_that_are_alike_are_parsed_once(tmp_path):
     for name in ("a", "b"):
         sync.create_array(tmp_path / name, shape=(6, 8), chunks=(3, 4), dtype="f4", attributes={"x": [1, {"y": 2}]})
-    formats.forget()
     first, second = sync.open_array(tmp_path / "a"), sync.open(tmp_path, path="b")
-    assert second.metadata.chain is first.metadata.chain
+    assert second.metadata.codecs is first.metadata.codecs
+    assert second.metadata == first.metadata
     assert list(first.metadata.source.documents) == ["zarr.json"]
     assert list(second.metadata.source.documents) == ["b/zarr.json"]
-    with pytest.raises(TypeError, match="read-only"):
-        first.metadata.source.documents["zarr.json"]["shape"].append(3)
+    second.metadata.source.documents["b/zarr.json"]["shape"].append(3)
+    third = sync.open_array(tmp_path / "b", mode="r+")
+    assert third.metadata.source.documents == {"zarr.json": first.metadata.source.documents["zarr.json"]}
+
+
+def test_what_knows_its_use_is_not_shared(tmp_path):
+    class Named:
+        def __init__(self, options):
+            self.options = options
+
+        def configuration(self):
+            return self.options
+
+        def wrap(self, store):
+            return store
+
+    za.register_storage_transformer("tests.named", Named)
+    chunks = {"chunk_grid": {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[1, 3], 2]}}}
+    packed = {"name": "numcodecs.zlib", "configuration": {"level": 1}}
+    for change in (
+        {"storage_transformers": [{"name": "tests.named", "configuration": {"x": 1}}]},
+        {"codecs": [*ARRAY3["codecs"], packed]},
+        chunks,
+    ):
+        one, other = opened(ARRAY3 | change), opened(ARRAY3 | change)
+        assert one.metadata.codecs is not other.metadata.codecs
+        assert all(a is not b for a, b in zip(one.metadata.transformers, other.metadata.transformers, strict=True))
+
+
+def test_few_documents_are_remembered():
+    for number in range(300):
+        opened(ARRAY3 | {"attributes": {"number": number}})
+    assert len(formats._remembered) <= 256
+    large = ARRAY3 | {"attributes": {"text": "x" * (1 << 14)}}
+    assert opened(large).metadata.codecs is not opened(large).metadata.codecs
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -363,7 +396,7 @@ def test_what_is_registered_counts_at_once():
     document = json.dumps(ARRAY3 | {"codecs": [unknown, *ARRAY3["codecs"]]}).encode()
     store = {"zarr.json": document, "c/0/0": np.full((2, 2), 6, "<i4").tobytes()}
     assert sync.open(store)[0, 0] == 6
-    za.register_codec(Twice)
+    za.codecs.register(Twice)
     assert sync.open(store)[0, 0] == 3
 
 

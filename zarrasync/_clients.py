@@ -88,11 +88,9 @@ async def _guard(
 
 
 def _abandon(entries: _Entries) -> None:
-    here = asyncio._get_running_loop()  # None outside of loops, without an exception
     for loop, (_, guard) in list(entries.items()):
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its clients with it
-            # Another thread's loop has to be woken, which takes longer than all the rest.
-            (loop.call_soon if loop is here else loop.call_soon_threadsafe)(_end, loop, guard)
+            loop.call_soon_threadsafe(_end, loop, guard)
 
 
 def _end(loop: asyncio.AbstractEventLoop, guard: AsyncGenerator[None, None]) -> None:

@@ -6,11 +6,25 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-__all__ = ["CODECS", "DATA_TYPES", "TRANSFORMERS", "find"]
+__all__ = ["CODECS", "DATA_TYPES", "TRANSFORMERS", "find", "generation", "registered"]
 
 CODECS = "zarrasync.codecs"
 DATA_TYPES = "zarrasync.data_types"
 TRANSFORMERS = "zarrasync.storage_transformers"
+
+
+_generation = 0
+
+
+def registered() -> None:
+    """Note that a name means something new."""
+    global _generation
+    _generation += 1
+
+
+def generation() -> int:
+    """How often that happened: what was understood before may be understood in another way now."""
+    return _generation
 
 
 @cache

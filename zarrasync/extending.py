@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zarrasync import codecs, dtypes, formats, transformers
+from zarrasync import codecs, dtypes, transformers
 from zarrasync.codecs import Codec
 from zarrasync.dtypes import DataType
 from zarrasync.transformers import StorageTransformer
@@ -31,7 +31,6 @@ def register_codec(codec: type[Codec]) -> None:
         TypeError: If it is no such class.
     """
     codecs.register(codec)
-    formats.forget()
 
 
 def register_data_type(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
@@ -46,7 +45,6 @@ def register_data_type(name: str, parse: Callable[[Mapping[str, Any]], DataType]
         ValueError: If it is the name of a data type of this package.
     """
     dtypes.register(name, parse)
-    formats.forget()
 
 
 def register_storage_transformer(name: str, make: Callable[[Mapping[str, Any]], StorageTransformer]) -> None:
@@ -57,4 +55,3 @@ def register_storage_transformer(name: str, make: Callable[[Mapping[str, Any]], 
         make: Makes one of a configuration.
     """
     transformers.register(name, make)
-    formats.forget()

@@ -27,6 +27,7 @@ from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
 from zarrasync.info import DIMENSIONS, counted, size_text
 from zarrasync.node import on_store
 from zarrasync.progress import reporting
+from zarrasync.regions import in_c_order
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs
@@ -573,7 +574,7 @@ def _checksum(block: Block) -> int:
     if block.dtype.kind in "TO":
         data = repr(block.astype(object).tolist()).encode()
     else:
-        data = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+        data = in_c_order(block).reshape(-1).view(np.uint8)
     return crc32c(data)
 
 

@@ -63,10 +63,12 @@ class NodeMetadata:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", freeze(self.attributes))
 
-    def from_source(self, source: Source) -> Self:
-        """The same as read from other documents that say the same."""
+    def from_source(self, source: Source | None) -> Self:
+        """The same from other documents that say the same. What is derived, such as bound codecs, is derived anew."""
         found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__, source=source)  # with what has been derived
+        for name in self.__dataclass_fields__:
+            object.__setattr__(found, name, getattr(self, name))
+        object.__setattr__(found, "source", source)
         return found
 
 

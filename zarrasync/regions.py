@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from zarrasync.grids import Axis, Grid, RegularAxis
 
-__all__ = ["IntArray", "Part", "Points", "Region", "Run", "Selector", "assign"]
+__all__ = ["IntArray", "Part", "Points", "Region", "Run", "Selector", "assign", "in_c_order"]
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Selector: TypeAlias = slice | IntArray
@@ -51,6 +51,15 @@ def assign(out: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
                 out[strip] = values[strip]
             return
     out[...] = values
+
+
+def in_c_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values that lie in C order in memory; a copy where they did not."""
+    if values.flags.c_contiguous:
+        return values
+    out = np.empty(values.shape, values.dtype)
+    assign(out, values)
+    return out
 
 
 class Region(NamedTuple):

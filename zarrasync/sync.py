@@ -627,8 +627,8 @@ class Selection(SelectionBase):
             progress: Show a progress bar, or call this with the bytes done since the last call.
 
         Returns:
-            A NumPy array (``out`` if given), which lies in memory as the chunks do: in Fortran order if they are stored
-            so. A NumPy scalar where every axis is indexed by an integer.
+            ``out`` if given; else a NumPy array, in Fortran order if the chunks are stored so (in general with the axes
+            in their order). A NumPy scalar where every axis is indexed by an integer.
 
         Raises:
             MissingChunkError: If chunks are absent and ``missing`` is ``"error"``.

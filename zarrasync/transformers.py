@@ -44,6 +44,7 @@ def register(name: str, make: Callable[[Mapping[str, Any]], StorageTransformer])
             that does not fit.
     """
     _known[name] = make
+    _plugins.registered()
 
 
 def parse(name: str, configuration: Mapping[str, Any]) -> StorageTransformer:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.regions import in_c_order
+
 __all__ = ["as_csv", "as_json", "as_json_text", "npy_bytes", "strict"]
 
 
@@ -83,5 +85,5 @@ def npy_bytes(values: npt.NDArray[Any]) -> bytes:
     if values.dtype.kind in "OT":
         values = np.array(values.astype(object).tolist(), dtype="U").reshape(values.shape)
     buffer = io.BytesIO()
-    np.save(buffer, values, allow_pickle=False)
+    np.save(buffer, in_c_order(values), allow_pickle=False)  # which every reader of such files understands
     return buffer.getvalue()

@@ -116,6 +116,7 @@ def register(codec: type[Codec]) -> None:
     if not name or name in _PARSERS:
         raise ValueError(f"there is a codec {name!r} already" if name else f"{codec.__name__} has no name")
     _registered[name] = codec
+    _plugins.registered()
 
 
 def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:

@@ -112,8 +112,8 @@ class BoundChain:
         encoded_size: Bytes of an encoded chunk, where all have the same.
         can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
         read_hint: A size that holds most encoded chunks.
-        turned: For each axis where it stands in the memory of decoded elements, the slowest first; ``None`` where that
-            is C order, or not the same everywhere.
+        turned: For each axis where it stands in the memory of decoded elements, of inner chunks where there are some,
+            the slowest first; ``None`` where that is C order, or depends on the data.
     """
 
     __slots__ = (
@@ -188,8 +188,10 @@ class BoundChain:
         for codec, _ in reversed(steps):
             order = _undo(order, codec.permutation)
         self._order = None if order is None or self.stored_dtype is None or not self.raw_size else order
-        own = self._order if inner is None or steps else inner.turned
-        self.turned = None if own is None or own == sorted(own) else own
+        turned = self._order if inner is None else inner.turned or list(range(len(spec.shape)))
+        for codec, _ in reversed(steps if inner is not None else ()):
+            turned = _undo(turned, codec.permutation)
+        self.turned = None if turned is None or turned == sorted(turned) else turned
         self.fills = self.is_raw or (bool(self._wrap) and self._wrap[0].fills)
         alone = self._order is None or not self.raw_size or (self.raw_size >= _COPIED and not self.fills)
         self.run = 1 if alone else max(1, min(256, _RUN // (self.raw_size or 1)))

@@ -5,9 +5,23 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
+from typing import TypeAlias
 
-from zarrasync._frozen import freeze
+from zarrasync import _json, _plugins
+from zarrasync._runtime import thread_lock
+from zarrasync.codecs import (
+    BloscCodec,
+    BytesCodec,
+    CodecChain,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    VlenBytesCodec,
+    VlenUtf8Codec,
+    ZstdCodec,
+)
 from zarrasync.errors import MetadataError
 from zarrasync.formats.base import Documents, Format, Kind, Wanted
 from zarrasync.formats.draft import SEED, Y2022, Draft, from_entry
@@ -24,7 +38,6 @@ __all__ = [
     "Wanted",
     "by_name",
     "detect",
-    "forget",
     "from_entry",
     "may_be_zarr",
     "parse",
@@ -71,14 +84,19 @@ def by_name(zarr_format: int | str) -> Format:
         raise ValueError(f"zarr_format {zarr_format!r} is not known; known are {known}") from None
 
 
-_REMEMBERED = 1 << 14
-"""Bytes of a node's documents that are kept for when others like them are met."""
+_MOST, _LARGE = 256, 1 << 14
+"""Nodes that are remembered, and bytes of documents that are not."""
+_PLAIN = (
+    BytesCodec, TransposeCodec, VlenUtf8Codec, VlenBytesCodec, GzipCodec, ZstdCodec, BloscCodec, Crc32cCodec
+)  # fmt: skip
+"""Codecs that are nothing but numbers and words, which arrays may have in common."""
 
 
 def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
     """The node that documents tell of, in a format; ``None`` if they tell of none.
 
-    Where many arrays are opened, or one again and again, most documents are like others that were met before.
+    What an array's documents meant the last time is remembered, as one is often opened again and again, or many are
+    alike. Nothing that can be changed, or knows what it was used for, is shared.
 
     Raises:
         MetadataError: If they are not what the format asks for.
@@ -86,33 +104,43 @@ def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | G
     keys = format_.document_keys(path)
     given = tuple(None if (data := documents.get(key)) is None else bytes(data) for key in keys)
     # A draft looks at more than the documents: its entry point, and names.
-    if format_.entry is not None or sum(len(data) for data in given if data is not None) > _REMEMBERED:
+    if format_.entry is not None or sum(len(data) for data in given if data is not None) > _LARGE:
         return format_.parse(path, documents)
-    try:
-        node = _remembered(format_, given)
-    except MetadataError:
-        return format_.parse(path, documents)  # for a message with the right keys
-    if node is None or node.source is None:
+    known_as = format_, given, _plugins.generation()
+    with _lock:
+        known = _remembered.pop(known_as, None)
+        if known is not None:
+            _remembered[known_as] = known  # the last one
+    if known is None:
+        node = format_.parse(path, documents)
+        if isinstance(node, ArrayMetadata) and _may_be_shared(node, given):
+            with _lock:
+                _remembered[known_as] = node.from_source(None)
+                if len(_remembered) > _MOST:
+                    del _remembered[next(iter(_remembered))]
         return node
-    names = dict(zip(format_.document_keys(_ANYWHERE), keys, strict=True))
-    found = {names[key]: document for key, document in node.source.documents.items()}
-    return node.from_source(Source(node.source.zarr_format, found))
+    said = {key: _json.load(data, key) for key, data in zip(keys, given, strict=True) if data is not None}
+    return known.from_source(Source(format_.zarr_format, said))
 
 
-_ANYWHERE = "x"
+_Given: TypeAlias = tuple[bytes | None, ...]
+_remembered: dict[tuple[Format, _Given, int], ArrayMetadata] = {}
+"""Arrays without what they were read from, the one that was asked for last at the end."""
+_lock = thread_lock()
 
 
-@lru_cache(maxsize=256)
-def _remembered(format_: Format, given: tuple[bytes | None, ...]) -> ArrayMetadata | GroupMetadata | None:
-    node = format_.parse(_ANYWHERE, dict(zip(format_.document_keys(_ANYWHERE), given, strict=True)))
-    if node is None or node.source is None:
-        return node
-    return node.from_source(Source(node.source.zarr_format, freeze(dict(node.source.documents))))
+def _may_be_shared(node: ArrayMetadata, given: _Given) -> bool:
+    plain = node.edges is None and not node.transformers and _is_plain(node.codecs)
+    return plain and node.source is not None and len(node.source.documents) == len(given) - given.count(None)
 
 
-def forget() -> None:
-    """Parse documents anew: what their names mean has changed."""
-    _remembered.cache_clear()
+def _is_plain(chain: CodecChain) -> bool:
+    return all(
+        _is_plain(codec.codecs) and _is_plain(codec.index_codecs)
+        if type(codec) is ShardingCodec
+        else type(codec) in _PLAIN
+        for codec in chain.codecs
+    )
 
 
 def detect(

@@ -17,6 +17,7 @@ from zarrasync.errors import NodeTypeError, SelectionError
 from zarrasync.group import AsyncGroup
 from zarrasync.info import axis_names, shown
 from zarrasync.keys import join
+from zarrasync.regions import in_c_order
 from zarrasync.selection import AsyncSelection
 from zarrasync.selectiontext import Basic, parse_selection
 from zarrasync.server import answers, tiles
@@ -331,7 +332,7 @@ def _check_size_of(dtype: np.dtype[Any]) -> None:
 
 
 def _raw(values: npt.NDArray[Any]) -> bytes:
-    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+    return in_c_order(values.astype(values.dtype.newbyteorder("<"), copy=False)).tobytes()
 
 
 def _csv(values: npt.NDArray[Any]) -> bytes:

@@ -285,7 +285,7 @@ class Source:
             for at in product(*(range(a, b + 1) for a, b in zip(low, high, strict=True))):
                 own = zip(grid.box(at), box, strict=True)
                 cut: tuple[Any, ...] = tuple(slice(s.start - b.start, s.stop - b.start) for s, b in own)
-                made[at] = block[(*cut, ...)].copy()
+                made[at] = block[(*cut, ...)].copy(order="K")
                 self.chunks.keep((mark, at), made[at])
             return made
 

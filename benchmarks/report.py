@@ -57,17 +57,39 @@ def resources(rows: list[dict[str, Any]], names: list[str]) -> str:
     return "\n".join(lines)
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
-    """Geometric means over rows of one kind."""
-    lines = ["| rows | number | best peer / ours, geometric mean (least) | floor / ours, geometric mean (least) |"]
-    lines.append("|---|--:|--:|--:|")
+def _kinds(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Whole reads and writes, by the size of chunks."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for task in ("read", "write"):
         for what, wanted in (("64 KiB and more", False), ("less", True)):
             own = [row for row in rows if row["task"] == task and _tiny(row) is wanted]
             if own:
-                ratios = [row["ratio"] for row in own if row["ratio"]]
-                floors = [row["floor_ratio"] for row in own if row["floor_ratio"]]
-                lines.append(f"| {task}, chunks of {what} | {len(own)} | {_mean(ratios)} | {_mean(floors)} |")
+                found[f"{task}, chunks of {what}"] = own
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Geometric means over rows of one kind."""
+    lines = ["| rows | number | best peer / ours, geometric mean (least) | floor / ours, geometric mean (least) |"]
+    lines.append("|---|--:|--:|--:|")
+    for kind, own in _kinds(rows).items():
+        ratios = [row["ratio"] for row in own if row["ratio"]]
+        floors = [row["floor_ratio"] for row in own if row["floor_ratio"]]
+        lines.append(f"| {kind} | {len(own)} | {_mean(ratios)} | {_mean(floors)} |")
+    return "\n".join(lines)
+
+
+def by_peer(rows: list[dict[str, Any]], names: list[str]) -> str:
+    """Geometric means of a peer's time over ours, and of how many rows: not every peer can do all."""
+    peers = [name for name in names if name not in (OURS, FLOOR)]
+    lines = ["| rows | " + " | ".join(peers) + " |", "|---|" + "--:|" * len(peers)]
+    for kind, own in _kinds(rows).items():
+        cells = []
+        for peer in peers:
+            results = [(row["results"].get(peer, {}), row["results"][OURS]) for row in own]
+            ratios = [r["ms"] / ours["ms"] for r, ours in results if "ms" in r and "ms" in ours]
+            cells.append(f"{_mean(ratios).partition(' ')[0]} of {len(ratios)}" if ratios else "–")
+        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -142,6 +164,8 @@ def page(
     parts = [
         f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}. {listed}. Medians of {rounds} interleaved rounds.",
         summary(rows),
+        "Each peer's time / ours, geometric mean, and of how many rows, as not every peer can do all:",
+        by_peer(rows, names),
         "Milliseconds where nothing else is said:",
         table(chosen, names),
         "CPU milliseconds / growth of peak memory in MB over what was in use before the call:",

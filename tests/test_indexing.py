@@ -376,13 +376,8 @@ async def test_elements_lie_in_memory_as_in_chunks(api, order, compressors, shar
     little = {"name": "bytes", "configuration": {"endian": "little"}}
     codecs = {"codecs": [*turn, little], "index_codecs": [little, "crc32c"]}
     inner = {"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 1, 2], **codecs}}
-    outside = {
-        "shape": data.shape,
-        "dtype": "i4",
-        "chunks": (2, 2, 2),
-        "filters": turn,
-    }  # shards that are turned around
-    twice = await api(api.create_array({}, serializer=inner, compressors=None, **outside))
+    plain = {"shape": data.shape, "dtype": "i4", "chunks": (2, 2, 2), "compressors": None}
+    twice = await api(api.create_array({}, filters=turn, serializer=inner, **plain))  # whole shards are turned, too
     await api.write(twice, ..., data)
     got = await api(twice[...])
     np.testing.assert_array_equal(got, data)

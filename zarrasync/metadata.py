@@ -63,14 +63,6 @@ class NodeMetadata:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", freeze(self.attributes))
 
-    def from_source(self, source: Source | None) -> Self:
-        """The same from other documents that say the same. What is derived, such as bound codecs, is derived anew."""
-        found = object.__new__(type(self))
-        for name in self.__dataclass_fields__:
-            object.__setattr__(found, name, getattr(self, name))
-        object.__setattr__(found, "source", source)
-        return found
-
 
 @dataclass(frozen=True)
 class GroupMetadata(NodeMetadata):
@@ -128,6 +120,12 @@ class ArrayMetadata(NodeMetadata):
     def __getstate__(self) -> dict[str, Any]:
         # What is derived is derived again: bound codecs are not for pickling.
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+
+    def from_source(self, source: Source | None) -> Self:
+        """The same from other documents that say the same. What is derived, such as bound codecs, is derived again."""
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__getstate__(), source=source)
+        return found
 
     @property
     def ndim(self) -> int:

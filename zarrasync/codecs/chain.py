@@ -184,13 +184,11 @@ class BoundChain:
         self.can_locate = not self._wrap and all(codec.permutation is not None for codec, _ in steps)
         self._fill_bits = _bits(self.spec.scalar)
         self._inner_shape = spec.shape
-        order: list[int] | None = list(range(len(spec.shape)))
+        order: list[int] | None = (inner and inner.turned) or list(range(len(spec.shape)))
         for codec, _ in reversed(steps):
             order = _undo(order, codec.permutation)
         self._order = None if order is None or self.stored_dtype is None or not self.raw_size else order
-        turned = self._order if inner is None else inner.turned or list(range(len(spec.shape)))
-        for codec, _ in reversed(steps if inner is not None else ()):
-            turned = _undo(turned, codec.permutation)
+        turned = self._order if inner is None else order
         self.turned = None if turned is None or turned == sorted(turned) else turned
         self.fills = self.is_raw or (bool(self._wrap) and self._wrap[0].fills)
         alone = self._order is None or not self.raw_size or (self.raw_size >= _COPIED and not self.fills)

@@ -29,12 +29,10 @@ from tasks import LATENCIES, TASKS
 from workloads import QUICK, WORKLOADS
 
 HERE = Path(__file__).parent
-SLOW = 1000
-"""Milliseconds from which on two rounds are enough to know that a peer is slow."""
-VERY_SLOW = 4000
-"""Milliseconds from which on one round is."""
-HOPELESS = 3
-"""Times as long as the fastest takes a peer that need not be measured again."""
+SLOW = 250
+"""Milliseconds from which on a peer need not be measured in every round if it is far behind."""
+BEHIND, FAR_BEHIND = 3, 8
+"""Times as long as the fastest takes a peer of which two rounds, or one, tell enough: one may have been an accident."""
 
 
 class Worker:
@@ -112,7 +110,7 @@ def measure(
         turn = number % len(workers)
         for worker in workers[turn:] + workers[:turn]:
             own = found[worker.name]
-            if any("failed" in answer for answer in own) or _is_known(own, found):
+            if any("failed" in answer for answer in own) or (worker.name != report.FLOOR and _is_known(own, found)):
                 continue
             path = source if target is None else target / worker.name.replace(" ", "-")
             own.append(worker.ask(task=task, workload=workload, path=str(path), check=not number))
@@ -122,12 +120,12 @@ def measure(
 
 
 def _is_known(own: list[dict[str, Any]], found: dict[str, list[dict[str, Any]]]) -> bool:
-    """Whether an engine is slow beyond doubt: one round may have been the machine's fault."""
+    """Whether an engine is slow beyond doubt."""
     times = [answer["ms"] for answer in own]
     if not times or min(times) <= SLOW:
         return False
     fastest = min(answer["ms"] for answers in found.values() for answer in answers if "ms" in answer)
-    return (len(times) > 1 or times[0] > VERY_SLOW) and min(times) > HOPELESS * fastest
+    return min(times) > (BEHIND if len(times) > 1 else FAR_BEHIND) * fastest
 
 
 def summarise(task: str, workload: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

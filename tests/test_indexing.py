@@ -357,6 +357,46 @@ async def test_scalars_are_numpys(api):
     assert isinstance(await api(zero[...]), np.ndarray)
 
 
+@pytest.mark.parametrize("dtype", ["i2", ">f4", "c8", "M8[s]", "S3", "U2", "str", [("x", ">u2"), ("y", ">f8")]])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+@pytest.mark.parametrize("order", "CF")
+async def test_what_one_chunk_holds_is_the_callers_own(api, dtype, compressors, order):
+    data = np.arange(48).astype("i8").reshape(6, 8).astype("O" if dtype == "str" else np.dtype(dtype))
+    if dtype == "str":
+        data = np.array([[str(number) for number in row] for row in data.tolist()], "O")
+    store = za.stores.MemoryStore()
+    array = await api(
+        api.create_array(store, shape=(6, 8), chunks=(3, 4), dtype=dtype, compressors=compressors, order=order)
+    )
+    await api.write(array, ..., data)
+    before = {key: bytes(value) for key, value in store.values.items()}
+    for key in [
+        np.s_[:3, 4:], np.s_[3:6:2, 1:4], np.s_[-1, 5], np.s_[4, 4:8:3], np.s_[1:2, -1], np.s_[2, 3, ...], np.s_[3:5],
+    ]:  # fmt: skip
+        got = await api(array[key])
+        assert np.asarray(got).tolist() == np.asarray(data[key]).tolist(), key
+        assert np.asarray(got).dtype.isnative
+        if isinstance(got, np.ndarray):
+            got[...] = got.reshape(-1)[-1]
+    assert {key: bytes(value) for key, value in store.values.items()} == before
+    corner = await api(array[:3, :4])
+    assert corner.flags.f_contiguous if order == "F" and dtype != "str" else corner.flags.c_contiguous
+
+
+async def test_one_absent_or_damaged_chunk(api):
+    store = za.stores.MemoryStore()
+    array = await api(api.create_array(store, shape=(6, 8), chunks=(3, 4), dtype=">i2", fill_value=7, order="F"))
+    got = await api(array[1:3, 5])
+    assert (got.tolist(), got.dtype, got.flags.writeable) == ([7, 7], np.dtype("i2"), True)
+    assert await api(array[4, 4]) == 7
+    with pytest.raises(za.errors.MissingChunkError, match="1 of the chunks") as error:
+        await api(array.view[4, 4].read(missing="error"))
+    assert (error.value.keys, error.value.count) == (("c/1/1",), 1)
+    store.values["c/1/1"] = b"no zstd"
+    with pytest.raises(CodecError, match="c/1/1"):
+        await api(array[4, 4])
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1)])
 @pytest.mark.parametrize("compressors", [None, "zstd", "gzip"])
 @pytest.mark.parametrize("shards", [None, (4, 6, 8)])

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.grids import Axis
 from zarrasync.regions import IntArray, Region, Selector
 
 __all__ = ["AxisMap", "Const", "Gather", "Layout", "Stride", "Transform", "compose", "identity"]
@@ -69,6 +70,29 @@ class Transform:
     def size(self) -> int:
         """The number of elements of the result."""
         return math.prod(self.shape)
+
+    def within(self, axes: Sequence[Axis]) -> tuple[tuple[int, ...], tuple[int | slice, ...]] | None:
+        """The only chunk that is touched, and the NumPy key that picks the result from it.
+
+        ``None`` where several are touched, or where it takes more than integers and slices that go upwards.
+        """
+        coords, key, dim = [], list[int | slice](), 0
+        for own, axis in zip(self.maps, axes, strict=True):
+            if type(own) is Const:
+                chunk = axis.find(own.at)
+                key.append(own.at - axis.start(chunk))
+            elif type(own) is Stride and own.dim == dim and own.step > 0:
+                chunk = axis.find(own.start)
+                first = own.start - axis.start(chunk)
+                stop = first + (self.shape[dim] - 1) * own.step + 1
+                if stop > axis.size(chunk):
+                    return None
+                key.append(slice(first, stop, own.step))
+                dim += 1
+            else:
+                return None
+            coords.append(chunk)
+        return (tuple(coords), tuple(key)) if dim == len(self.shape) else None
 
     @cached_property
     def layout(self) -> Layout:

@@ -200,10 +200,12 @@ class BoundArrayBytes(Protocol):
     Attributes:
         encoded_size: Bytes of an encoded chunk, where all chunks have the same.
         stored_dtype: The dtype of the elements as stored, if the bytes are just those in C order.
+        divisible: Whether ``locate`` ever finds a part.
     """
 
     encoded_size: int | None
     stored_dtype: np.dtype[Any] | None
+    divisible: bool
 
     def decode(self, data: Buffer) -> Array:
         """Bytes to an array, which may share the bytes' memory."""
@@ -285,6 +287,7 @@ class BoundWhole:
 
     encoded_size: int | None = None
     stored_dtype: np.dtype[Any] | None = None
+    divisible = False
 
     def decode(self, data: Buffer) -> Array:
         """A chunk of its bytes."""

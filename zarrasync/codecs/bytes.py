@@ -82,7 +82,7 @@ class BytesCodec(ArrayBytesCodec):
 
 
 class _BoundBytes:
-    __slots__ = ("_codec", "_small", "_spec", "_stored", "encoded_size", "stored_dtype")
+    __slots__ = ("_codec", "_small", "_spec", "_stored", "divisible", "encoded_size", "stored_dtype")
 
     def __init__(self, codec: BytesCodec, spec: ArraySpec) -> None:
         dtype = spec.dtype.numpy
@@ -98,7 +98,9 @@ class _BoundBytes:
         self._small = spec.dtype.small_parts
         # Integers of less than a byte are not just their bytes: others may have left anything in the upper bits.
         self.stored_dtype: np.dtype[Any] | None = None if self._small else self._stored
-        self.encoded_size: int | None = math.prod(spec.shape) * dtype.itemsize
+        size = math.prod(spec.shape) * dtype.itemsize
+        self.encoded_size: int | None = size
+        self.divisible = size >= _WORTHWHILE
 
     def decode(self, data: Buffer) -> Array:
         if len(data) != self.encoded_size:
@@ -126,7 +128,7 @@ class _BoundBytes:
 
     def locate(self, region: Region, out: Array) -> Locator | None:
         """One run of rows: axes held at one index are stepped into, the next one is cut."""
-        if not self.encoded_size or self.encoded_size < _WORTHWHILE:
+        if not self.encoded_size or not self.divisible:
             return None
         shape, bounds = self._spec.shape, region.bounds()
         lead = 0

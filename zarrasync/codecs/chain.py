@@ -181,7 +181,9 @@ class BoundChain:
         plain = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
         self.direct = plain and bool(self.raw_size)
         self.is_raw = self.stored_dtype is not None and not self._wrap
-        self.can_locate = not self._wrap and all(codec.permutation is not None for codec, _ in steps)
+        self.can_locate = (
+            self._maker.divisible and not self._wrap and all(codec.permutation is not None for codec, _ in steps)
+        )
         self._fill_bits = _bits(self.spec.scalar)
         self._inner_shape = spec.shape
         order: list[int] | None = (inner and inner.turned) or list(range(len(spec.shape)))

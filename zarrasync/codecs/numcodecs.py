@@ -24,17 +24,16 @@ from zarrasync.codecs.base import (
     ArrayArrayCodec,
     ArrayBytesCodec,
     ArraySpec,
+    BoundWhole,
     Buffer,
     BytesBytesCodec,
     Codec,
     Decoder,
-    Locator,
     Out,
 )
 from zarrasync.codecs.compressors import FILLING, bounded_decoder, deflate
 from zarrasync.dtypes import from_numpy
 from zarrasync.errors import MetadataError, UnknownCodecError
-from zarrasync.regions import Region
 
 __all__ = ["NumcodecsArray", "NumcodecsBytes", "NumcodecsSerializer", "adapt", "check_complete", "numcodecs_codec"]
 
@@ -224,10 +223,7 @@ class NumcodecsSerializer(_Adaptor, ArrayBytesCodec):
         return _BoundSerializer(self, spec)
 
 
-class _BoundSerializer:
-    encoded_size: int | None = None
-    stored_dtype: np.dtype[Any] | None = None
-
+class _BoundSerializer(BoundWhole):
     def __init__(self, codec: NumcodecsSerializer, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
 
@@ -243,14 +239,6 @@ class _BoundSerializer:
         if found.size != math.prod(shape) or found.dtype != dtype:
             raise self._codec.fail(f"{found.size} elements of {found.dtype} came out, the chunk has {shape} of {dtype}")
         return found.reshape(shape)
-
-    def locate(self, region: Region, out: Array) -> Locator | None:
-        return None
-
-    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer:
-        chunk = np.array(self.decode(data))
-        region.write(chunk, values)
-        return self.encode(chunk)
 
 
 _ZFP_TYPES = tuple(map(np.dtype, ("i4", "i8", "f4", "f8")))

@@ -103,6 +103,7 @@ class BoundSharding:
 
     encoded_size: int | None = None
     stored_dtype: np.dtype[Any] | None = None
+    divisible = True
 
     def __init__(self, codec: ShardingCodec, spec: ArraySpec) -> None:
         inner = codec.chunk_shape

@@ -141,7 +141,7 @@ class Chunks:
         Raises:
             MetadataError: If a chunk is larger than the settings allow.
         """
-        self._check_size()
+        self.check_size()
         run = self.metadata.chain.run if runs and self.metadata.edges is None else 1
         return list(transform.layout.region().split(self.metadata.grid, run))
 
@@ -151,11 +151,16 @@ class Chunks:
         if chain.run > 1 and self.metadata.edges is None and not chain.can_locate:
             points = transform.layout.region().gather(self.metadata.grid)
             if points is not None:
-                self._check_size()
+                self.check_size()
                 return points
         return self.parts(transform, runs=True)
 
-    def _check_size(self) -> None:
+    def check_size(self) -> None:
+        """Complain of chunks that are too large.
+
+        Raises:
+            MetadataError: If they are larger than the settings allow.
+        """
         limit, nbytes = self.config.max_chunk_bytes, self.metadata.chain.nbytes
         if limit and nbytes > limit:
             raise MetadataError(

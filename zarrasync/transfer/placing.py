@@ -18,7 +18,7 @@ from zarrasync.stores.base import Request, clip
 from zarrasync.transfer.common import Chunks, Fields, Missing
 from zarrasync.transfer.jobs import Progress, scratch
 
-__all__ = ["LARGE", "Found", "Placing", "Rows", "Workspace", "cut"]
+__all__ = ["LARGE", "Found", "Placing", "Rows", "Workspace", "absence", "cut"]
 
 Found: TypeAlias = tuple[Piece, memoryview]
 """A piece and its bytes."""
@@ -262,13 +262,16 @@ class Placing:
             MissingChunkError: With their keys.
         """
         if self.absent:
-            count, keys = len(self.absent), sorted(self.absent)[:100]
-            shown = ", ".join(keys[:3]) + (", …" if count > 3 else "")
-            raise MissingChunkError(
-                f"{count} of the chunks in this selection are absent from {self.chunks.store!r}: {shown}",
-                keys=keys,
-                count=count,
-            )
+            raise absence(self.chunks, self.absent)
+
+
+def absence(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
+    """The error for chunks that are absent and should not be, by their full keys."""
+    count, keys = len(absent), sorted(absent)[:100]
+    shown = ", ".join(keys[:3]) + (", …" if count > 3 else "")
+    return MissingChunkError(
+        f"{count} of the chunks in this selection are absent from {chunks.store!r}: {shown}", keys=keys, count=count
+    )
 
 
 def cut(pieces: Sequence[Piece], view: memoryview, origin: int = 0) -> list[Found]:

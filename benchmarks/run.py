@@ -68,8 +68,12 @@ class Worker:
         self.process.wait()
 
 
+_WARM = 6 << 30
+"""Bytes of memory that all workers need at a time, and some more."""
+
+
 def warm_memory() -> None:
-    """Use most of the free memory once.
+    """Use as much of the free memory as will be needed once.
 
     The host of a virtual machine hands out a page when it is used for the first time ever. Whoever
     happens to be first would pay for that.
@@ -81,7 +85,7 @@ def warm_memory() -> None:
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     block = 256 << 20
     held = []
-    for _ in range(int(0.8 * available) // block):
+    for _ in range(min(int(0.8 * available), _WARM) // block):
         held.append(np.empty(block, "u1"))
         held[-1][::4096] = 1
 
@@ -90,13 +94,15 @@ def run(workers: list[Worker], chosen: dict[str, tuple[str, ...]], rounds: int, 
     """All measurements: one row per task and workload."""
     rows = []
     for workload, tasks in chosen.items():
-        source = root / workload
-        engines.Zarrasync().write(source, WORKLOADS[workload], WORKLOADS[workload].data())
+        source, values = root / workload, root / f"{workload}.npy"
+        np.save(values, WORKLOADS[workload].data())
+        engines.Zarrasync().write(source, WORKLOADS[workload], np.load(values, mmap_mode="r"))
         for task in tasks:
             target = {"write": root / "written", "disk": disk}.get(task)
             rows.append(measure(workers, task, workload, rounds, source, target))
             report.print_row(rows[-1])
         shutil.rmtree(source)
+        values.unlink()
     return rows
 
 
@@ -113,7 +119,8 @@ def measure(
             if any("failed" in answer for answer in own) or (worker.name != report.FLOOR and _is_known(own, found)):
                 continue
             path = source if target is None else target / worker.name.replace(" ", "-")
-            own.append(worker.ask(task=task, workload=workload, path=str(path), check=not number))
+            values = source.with_suffix(".npy")
+            own.append(worker.ask(task=task, workload=workload, path=str(path), values=str(values), check=not number))
             if target is not None:
                 shutil.rmtree(target, ignore_errors=True)
     return summarise(task, workload, found)

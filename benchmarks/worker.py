@@ -1,6 +1,7 @@
 """One engine in a process of its own: takes commands on standard input, answers with measurements.
 
-A command is a line of JSON: ``{"task": …, "workload": …, "path": …, "check": …}``.
+A command is a line of JSON: ``{"task": …, "workload": …, "path": …, "values": …, "check": …}``; ``values`` is a file of
+what is to be written.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def answer(engine: engines.Engine, command: dict[str, Any], data: dict[str, Any]
     if task in ("write", "disk"):
         if command["workload"] not in data:
             data.clear()
-            data[command["workload"]] = workload.data()
+            data[command["workload"]] = np.load(command["values"])
         values = data[command["workload"]]
         engines.fresh(path)
         found, _ = measure(lambda: engine.write(path, workload, values))

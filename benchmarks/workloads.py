@@ -134,7 +134,6 @@ QUICK = {
     "blosc-lz4-tiny": ("read", "write", "element", "chunk", "open"),
     "shards-128k": ("read", "write"),
     "shards-4k": ("read", "boxes", "inner"),
-    "shards-4k-zstd": ("read",),
     "shards-4k-raw": ("read",),
 }
 """What ``make bench`` does; ``make bench-full`` does everything."""

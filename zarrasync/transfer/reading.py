@@ -111,8 +111,8 @@ async def read(
 
 def _is_little(chunks: Chunks) -> bool:
     """Whether a chunk is read whole, and decoded sooner than it takes to share the work."""
-    chain, most = chunks.metadata.chain, _LITTLE if chunks.store.blocking else _LITTLE // 4  # others wait for a loop
-    return chain.nbytes <= most and not chain.can_locate and chunks.metadata.edges is None
+    chain = chunks.metadata.chain
+    return chain.nbytes <= _LITTLE and not chain.can_locate and chunks.metadata.edges is None
 
 
 async def _read_one(

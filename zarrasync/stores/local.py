@@ -302,18 +302,17 @@ class LocalStore(Store):
         if if_version is None:
             os.replace(temporary, path)
             return
-        conflict = WriteConflictError(f"{key!r} was changed meanwhile", key=key)
         if if_version is ABSENT:
             try:
                 os.link(temporary, path)  # fails if the name is taken, whoever took it
             except FileExistsError:
                 if os.path.isdir(path):
                     raise IsADirectoryError(errno.EISDIR, "a directory has its name", path) from None
-                raise conflict from None
+                raise _conflict(key) from None
             os.unlink(temporary)
             return
         if not self._is_still(path, if_version):
-            raise conflict
+            raise _conflict(key)
         os.replace(temporary, path)
 
     def _is_still(self, path: str, version: object) -> bool:
@@ -328,7 +327,7 @@ class LocalStore(Store):
                 await self.erase(key, if_version=if_version)
             return
         if if_version is not None and not self._is_still(self._base + key, if_version):
-            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
+            raise _conflict(key)
         try:
             os.unlink(self._base + key)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -397,6 +396,10 @@ class LocalStore(Store):
             return ()
         except OSError as error:
             raise store_error(error, prefix, "list", self) from error
+
+
+def _conflict(key: str) -> WriteConflictError:
+    return WriteConflictError(f"{key!r} was changed meanwhile", key=key)
 
 
 def _version(state: os.stat_result) -> object:

@@ -100,7 +100,7 @@ def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[An
     while given.ndim > len(shape) and given.shape[0] == 1:
         given = given[0]  # NumPy's assignment drops leading axes of size 1, too
     try:
-        return np.broadcast_to(given, shape)
+        return given if given.shape == shape else np.broadcast_to(given, shape)
     except ValueError:
         raise ShapeError(
             f"values of shape {given.shape} do not fit a selection of shape {shape}", found=given.shape, wanted=shape

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["CODECS", "DATA_TYPES", "TRANSFORMERS", "find", "generation", "registered"]
 
@@ -29,6 +31,8 @@ def generation() -> int:
 
 @cache
 def _all(group: str) -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # whose import takes 20 ms
+
     return {entry.name: entry for entry in entry_points(group=group)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -813,6 +814,38 @@ async def test_what_waits_for_a_thread_is_cancelled_at_once():
         ended.set()
     assert await asyncio.gather(*blocked) == [1] * threads
     assert 2 not in began
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_who_is_cancelled_waits_until_the_thread_has_stopped(fails):
+    from zarrasync._runtime import cancel_flag, in_worker
+
+    began, heard, ended = threading.Event(), threading.Event(), []
+
+    async def work():
+        flag = cancel_flag()
+        began.set()
+        while not flag.set:
+            heard.wait(0.001)
+        ended.append(heard.wait(30))
+        if fails:
+            raise ValueError("nobody hears of it")
+
+    loop, complaints = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+    call = asyncio.ensure_future(in_worker(work))
+    await asyncio.to_thread(began.wait, 30)
+    call.cancel()
+    call.cancel()
+    done, _ = await asyncio.wait([call], timeout=0.05)
+    assert not done
+    heard.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert ended == [True]
+    del call, done
+    gc.collect()
+    assert not complaints
 
 
 def test_results_reach_a_loop_whatever_comes_between():

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from contextvars import ContextVar, copy_context
 from types import TracebackType
@@ -154,7 +154,7 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bo
     cores = config.get().pool_size
     pool = _pool("computing", cores + 1) if computing else _pool("io", max(8, 2 * cores))
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
+    outcome: _Outcome[T] = _Outcome(loop, flag)
     deliveries = deliveries_of(loop)
 
     def work() -> None:
@@ -165,32 +165,28 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bo
             result = context.run(lambda: drive(make()))
         except BaseException as raised:
             error = raised
-        deliveries.hand(future, result, error)
+        deliveries.hand(outcome, result, error)
 
-    job = pool.submit(work)
-    return await finish(future, flag, job.cancel)
-
-
-async def finish(future: asyncio.Future[T], flag: Cancel, drop: Callable[[], bool]) -> T:
-    """Await a job on another thread; on cancellation stop it through its flag and wait for its end.
-
-    Args:
-        future: Its result.
-        flag: Its flag.
-        drop: Takes it back if it has not begun, and says whether that was so.
-    """
+    outcome.job = pool.submit(work)
     try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        flag.set = True
-        if drop():
-            raise
-        while not future.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([future])
-        if not future.cancelled():
-            future.exception()  # seen, though nobody will hear of it
-        raise
+        return await outcome
+    finally:
+        if outcome.done() and not outcome.cancelled():
+            outcome.exception()  # of a cancelled call nobody hears of it
+
+
+class _Outcome(asyncio.Future[T]):
+    """What a job on a worker thread comes to. Whoever is cancelled while waiting for it waits until it has stopped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, flag: Cancel) -> None:
+        super().__init__(loop=loop)
+        self._flag = flag
+        self.job: Future[None]
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Ask the job to stop. ``False`` if it has begun: it ends this future then, and a waiting task is cancelled."""
+        self._flag.set = True
+        return self.job.cancel() and super().cancel(msg)
 
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()

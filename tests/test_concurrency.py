@@ -239,6 +239,12 @@ async def test_bytes_in_flight_are_bounded():
     store.most = 0
     np.testing.assert_array_equal(await huge[:5], data[:5])
     assert store.most == 1
+    await za.create_array(store, data=data[:, :1024], chunks=(1, 1024), overwrite=True)
+    little = await za.open_array(store, config={"memory_budget": 3 << 10})
+    store.most = 0
+    got = await asyncio.gather(*(little[number, 5] for number in range(64)))
+    assert got == data[:, 5].tolist()
+    assert store.most == 3
 
 
 async def test_a_gate_serves_in_order_across_threads_and_loops():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -612,6 +613,72 @@ async def test_codecs_of_others(api: Api):
             api.register_codec(type("Gzip", (Xor,), {"name": "gzip"}))
         with pytest.raises(TypeError):
             api.register_codec(Xor(3))
+    finally:
+        codecs._registered.clear()
+
+
+class _Plain:
+    """A bound codec that says no more than it has to."""
+
+    encoded_size = None
+    stored_dtype = None
+
+    def __init__(self, spec: codecs.ArraySpec) -> None:
+        self.spec = spec
+
+    def encode(self, array: np.ndarray) -> bytes:
+        return array.tobytes()
+
+    def decode(self, data: Any) -> np.ndarray:
+        return np.frombuffer(data, self.spec.dtype.numpy).reshape(self.spec.shape)
+
+    def locate(self, region: Any, out: Any) -> None:
+        return None
+
+    def merge(self, data: Any, region: Any, values: Any) -> bytes:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Plain(codecs.ArrayBytesCodec):
+    name = "test.plain"
+
+    def bind(self, spec: codecs.ArraySpec) -> _Plain:
+        return _Plain(spec)
+
+
+@dataclass(frozen=True)
+class Short(codecs.ArrayArrayCodec):
+    """Loses elements, and notes on which threads."""
+
+    name = "test.short"
+    threads: ClassVar[set[str]] = set()
+
+    def encode(self, array: np.ndarray, spec: Any) -> np.ndarray:
+        return array
+
+    def decode(self, array: np.ndarray, spec: Any) -> np.ndarray:
+        self.threads.add(threading.current_thread().name)
+        return array[:2]
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_codecs_of_others_that_say_little_or_do_wrong(api: Api, far: bool):
+    target = stores.LatencyStore(stores.MemoryStore(), 0.0) if far else stores.MemoryStore()
+    api.register_codec(Plain)
+    api.register_codec(Short)
+    Short.threads.clear()
+    try:
+        array = await api(api.create_array(target, path="plain", data=np.arange(6), serializer=Plain()))
+        assert (await api(array[2:5])).tolist() == [2, 3, 4]
+        array = await api(api.create_array(target, path="short", data=np.arange(6), filters=[Short()]))
+        for key in (1, np.s_[1:2], np.s_[::-1]):
+            with pytest.raises(
+                CodecError, match=r"short/c/0 .*an array of shape \(2,\) came out, the chunk has \(6,\)"
+            ):
+                await api(array[key])
+        # What is not known to be brief keeps no event loop from its other work.
+        assert not far or all(name.startswith("zarrasync-codec") for name in Short.threads)
     finally:
         codecs._registered.clear()
 

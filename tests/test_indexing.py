@@ -360,13 +360,15 @@ async def test_scalars_are_numpys(api):
 @pytest.mark.parametrize("dtype", ["i2", ">f4", "c8", "M8[s]", "S3", "U2", "str", [("x", ">u2"), ("y", ">f8")]])
 @pytest.mark.parametrize("compressors", [None, "zstd"])
 @pytest.mark.parametrize("order", "CF")
-async def test_what_one_chunk_holds_is_the_callers_own(api, dtype, compressors, order):
+@pytest.mark.parametrize("far", [False, True])
+async def test_what_one_chunk_holds_is_the_callers_own(api, dtype, compressors, order, far):
     data = np.arange(48).astype("i8").reshape(6, 8).astype("O" if dtype == "str" else np.dtype(dtype))
     if dtype == "str":
         data = np.array([[str(number) for number in row] for row in data.tolist()], "O")
     store = za.stores.MemoryStore()
+    target = za.stores.LatencyStore(store, 0.0) if far else store
     array = await api(
-        api.create_array(store, shape=(6, 8), chunks=(3, 4), dtype=dtype, compressors=compressors, order=order)
+        api.create_array(target, shape=(6, 8), chunks=(3, 4), dtype=dtype, compressors=compressors, order=order)
     )
     await api.write(array, ..., data)
     before = {key: bytes(value) for key, value in store.values.items()}
@@ -383,9 +385,11 @@ async def test_what_one_chunk_holds_is_the_callers_own(api, dtype, compressors, 
     assert corner.flags.f_contiguous if order == "F" and dtype != "str" else corner.flags.c_contiguous
 
 
-async def test_one_absent_or_damaged_chunk(api):
+@pytest.mark.parametrize("far", [False, True])
+async def test_one_absent_or_damaged_chunk(api, far):
     store = za.stores.MemoryStore()
-    array = await api(api.create_array(store, shape=(6, 8), chunks=(3, 4), dtype=">i2", fill_value=7, order="F"))
+    target = za.stores.LatencyStore(store, 0.0) if far else store
+    array = await api(api.create_array(target, shape=(6, 8), chunks=(3, 4), dtype=">i2", fill_value=7, order="F"))
     got = await api(array[1:3, 5])
     assert (got.tolist(), got.dtype, got.flags.writeable) == ([7, 7], np.dtype("i2"), True)
     assert await api(array[4, 4]) == 7

@@ -102,9 +102,12 @@ class Codec:
 
     Attributes:
         name: The name in Zarr v3 documents.
+        brief: Whether 64 KiB are decoded within some hundred microseconds by code that calls nobody else, so that an
+            event loop may do it itself.
     """
 
     name: ClassVar[str] = ""
+    brief: ClassVar[bool] = False
 
     def configuration(self) -> dict[str, Any]:
         """The ``configuration`` member of a v3 document: the codec's fields, if it says nothing else."""
@@ -200,12 +203,12 @@ class BoundArrayBytes(Protocol):
     Attributes:
         encoded_size: Bytes of an encoded chunk, where all chunks have the same.
         stored_dtype: The dtype of the elements as stored, if the bytes are just those in C order.
-        divisible: Whether ``locate`` ever finds a part.
+
+    It may say by ``divisible = False`` that ``locate`` never finds a part.
     """
 
     encoded_size: int | None
     stored_dtype: np.dtype[Any] | None
-    divisible: bool
 
     def decode(self, data: Buffer) -> Array:
         """Bytes to an array, which may share the bytes' memory."""

@@ -43,6 +43,7 @@ class BytesCodec(ArrayBytesCodec):
     """
 
     name = "bytes"
+    brief = True
     endian: str | None = "little"
     stored: np.dtype[Any] | None = None
 
@@ -128,7 +129,7 @@ class _BoundBytes:
 
     def locate(self, region: Region, out: Array) -> Locator | None:
         """One run of rows: axes held at one index are stepped into, the next one is cut."""
-        if not self.encoded_size or not self.divisible:
+        if not self.encoded_size or not self.divisible:  # (of no size it is not divisible)
             return None
         shape, bounds = self._spec.shape, region.bounds()
         lead = 0
@@ -195,6 +196,7 @@ class TransposeCodec(ArrayArrayCodec):
     """
 
     name = "transpose"
+    brief = True
     order: tuple[int, ...]
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from zarrasync.codecs.base import (
     Locator,
     Out,
 )
-from zarrasync.errors import MetadataError
+from zarrasync.errors import CodecError, MetadataError
 from zarrasync.regions import Region
 
 __all__ = ["JOINED", "BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
@@ -111,6 +111,7 @@ class BoundChain:
         batched: Whether several chunks are decoded in one go (``opened``).
         encoded_size: Bytes of an encoded chunk, where all have the same.
         can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
+        brief: Whether little chunks are decoded so quickly that an event loop may do it itself.
         read_hint: A size that holds most encoded chunks.
         turned: For each axis where it stands in the memory of decoded elements, of inner chunks where there are some,
             the slowest first; ``None`` where that is C order, or depends on the data.
@@ -131,6 +132,7 @@ class BoundChain:
         "_steps",
         "_wrap",
         "batched",
+        "brief",
         "can_locate",
         "direct",
         "encoded_size",
@@ -181,9 +183,9 @@ class BoundChain:
         plain = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
         self.direct = plain and bool(self.raw_size)
         self.is_raw = self.stored_dtype is not None and not self._wrap
-        self.can_locate = (
-            self._maker.divisible and not self._wrap and all(codec.permutation is not None for codec, _ in steps)
-        )
+        divisible = getattr(self._maker, "divisible", True) and not self._wrap
+        self.can_locate = divisible and all(codec.permutation is not None for codec, _ in steps)
+        self.brief = self.raw_size is not None and all(codec.brief for codec in chain.codecs)
         self._fill_bits = _bits(self.spec.scalar)
         self._inner_shape = spec.shape
         order: list[int] | None = (inner and inner.turned) or list(range(len(spec.shape)))
@@ -225,6 +227,8 @@ class BoundChain:
         array = self._maker.decode(self._unwrapped(data, workspace))
         for step, spec in reversed(self._steps):
             array = step.decode(array, spec)
+        if array.shape != self.spec.shape:
+            raise CodecError(f"an array of shape {array.shape} came out, the chunk has {self.spec.shape}")
         return array
 
     def unwrap(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> None:

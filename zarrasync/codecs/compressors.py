@@ -382,6 +382,7 @@ class GzipCodec(_Compressor):
     """
 
     name = "gzip"
+    brief = True
     level: int = 5
 
     def __post_init__(self) -> None:
@@ -404,6 +405,7 @@ class ZstdCodec(_Compressor):
     """
 
     name = "zstd"
+    brief = True
     level: int = 0
     checksum: bool = False
 
@@ -467,6 +469,7 @@ class BloscCodec(_Compressor):
     """
 
     name = "blosc"
+    brief = True
     cname: str = "zstd"
     clevel: int = 5
     shuffle: str | None = None
@@ -538,6 +541,7 @@ class Crc32cCodec(BytesBytesCodec):
     """The bytes followed by their CRC-32C, little-endian."""
 
     name = "crc32c"
+    brief = True
 
     def encoded_size(self, size: int) -> int:
         return size + 4

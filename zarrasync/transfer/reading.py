@@ -112,17 +112,34 @@ async def read(
 def _is_little(chunks: Chunks) -> bool:
     """Whether a chunk is read whole, and decoded sooner than it takes to share the work."""
     chain = chunks.metadata.chain
-    return chain.nbytes <= _LITTLE and not chain.can_locate and chunks.metadata.edges is None
+    little = chain.nbytes <= _LITTLE and not chain.can_locate and chunks.metadata.edges is None
+    return little and (chain.brief or chunks.store.blocking)
 
 
 async def _read_one(
     chunks: Chunks, transform: Transform, coords: tuple[int, ...], inside: tuple[int | slice, ...], missing: Missing
 ) -> Array:
     """Read what lies in one little chunk, with as few steps as there can be."""
+    chain, key = chunks.chain, chunks.key(coords)
+    if chunks.store.blocking:
+        hint = chain.read_hint
+        (value,) = await chunks.store.fetch_values([key], [np.empty(hint, np.uint8) if hint else None])
+        return _found_in(chunks, transform, key, value, inside, missing)
+    async with chunks.taken(chain.nbytes):
+        (found,) = await chunks.store.fetch([Request(key)])
+        return _found_in(chunks, transform, key, None if found is None else found.data, inside, missing)
+
+
+def _found_in(
+    chunks: Chunks,
+    transform: Transform,
+    key: str,
+    value: Buffer | None,
+    inside: tuple[int | slice, ...],
+    missing: Missing,
+) -> Array:
+    """What is picked from one chunk, as an array of its own."""
     chain, dtype = chunks.chain, chunks.metadata.dtype.numpy
-    key, hint = chunks.key(coords), chain.read_hint
-    space = np.empty(hint, np.uint8) if hint and chunks.store.blocking else None
-    (value,) = await chunks.store.fetch_values([key], [space])
     if value is None:
         if missing == "error":
             raise absence(chunks, [chunks.full_key(key)])
@@ -130,11 +147,11 @@ async def _read_one(
         buffer[...] = chain.spec.scalar
         return transform.layout.to_result(buffer)
     try:
-        found = chain.decode(value)
+        chunk = chain.decode(value)
     except CodecError as error:
         chunks.locate(error, key)
         raise
-    return np.array(found[(*inside, ...)], dtype, order="C" if chain.turned is None else "K")
+    return np.array(chunk[(*inside, ...)], dtype, order="C" if chain.turned is None else "K")
 
 
 def _buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:

@@ -99,8 +99,12 @@ def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[An
     given = as_array(values, dtype, fill)
     while given.ndim > len(shape) and given.shape[0] == 1:
         given = given[0]  # NumPy's assignment drops leading axes of size 1, too
+    if given.shape == shape:
+        given = given.view()
+        given.flags.writeable = False  # as of what NumPy has broadcast: codecs that work in place are none of ours
+        return given
     try:
-        return given if given.shape == shape else np.broadcast_to(given, shape)
+        return np.broadcast_to(given, shape)
     except ValueError:
         raise ShapeError(
             f"values of shape {given.shape} do not fit a selection of shape {shape}", found=given.shape, wanted=shape

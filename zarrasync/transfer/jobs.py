@@ -31,7 +31,7 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
     """Do jobs on this thread, with help from other threads where there are free ones.
 
     The caller works itself, so it never waits for a pool that is busy with others, and a single job
-    of a sequence costs no hand-over. Where many threads call at once each works alone, and no more of them at a time
+    of a sequence costs no hand-over, nor does the only one that it returns. Where many threads call at once each works alone, and no more of them at a time
     than keep cores and disk busy. Each thread has a stretch of a list of jobs for itself, as neighbours
     share pages of the output: threads that touch a fresh page at the same time both have it cleared, and
     one of the two is thrown away. What a job returns is done next by the thread that did it, as its
@@ -47,7 +47,7 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
     Raises:
         CancelledError: If the flag was set from elsewhere.
     """
-    if isinstance(jobs, Sequence) and len(jobs) < 2:
+    while isinstance(jobs, Sequence) and len(jobs) < 2:  # nothing that others could help with
         jobs = [] if flag.set else [more for job in jobs for more in job() or ()]
         if not jobs:
             _check(flag)

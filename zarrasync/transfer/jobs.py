@@ -31,8 +31,8 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
     """Do jobs on this thread, with help from other threads where there are free ones.
 
     The caller works itself, so it never waits for a pool that is busy with others, and a single job
-    of a sequence costs no hand-over, nor does the only one that it returns. Where many threads call at once each works alone, and no more of them at a time
-    than keep cores and disk busy. Each thread has a stretch of a list of jobs for itself, as neighbours
+    of a sequence costs no hand-over, nor does the only one that it returns. Where many threads call at once each works
+    alone, and no more of them at a time than keep cores and disk busy. Each thread has a stretch of a list of jobs for itself, as neighbours
     share pages of the output: threads that touch a fresh page at the same time both have it cleared, and
     one of the two is thrown away. What a job returns is done next by the thread that did it, as its
     memory is near; a thread that has nothing takes a job from another's end. After the first failure or

@@ -101,7 +101,7 @@ def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[An
         given = given[0]  # NumPy's assignment drops leading axes of size 1, too
     if given.shape == shape:
         given = given.view()
-        given.flags.writeable = False  # as of what NumPy has broadcast: codecs that work in place are none of ours
+        given.flags.writeable = False  # as NumPy makes what it broadcasts: no codec works in the caller's memory
         return given
     try:
         return np.broadcast_to(given, shape)

@@ -308,6 +308,21 @@ async def test_no_empty_chunk_is_stored_unless_asked(api):
     assert await api(kept.nchunks_initialized()) == 2
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint2", "i1", "str"])
+@pytest.mark.parametrize("size", [100, 40_000])  # of small and large ones parts are changed in other ways
+@pytest.mark.parametrize("sharded", [False, True])
+async def test_chunks_that_hold_nothing_any_more_are_erased(api, dtype, size, sharded):
+    values, fill = (["a"] * size, "") if dtype == "str" else (np.ones(size, "i1"), 0)
+    options = {"dtype": dtype, "shape": (size,), "chunks": (size,), "compressors": None, "fill_value": fill}
+    a = await api(api.create_array({}, shards=(size,) if sharded else None, **options))
+    await api.write(a, ..., values)
+    await api.write(a, slice(1, None), fill)
+    assert sorted(a.store.values) == ["c/0", "zarr.json"]
+    await api.write(a, 0, fill)
+    assert sorted(a.store.values) == ["zarr.json"]
+    assert (np.asarray(await api(a[...])) == fill).all()
+
+
 async def test_missing_chunks_as_an_error(api):
     a = await api(api.create_array({}, name="x", shape=(6, 6), chunks=(2, 2)))
     await api.write(a, (slice(0, 2), slice(0, 4)), 1)

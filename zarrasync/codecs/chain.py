@@ -363,7 +363,7 @@ class BoundChain:
         Returns:
             The encoded chunk, and whether it now holds nothing but the fill value.
         """
-        if data is not None and self.can_locate and self.stored_dtype is None:
+        if data is not None and self.can_locate and self.raw_size is None:
             merged = self._maker.merge(data, *self._permute(region, values))
             return merged, merged is None
         chunk = self.spec.new_array() if data is None else self._own(self.decode(data))

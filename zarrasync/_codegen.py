@@ -158,7 +158,7 @@ def _members(tree: ast.Module, name: str) -> set[str]:
         node = classes.get(waiting.pop())
         if node is not None:
             found.update(n.name for n in node.body if isinstance(n, ast.FunctionDef))
-            waiting.extend(b.value.id if isinstance(b, ast.Subscript) else b.id for b in node.bases)  # type: ignore[attr-defined]
+            waiting.extend(b.value.id if isinstance(b, ast.Subscript) else b.id for b in node.bases)  # type: ignore[attr-defined]  # bases are names
     return found
 
 

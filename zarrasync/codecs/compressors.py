@@ -78,7 +78,7 @@ def _deflate() -> ModuleType:
 
 def deflate(data: Buffer, level: int, wbits: int) -> bytes:
     """Compress as gzip (``wbits`` 31) or zlib (15)."""
-    return _deflate().compress(data, level, wbits=wbits)  # type: ignore[no-any-return]
+    return _deflate().compress(data, level, wbits=wbits)  # type: ignore[no-any-return]  # zlib-ng has no types
 
 
 # ------------------------------------------------------------------ declared sizes
@@ -224,7 +224,7 @@ def _with_header(
                 space = np.empty(wanted, np.uint8)
                 into(data, space)
                 return space
-            return whole(data)  # type: ignore[no-any-return]
+            return whole(data)  # type: ignore[no-any-return]  # numcodecs has no types
 
         return decode
 
@@ -441,8 +441,8 @@ class ZstdCodec(_Compressor):
 
     def encode(self, data: Buffer) -> Buffer:
         if len(data) < _MEDIUM:
-            return _contexts().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]
-        return _numcodecs_module("zstd").compress(data, self.level, self.checksum)  # type: ignore[no-any-return]
+            return _contexts().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # looked up by name
+        return _numcodecs_module("zstd").compress(data, self.level, self.checksum)  # type: ignore[no-any-return]  # numcodecs has no types
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
         several = getattr(_contexts().compressor(self.level, self.checksum), "multi_compress_to_buffer", None)

@@ -142,7 +142,7 @@ def _top(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     if dtype.type.__module__ == "ml_dtypes":
         import ml_dtypes
 
-        top = ml_dtypes.finfo(dtype).max  # type: ignore[no-untyped-call]
+        top = ml_dtypes.finfo(dtype).max  # type: ignore[no-untyped-call]  # ml_dtypes has no types here
     else:
         top = np.finfo(dtype).max
     greatest = np.array(top, dtype)

@@ -111,7 +111,7 @@ def _mantissa(part: np.dtype[Any]) -> int:
     if part.type.__module__ == "ml_dtypes":
         import ml_dtypes
 
-        return int(ml_dtypes.finfo(part).nmant)  # type: ignore[no-untyped-call]
+        return int(ml_dtypes.finfo(part).nmant)  # type: ignore[no-untyped-call]  # ml_dtypes has no types here
     return int(np.finfo(part).nmant)
 
 

@@ -305,7 +305,7 @@ class Draft(Format):
                 if name == "endian":
                     if rest or not isinstance(maker, BytesCodec):
                         raise MetadataError("'endian' must come before codecs that act on bytes")
-                    maker = BytesCodec.from_configuration(configuration)  # type: ignore[assignment]
+                    maker = BytesCodec.from_configuration(configuration)  # type: ignore[assignment]  # it makes one of its own class
                     continue
                 rest.append(from_numcodecs({**configuration, "id": name}, dtype=stored))
             except UnknownCodecError as error:

@@ -89,7 +89,7 @@ class ZarrStore(Store):
         if not requests:
             return []
         values: builtins.list[Value | None] = await self._run(partial(self.inner.fetch, requests))
-        return [None if value is None else prototype.buffer.from_bytes(value.data) for value in values]  # type: ignore[arg-type]
+        return [None if value is None else prototype.buffer.from_bytes(value.data) for value in values]  # type: ignore[arg-type]  # any buffer will do
 
     async def exists(self, key: str) -> bool:
         return await self._run(partial(self.inner.exists, key))

@@ -224,7 +224,7 @@ class Computer:
             if batch:
                 job = self._loop.run_in_executor(codec_pool(self._settings), _compute, [f for f, _ in batch])
                 self._running.add(job)
-                job.add_done_callback(lambda job, batch=batch: self._finish(job, batch))  # type: ignore[misc]
+                job.add_done_callback(lambda job, batch=batch: self._finish(job, batch))  # type: ignore[misc]  # mypy does not infer a lambda's default
 
     def _finish(self, job: asyncio.Future[Any], batch: list[tuple[Callable[[], Any], asyncio.Future[Any]]]) -> None:
         self._running.discard(job)

@@ -316,4 +316,4 @@ def _culprit(chain: BoundChain, values: Sequence[Buffer | None]) -> int:
 
 
 def _clip(view: memoryview, wanted: Range) -> Buffer:
-    return clip(view, Request("", wanted.start, wanted.length, wanted.suffix))  # type: ignore[no-any-return]
+    return clip(view, Request("", wanted.start, wanted.length, wanted.suffix))  # type: ignore[no-any-return]  # a part of a buffer is one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -26,12 +28,14 @@ class Bucket:
         values: What it holds.
         fault: Asked before each answer: another answer, ``"reset"``, ``"cut"`` or ``None`` for the right one.
         asked: The keys that were asked for.
+        clients: Who asked, and whether by a signed URL.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.fault: Fault = lambda key, data: None
         self.asked: list[str] = []
+        self.clients: list[tuple[str, bool]] = []
         self.url = ""
 
     def options(self, **more: Any) -> dict[str, Any]:
@@ -49,6 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         key = self.path.split("?")[0].removeprefix("/bucket/")
         data = bucket.values.get(key)
         bucket.asked.append(key)
+        bucket.clients.append((self.headers["User-Agent"].partition("/")[0], "X-Amz-Signature=" in self.path))
         fault = bucket.fault(key, data)
         if fault == "reset":
             self.close_connection = True
@@ -158,6 +163,76 @@ def test_a_bucket_of_another_region_says_which(bucket: Bucket, backend: str, kin
         sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend), config={"retries": 1})
     if kind == "signed":
         assert "'region_name': 'eu-central-1'" in str(found.value)
+
+
+LEAN, OBSTORE = ("zarrasync", True), ("object_store", False)
+
+
+def clients_of(bucket: Bucket, store: Any, **options: Any) -> set[tuple[str, bool]]:
+    """Who asks, if all is read."""
+    bucket.clients.clear()
+    np.testing.assert_array_equal(sync.open_array(store, **options)[...], VALUES)
+    return set(bucket.clients)
+
+
+@pytest.mark.parametrize(
+    ("options", "client"),
+    [
+        ({}, LEAN),
+        ({"token": "t"}, LEAN),
+        ({"key": None, "secret": None, "anon": True}, ("zarrasync", False)),
+        ({"requester_pays": True}, OBSTORE),
+        ({"client_options": {"user_agent": "object_store/mine"}}, OBSTORE),
+    ],
+)
+def test_who_asks_for_objects(bucket: Bucket, options: dict[str, Any], client: tuple[str, bool]):
+    """URLs are signed where that is all that was asked for."""
+    options = {name: value for name, value in bucket.options(**options).items() if value is not None}
+    assert clients_of(bucket, "s3://bucket", storage_options=options) == {client}
+
+
+def test_keys_that_lapse_are_left_to_those_who_renew_them(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    obstore = pytest.importorskip("obstore")
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+
+    def renewed() -> dict[str, Any]:
+        return {"access_key_id": "renewed", "secret_access_key": "s", "token": "t", "expires_at": None}
+
+    assert clients_of(bucket, obstore.store.S3Store("bucket", credential_provider=renewed, **where)) == {OBSTORE}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    store = obstore.store.S3Store("bucket", **where)
+    assert clients_of(bucket, store) == {LEAN}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another, set after the store was made")
+    assert clients_of(bucket, store) == {OBSTORE}
+
+
+def test_proxies_are_obstores_to_use(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert clients_of(bucket, "s3://bucket", storage_options=bucket.options()) == {OBSTORE}
+
+
+@pytest.mark.parametrize("status", [400, 403, 301])
+def test_a_service_that_refuses_signed_urls_is_not_asked_with_them_again(bucket: Bucket, status: int):
+    refusal = (status, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
+    bucket.fault = lambda key, data: refusal if bucket.clients[-1] == LEAN else None
+    array = sync.open_array("s3://bucket", storage_options=bucket.options())
+    assert set(bucket.clients) == {LEAN, OBSTORE}
+    bucket.clients.clear()
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert set(bucket.clients) == {OBSTORE}
+
+
+def test_objects_that_are_called_compressed_are_as_they_are_stored(bucket: Bucket):
+    """A label of S3's, which says how a browser shall show it; obstore gives the stored bytes."""
+    key, value = "c/0/0", bucket.values["c/0/0"]
+    bucket.values[key] = gzip.compress(value)
+    bucket.fault = lambda asked, data: (200, {"Content-Encoding": "gzip"}, bucket.values[key]) if asked == key else None
+    store = stores.resolve("s3://bucket", bucket.options())
+    (found,) = asyncio.run(store.fetch([stores.Request(key)]))
+    assert found is not None
+    assert bytes(found.data) == bucket.values[key]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

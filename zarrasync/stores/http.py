@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import email.utils
 import json
 import re
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,15 +19,13 @@ from zarrasync._runtime import limiter
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_prefix
 from zarrasync.stores import http1
+from zarrasync.stores.answers import check_passing, range_of, value_of
 from zarrasync.stores.base import Listing, Request, Value, clip
 from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import Attempt, RemoteStore, in_flight
 
 __all__ = ["HTTPStore"]
 
-_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-_SLOW_DOWN = frozenset({429, 503})
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _INDEX = re.compile(rb"<title>\s*(?:Index of|Directory listing for|Listing of)", re.IGNORECASE)
 _AGENT = "zarrasync"
 _LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["']""", re.IGNORECASE)
@@ -133,17 +129,13 @@ class HTTPStore(RemoteStore):
         return found
 
     async def _attempt(self, request: Request) -> Value | None:
-        wanted = _range(request)
-        answer = await self._get(request.key, wanted)
+        answer = await self._get(request.key, range_of(request))
         if answer.status in self.missing:
             return None
         if answer.status == 416:
             return await self._past_end(request, answer)
         self._check(answer, (200, 206))
-        version = answer.headers.get("etag") or answer.headers.get("last-modified")
-        if answer.status == 200:
-            return Value(clip(answer.body, request), version, len(answer.body))
-        return _part(request, answer, version)
+        return value_of(request, answer, answer.headers.get("etag") or answer.headers.get("last-modified"))
 
     async def _get(self, key: str, wanted: str = "") -> Answer:
         clients = await self._clients.get()
@@ -160,11 +152,9 @@ class HTTPStore(RemoteStore):
     def _check(self, answer: Answer, good: tuple[int, ...]) -> None:
         if answer.status in good:
             return
-        reason = f"the server answered {answer.status} {answer.reason}"
-        if answer.status in _AGAIN:
-            raise Attempt(reason, slow_down=answer.status in _SLOW_DOWN, wait=_wait(answer.headers.get("retry-after")))
+        check_passing(answer)
         hint = " (credentials may be missing or expired)" if answer.status in (401, 403) else ""
-        raise StoreError(f"{reason}{hint}")
+        raise StoreError(f"the server answered {answer.status} {answer.reason}{hint}")
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -207,48 +197,6 @@ class HTTPStore(RemoteStore):
             keys.extend(key for listing in listings for key in listing.keys)
             level = [below for listing in listings for below in listing.prefixes]
         return keys
-
-
-def _range(request: Request) -> str:
-    """The Range header of a request; empty for a whole value."""
-    if request.suffix:
-        return f"bytes=-{max(request.length or 0, 1)}"
-    if request.length is None:
-        return f"bytes={request.start}-" if request.start else ""
-    return f"bytes={request.start}-{request.start + max(request.length, 1) - 1}"
-
-
-def _part(request: Request, answer: Answer, version: object) -> Value:
-    """A partial answer, if it is the part that was asked for."""
-    data, header = answer.body, answer.headers.get("content-range", "")
-    found = _RANGE.fullmatch(header)
-    if found is None or int(found[2]) - int(found[1]) + 1 != len(data):
-        raise Attempt(f"the server sent {len(data)} bytes and calls them {header!r}")
-    first, size = int(found[1]), None if found[3] == "*" else int(found[3])
-    start = request.start
-    if request.suffix:
-        start = first if size is None else max(0, size - (request.length or 0))
-    length = len(data) if request.length is None else request.length
-    begin = start - first
-    if begin < 0 or (begin and begin >= len(data) and length):
-        raise Attempt(f"bytes from {start} on were asked for, the server sent {header!r}")
-    part = data[begin : begin + length]
-    short = size is not None and len(part) < min(length, size - start)
-    if short or (request.length is None and size is not None and first + len(data) < size):
-        raise Attempt(f"the server sent less than it was asked for: {header!r}")
-    return Value(part, version, size)
-
-
-def _wait(text: str | None) -> float:
-    """The seconds of a Retry-After header."""
-    if text is None:
-        return 0.0
-    if text.strip().isdigit():
-        return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return 0.0
 
 
 def _names(data: bytes, kind: str) -> builtins.list[str] | None:

@@ -21,13 +21,16 @@ from urllib.parse import urlsplit
 
 from zarrasync import config
 from zarrasync._calls import together
+from zarrasync._clients import PerLoop
 from zarrasync._memory import stays
 from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error, without_queries
+from zarrasync.stores.http1 import Unfit
 from zarrasync.stores.remote import RemoteStore, in_flight
+from zarrasync.stores.signed import SignedReads
 
 __all__ = ["ObjectStore", "translate", "usable"]
 
@@ -92,6 +95,7 @@ class ObjectStore(RemoteStore):
         self.settings = config.get()
         self.store, self.prefix = store, check_prefix(prefix)
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
+        self._signed = self._reads()
 
     @classmethod
     def from_url(
@@ -131,6 +135,9 @@ class ObjectStore(RemoteStore):
             instead=instead,
         )
 
+    def _reads(self) -> PerLoop[SignedReads | None]:
+        return PerLoop(partial(SignedReads.make, self.store, self.settings, self.missing), _leave)
+
     @property
     def identity(self) -> Hashable:
         return (*self._service, self._path("").rstrip("/"))
@@ -169,6 +176,10 @@ class ObjectStore(RemoteStore):
         kept = ("settings", "store", "prefix", "usual", "concurrency", "missing", "_instead")
         return {"_other": None, **{name: getattr(self, name) for name in kept}}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._signed = self._reads()
+
     def _elsewhere(self) -> Store | None:
         """The store to use in the place of this one, in a process in which obstore does not work."""
         if usable():
@@ -183,6 +194,7 @@ class ObjectStore(RemoteStore):
         return self._other
 
     async def close(self) -> None:
+        await self._signed.close()
         if self._other is not None:
             await self._other.close()
 
@@ -219,7 +231,16 @@ class ObjectStore(RemoteStore):
         return await together([partial(self._fetch_one, request, versions) for request in requests])
 
     async def _fetch_one(self, request: Request, versions: bool) -> Value | None:
-        found: Value | None = await self._call(request.key, "read", partial(self._get, request, versions))
+        found: Value | None
+        reads = await self._signed.get()
+        if reads is not None and not reads.refused:
+            try:
+                found = await self._request(request.key, "read", partial(reads.get, self.prefix + request.key, request))
+            except Unfit:
+                pass  # obstore can do more, and knows what to say
+            else:
+                return found
+        found = await self._call(request.key, "read", partial(self._get, request, versions))
         return found
 
     async def _get(self, request: Request, versions: bool) -> Value | None:
@@ -343,6 +364,11 @@ class ObjectStore(RemoteStore):
         keys = sorted(meta["path"][start:] for meta in answer["objects"]) if answer else []
         prefixes = sorted(f"{path[start:].rstrip('/')}/" for path in answer["common_prefixes"]) if answer else []
         return Listing(tuple(keys), tuple(prefixes))
+
+
+async def _leave(reads: SignedReads | None) -> None:
+    if reads is not None:
+        reads.leave()
 
 
 _buckets: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()

@@ -1,0 +1,72 @@
+"""What a web server's answers mean for a store: values and parts of them, failures that pass."""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+
+from zarrasync.stores.base import Request, Value, clip
+from zarrasync.stores.http1 import Answer
+from zarrasync.stores.remote import Attempt
+
+__all__ = ["check_passing", "range_of", "value_of"]
+
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_SLOW_DOWN = frozenset({429, 503})
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+def range_of(request: Request) -> str:
+    """The Range header of a request; empty for a whole value."""
+    if request.suffix:
+        return f"bytes=-{max(request.length or 0, 1)}"
+    if request.length is None:
+        return f"bytes={request.start}-" if request.start else ""
+    return f"bytes={request.start}-{request.start + max(request.length, 1) - 1}"
+
+
+def check_passing(answer: Answer) -> None:
+    """Raise ``Attempt`` for a status that another attempt may change."""
+    if answer.status in _AGAIN:
+        reason = f"the server answered {answer.status} {answer.reason}"
+        raise Attempt(reason, slow_down=answer.status in _SLOW_DOWN, wait=_wait(answer.headers.get("retry-after")))
+
+
+def value_of(request: Request, answer: Answer, version: object) -> Value:
+    """What an answer of status 200 or 206 holds of what was asked for.
+
+    Raises:
+        Attempt: If it is another part.
+    """
+    if answer.status == 200:  # it knows no ranges
+        return Value(clip(answer.body, request), version, len(answer.body))
+    data, header = answer.body, answer.headers.get("content-range", "")
+    found = _RANGE.fullmatch(header)
+    if found is None or int(found[2]) - int(found[1]) + 1 != len(data):
+        raise Attempt(f"the server sent {len(data)} bytes and calls them {header!r}")
+    first, size = int(found[1]), None if found[3] == "*" else int(found[3])
+    start = request.start
+    if request.suffix:
+        start = first if size is None else max(0, size - (request.length or 0))
+    length = len(data) if request.length is None else request.length
+    begin = start - first
+    if begin < 0 or (begin and begin >= len(data) and length):
+        raise Attempt(f"bytes from {start} on were asked for, the server sent {header!r}")
+    part = data[begin : begin + length]
+    short = size is not None and len(part) < min(length, size - start)
+    if short or (request.length is None and size is not None and first + len(data) < size):
+        raise Attempt(f"the server sent less than it was asked for: {header!r}")
+    return Value(part, version, size)
+
+
+def _wait(text: str | None) -> float:
+    """The seconds of a Retry-After header."""
+    if text is None:
+        return 0.0
+    if text.strip().isdigit():
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return 0.0

@@ -73,6 +73,9 @@ class Config:
     def __post_init__(self) -> None:
         for field in fields(self):
             value, kind = getattr(self, field.name), type(field.default)
+            if kind is float and type(value) is int:
+                value = float(value)
+                object.__setattr__(self, field.name, value)
             if field.name != "zarr_format" and type(value) is not kind:
                 raise TypeError(f"config {field.name} is of type {kind.__name__}, not {value!r}")
         for name, least in (("memory_budget", 1), ("batch_bytes", 1), ("coalesce_size", 1)):

@@ -53,7 +53,10 @@ def normalize_path(path: str) -> str:
 
     Raises:
         InvalidKeyError: If a segment is ``.`` or ``..`` or holds a NUL character.
+        TypeError: If it is no text.
     """
+    if not isinstance(path, str):
+        raise TypeError(f"a path is text, found {path!r}")
     if not path:
         return ""
     parts = [part for part in path.replace("\\", "/").split("/") if part]

@@ -8,7 +8,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.caching import CacheStats, CachingStore
@@ -77,7 +77,7 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
     """
     if isinstance(store, str) and ("://" in store or "::" in store):
         if store.startswith("file://") and not storage_options:
-            return LocalStore(unquote(urlsplit(store).path))
+            return LocalStore(_local_path(store))
         return _from_url(store, dict(storage_options or {}))
     if storage_options:
         raise TypeError(f"storage_options are for URLs; {store!r} is not one")
@@ -97,6 +97,8 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
         inner = getattr(store, "inner", None)  # one of ours in zarr-python's clothes is ours
         return inner if isinstance(inner, Store) else ZarrPythonStore(store)
     if type(store).__module__.startswith("obstore."):
+        if type(store).__name__ == "LocalStore":  # which can not compare
+            return LocalStore(store.prefix or "/")
         return ObjectStore(store)
     if hasattr(store, "async_impl"):
         return _fsspec(FsspecStore(store))
@@ -108,6 +110,13 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
     )
 
 
+def _local_path(url: str) -> str:
+    """The path of a ``file://`` URL, which may be a relative one, as fsspec has it; it has no query and no fragment."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return str(LocalFileSystem._strip_protocol(unquote(url.replace("file://localhost/", "file:///", 1))))
+
+
 _BACKENDS = ("auto", "fsspec", "obstore")
 _OWN_OPTIONS = ("concurrency", "missing")
 
@@ -117,7 +126,8 @@ def _from_url(url: str, options: dict[str, Any]) -> Store:
     backend = options.pop("backend", "auto")
     if backend not in _BACKENDS:
         raise ValueError(f"backend is one of {', '.join(_BACKENDS)}; found {backend!r}")
-    if backend == "auto" and "::" not in url and url.startswith(("http://", "https://")):
+    web = "::" not in url and url.startswith(("http://", "https://"))
+    if backend == "auto" and web and HTTPStore.takes(options):
         return HTTPStore.from_url(url, options)
     if backend == "obstore":
         return ObjectStore.from_url(url, options)

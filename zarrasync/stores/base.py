@@ -133,6 +133,11 @@ class Store(ABC):
     def identity(self) -> Hashable:
         """What is equal for two stores on the same data; used for locks and limits."""
 
+    @property
+    def lasting(self) -> bool:
+        """Whether the identity means the same data in other processes, and later."""
+        return True
+
     @abstractmethod
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         """Get values or parts of them, in the order asked; ``None`` for an absent key.
@@ -384,7 +389,12 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
         region = elsewhere[1] or "…"
         given = {"client_kwargs": {"region_name": region}}
         hint = f" (the bucket lies in another region: pass storage_options={given})"
-    return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {without_queries(str(error))}{hint}", key=key)
+    return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {plain_text(error)}{hint}", key=key)
+
+
+def plain_text(error: Exception) -> str:
+    """What an error says to people: obstore adds what it looks like inside."""
+    return without_queries(str(error).partition("\n\nDebug source:")[0])
 
 
 def without_queries(text: str) -> str:

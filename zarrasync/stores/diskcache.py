@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +65,8 @@ class DiskCachingStore(WrapperStore):
 
     def _reset(self) -> None:
         self._mutex = thread_lock()
+        # What may mean something else tomorrow is kept under a name that nobody else will use.
+        self._own = "" if self.inner.lasting else uuid.uuid4().hex
         self._room = thread_lock()
         self._added: int | None = None  # bytes since the directory was looked at, None before that
         self._changes = 0
@@ -109,7 +112,7 @@ class DiskCachingStore(WrapperStore):
 
     def _folder(self, key: str) -> Path:
         name = hashlib.blake2b(
-            repr((self.inner.identity, self.inner.location(key))).encode(), digest_size=20
+            f"{self._own}{(self.inner.identity, self.inner.location(key))!r}".encode(), digest_size=20
         ).hexdigest()
         return self.directory / name[:2] / name[2:]
 

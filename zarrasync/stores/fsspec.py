@@ -20,7 +20,7 @@ from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, clip, store_error
+from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, clip, store_error, without_queries
 
 __all__ = ["FsspecStore"]
 
@@ -29,6 +29,8 @@ _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
 _SERVICES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory"})
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _AZURE = frozenset({"az", "abfs", "abfss"})
+_NO_SUFFIX = _AZURE | {"simplecache", "filecache", "blockcache"}
+"""Those that have no ranges from the end."""
 _BULK = 1000
 """Keys that one S3 DeleteObjects request takes."""
 
@@ -54,7 +56,8 @@ class FsspecStore(Store):
         self._missing = (*_MISSING, PermissionError) if refused else _MISSING
         self._template = fs
         self.path = str(fs._strip_protocol(path)).rstrip("/")
-        self.blocking = not fs.async_impl
+        # Caches of files say what the filesystem behind them is, and are not asynchronous themselves.
+        self.blocking = not (fs.async_impl and _is_asynchronous(type(fs)))
         protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
         self.protocol = protocol
         self.writeable = protocol not in _READ_ONLY
@@ -84,6 +87,8 @@ class FsspecStore(Store):
                 options["config_kwargs"] = extra
         try:
             fs, path = url_to_fs(url, **options)
+        except OSError as error:
+            raise StoreError(f"{without_queries(url)!r} can not be opened: {type(error).__name__}: {error}") from error
         except ImportError as error:
             protocol = url.partition("://")[0]
             install = f"pip install 'zarrasync[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
@@ -126,6 +131,13 @@ class FsspecStore(Store):
     async def _make_client(self) -> Any:
         known = self._template
         options = {**known.storage_options, "skip_instance_cache": True}
+        if self.protocol == "reference" and any(_is_asynchronous(type(fs)) for fs in known.fss.values()):
+            options["remote_options"] = {
+                **(options.get("remote_options") or {}),
+                "asynchronous": True,
+                "skip_instance_cache": True,
+                "loop": asyncio.get_running_loop(),
+            }
         if self.protocol not in _AZURE:  # adlfs would at exit close its client on a loop that is gone by then
             options.update(asynchronous=True, loop=asyncio.get_running_loop())
         fs = type(known)(*known.storage_args, **options)
@@ -170,7 +182,7 @@ class FsspecStore(Store):
     async def _fetch_one(self, request: Request) -> Value | None:
         path, options = self._full(request.key), dict(self._read_options())
         length = None if request.length is None else max(request.length, 1)  # no server gives nothing
-        if request.suffix and self.protocol in _AZURE:  # which has no ranges from the end
+        if request.suffix and self.protocol in _NO_SUFFIX:
             return await self._fetch_end(request)
         if request.suffix:
             options.update(start=-(length or 1), end=None)
@@ -344,6 +356,12 @@ class FsspecStore(Store):
             raise store_error(error, prefix, "list", self) from error
 
 
+def _is_asynchronous(kind: type) -> bool:
+    from fsspec.asyn import AsyncFileSystem
+
+    return issubclass(kind, AsyncFileSystem)
+
+
 _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")
 """What filesystems call that which changes with a value."""
 
@@ -356,6 +374,9 @@ def _past_end(error: Exception) -> bool:
 
 
 async def _close_client(fs: Any) -> None:
+    for other in getattr(fs, "fss", {}).values():  # what references refer to
+        if other is not fs:
+            await _close_client(other)
     session = getattr(fs, "_s3", None) or getattr(fs, "_session", None) or getattr(fs, "service_client", None)
     if session is not None:
         await session.close()

@@ -28,7 +28,16 @@ __all__ = ["HTTPStore"]
 
 _INDEX = re.compile(rb"<title>\s*(?:Index of|Directory listing for|Listing of)", re.IGNORECASE)
 _AGENT = "zarrasync"
-_LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["']""", re.IGNORECASE)
+_SAFE = "/%:@!$&'()*+,;=[]~"
+"""What may stand in a URL's path as it is; escapes are taken for such."""
+_OPTIONS = frozenset({"headers", "client_kwargs", "missing", "concurrency"})
+_NEEDLESS = frozenset(
+    {"block_size", "cache_type", "cache_options", "size_policy", "simple_links", "same_scheme", "use_listings_cache"}
+)
+"""Options of fsspec's that say how files are read ahead and directories are looked through."""
+_GENERAL = frozenset({"ssl", "timeout", "encoded", "get_client", "auth", "proxy", "cookies", "allow_redirects"})
+"""Options of fsspec's that say how to ask."""
+_LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["'][^>]*>([^<]*)""", re.IGNORECASE)
 
 
 class HTTPStore(RemoteStore):
@@ -63,6 +72,7 @@ class HTTPStore(RemoteStore):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"{url!r} is not an http or https URL")
+        parts = parts._replace(path=quote(parts.path, safe=_SAFE), query=quote(parts.query, safe=f"{_SAFE}?"))
         self.settings = config.get()
         self._base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         self._query = f"?{parts.query}" if parts.query else ""
@@ -71,6 +81,11 @@ class HTTPStore(RemoteStore):
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
         self._options = dict(client_options or {})
         self._clients = self._pool()
+
+    @staticmethod
+    def takes(options: Iterable[str]) -> bool:
+        """Whether these options need no filesystem of fsspec's."""
+        return _GENERAL.isdisjoint(options)
 
     @classmethod
     def from_url(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> HTTPStore:
@@ -83,7 +98,10 @@ class HTTPStore(RemoteStore):
         Raises:
             TypeError: If there are other options.
         """
-        options = dict(storage_options or {})
+        options = {name: value for name, value in (storage_options or {}).items() if name not in _NEEDLESS}
+        if unknown := sorted(set(options) - _OPTIONS):
+            known = ", ".join(sorted(_OPTIONS | _GENERAL))
+            raise TypeError(f"the storage options of {url.partition('?')[0]!r} are {known}; found {unknown[0]!r}")
         client = dict(options.pop("client_kwargs", None) or {})
         headers = {**client.pop("headers", {}), **(options.pop("headers", None) or {})}
         return cls(url, headers=headers, client_options=client, **options)
@@ -183,7 +201,7 @@ class HTTPStore(RemoteStore):
         found = None
         if answer.status not in (301, 302, 403, 405) and ("json" in kind or "html" in kind):
             self._check(answer, (200,))
-            found = _names(bytes(answer.body), kind)
+            found = _names(bytes(answer.body), kind, f"{unquote(urlsplit(self._base).path)}/{prefix}")
         if found is None:
             raise self._unable("list (the server shows no directories; open nodes by their paths)")
         return found
@@ -199,8 +217,8 @@ class HTTPStore(RemoteStore):
         return keys
 
 
-def _names(data: bytes, kind: str) -> builtins.list[str] | None:
-    """The names in a directory as servers show it; ``None`` where it is something else."""
+def _names(data: bytes, kind: str, path: str) -> builtins.list[str] | None:
+    """The names in a directory, which lies at a path, as servers show it; ``None`` where it is something else."""
     if "json" in kind:
         try:
             entries = json.loads(data)
@@ -209,9 +227,13 @@ def _names(data: bytes, kind: str) -> builtins.list[str] | None:
             return None
     if not _INDEX.search(data):
         return None
-    names = (unquote(link.decode("utf-8", "replace")) for link in _LINK.findall(data))
-    plain = (name.removeprefix("./") for name in names)
-    return sorted({name for name in plain if name and not name.startswith(("/", ".")) and "/" not in name[:-1]})
+    names = set()
+    for link, text in _LINK.findall(data):
+        found = unquote(urlsplit(link.decode("utf-8", "replace")).path)
+        # Some servers name what is in a directory from there, others from their root.
+        name = found.removeprefix(path if found.startswith("/") else "./")
+        names.add(f"{name}/" if text.strip().endswith(b"/") and not name.endswith("/") else name)
+    return sorted(name for name in names if name.rstrip("/") not in ("", ".", "..") and "/" not in name[:-1])
 
 
 class _Clients:

@@ -10,7 +10,7 @@ from zarrasync._runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.base import ABSENT, Request, Store, Value, clip
+from zarrasync.stores.base import ABSENT, Request, Store, Value, clip, store_error
 
 __all__ = ["MemoryStore"]
 
@@ -37,6 +37,10 @@ class MemoryStore(Store):
     def identity(self) -> Hashable:
         return ("memory", id(self.values))
 
+    @property
+    def lasting(self) -> bool:
+        return False
+
     def __repr__(self) -> str:
         return f"MemoryStore({len(self.values)} values)"
 
@@ -50,47 +54,64 @@ class MemoryStore(Store):
         self.__init__(state["values"])  # type: ignore[misc]  # the one way to set the fields
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        values = self.values
         found: list[Value | None] = []
         for request in requests:
-            try:
-                data = values[request.key]
-            except KeyError:
-                found.append(None)
-                continue
-            # The stored object is its own version: a new value is a new object.
-            found.append(Value(clip(memoryview(data), request), data, len(data)))
+            data = self._get(request.key)
+            version = None if data is None or not versions else _version(data)
+            found.append(None if data is None else Value(clip(data, request), version, len(data)))
         return found
 
+    def _get(self, key: str) -> memoryview | None:
+        """The bytes of a value.
+
+        Raises:
+            StoreError: If the mapping fails, or holds something else.
+        """
+        try:
+            data = memoryview(self.values[key])
+            return data if data.format == "B" and data.ndim == 1 else data.cast("B")
+        except KeyError:
+            return None
+        except Exception as error:  # mappings are of all kinds
+            raise store_error(error, key, "read", self) from error
+
     async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
-        found: list[Buffer | None] = []
-        for key in keys:
-            try:
-                data = self.values[key]
-            except KeyError:
-                found.append(None)
-                continue
-            found.append(data if type(data) is bytes else memoryview(data))
-        return found
+        found = [self._get(key) for key in keys]
+        return [data if data is None or type(data.obj) is not bytes else data.obj for data in found]
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         value = bytes(data)
         with self._lock:
-            if if_version is not None and self.values.get(key, ABSENT) is not if_version:
-                raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
-            self.values[key] = value
+            self._check(key, if_version)
+            try:
+                self.values[key] = value
+            except Exception as error:
+                raise store_error(error, key, "write", self) from error
         return value
+
+    def _check(self, key: str, version: object) -> None:
+        """Complain if there is another value than the one that was seen; mappings may make objects anew for each look."""
+        if version is None:
+            return
+        data = self._get(key)
+        there = ABSENT if data is None else _version(data)
+        if there is not version and (version is ABSENT or there != version):
+            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         with self._lock:
-            if if_version is not None and self.values.get(key, ABSENT) is not if_version:
-                raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
+            self._check(key, if_version)
             self.values.pop(key, None)
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         check_prefix(prefix)
-        return [key for key in list(self.values) if key.startswith(prefix)]
+        return [key for key in list(self.values) if isinstance(key, str) and key.startswith(prefix)]
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
-        return {key: memoryview(value).nbytes for key, value in list(self.values.items()) if key.startswith(prefix)}
+        return {key: memoryview(self.values[key]).nbytes for key in await self.list_prefix(prefix)}
+
+
+def _version(data: memoryview) -> object:
+    """What a value is told by: itself, as it is never changed in place; mappings may make it anew for each look."""
+    return data.obj if type(data.obj) is bytes else bytes(data)

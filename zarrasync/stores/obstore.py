@@ -27,7 +27,8 @@ from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error, without_queries
+from zarrasync.stores.aws import stored_settings
+from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, plain_text, store_error, without_queries
 from zarrasync.stores.http1 import Unfit
 from zarrasync.stores.remote import RemoteStore, in_flight
 from zarrasync.stores.signed import SignedReads
@@ -76,7 +77,6 @@ class ObjectStore(RemoteStore):
         ValueError: If ``missing`` has another status.
     """
 
-    conditional = True
     _other: Store | None
 
     def __init__(
@@ -94,6 +94,7 @@ class ObjectStore(RemoteStore):
             raise ValueError(f"missing takes 401, 403 and 404, found {sorted(self.missing)}")
         self.settings = config.get()
         self.store, self.prefix = store, check_prefix(prefix)
+        self.conditional = type(store).__name__ not in ("LocalStore", "HTTPStore")
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
         self._signed = self._reads()
 
@@ -142,9 +143,13 @@ class ObjectStore(RemoteStore):
     def identity(self) -> Hashable:
         return (*self._service, self._path("").rstrip("/"))
 
+    @property
+    def lasting(self) -> bool:
+        return type(self.store).__name__ != "MemoryStore"
+
     def _path(self, key: str) -> str:
         """Where a key lies in the bucket."""
-        own = self.store.prefix or ""
+        own = getattr(self.store, "prefix", None) or ""
         return f"{own}/{self.prefix}{key}" if own else f"{self.prefix}{key}"
 
     @cached_property
@@ -160,7 +165,9 @@ class ObjectStore(RemoteStore):
             "endpoint",
         )
         parts = tuple(f"{name.rpartition('_')[2]}={known[name]}" for name in wanted if name in known)
-        return (type(self.store).__name__, *(parts or (repr(self.store),)))
+        if not parts:
+            parts = (str(id(self.store)),) if type(self.store).__name__ == "MemoryStore" else (repr(self.store),)
+        return (type(self.store).__name__, *parts)
 
     def location(self, key: str) -> Hashable:
         return (*self._service, self._path(key))
@@ -384,8 +391,15 @@ def _bucket(url: str, options: dict[str, Any], client: dict[str, Any], retry: di
     """
     from obstore.store import from_url
 
+    open_url: Any = from_url  # which settings there are depends on the URL
     where = url.replace("s3a://", "s3://").replace("gcs://", "gs://")
-    make: Any = partial(from_url, where, config=options, client_options=client, retry_config=retry)
+
+    def make() -> Any:
+        try:
+            return open_url(where, config=options, client_options=client, retry_config=retry)
+        except Exception as error:
+            raise ValueError(f"{url!r} can not be opened: {plain_text(error)}") from error
+
     try:
         name = (where, *(frozenset(told.items()) for told in (options, client, retry, os.environ)))
     except TypeError:  # a setting that can not be compared, such as headers
@@ -433,6 +447,8 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     service = _SCHEMES.get(parts.scheme)
     if service is None or "::" in url or "@" in parts.netloc or parts.query or parts.fragment or "//" in parts.path:
         return None
+    if not parts.netloc:
+        raise ValueError(f"{url!r} names no bucket")
     names, found = _NAMES[service], dict[str, Any]()
     client = dict(options.get("client_kwargs") or {})
     given = {**{name: value for name, value in options.items() if name != "client_kwargs"}, **client}
@@ -457,10 +473,20 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
             found[name] = dict(value)
         else:
             return None
-    endpoint = found.get("aws_endpoint", found.get("azure_endpoint", ""))
-    if str(endpoint).startswith("http://"):
+    told = (found.get(name) for name in ("aws_endpoint", "azure_endpoint", "google_base_url"))
+    endpoint = str(next((one for one in told if one is not None), ""))
+    if endpoint and "://" not in endpoint:
+        raise ValueError(f"the endpoint {endpoint!r} has no scheme: 'https://{endpoint}', or 'http://…'")
+    if endpoint.startswith("http://"):
         found["client_options"] = {"allow_http": True, **found.get("client_options", {})}
     if service == "s3":
+        own = any("access_key" in name or "credential" in name or "web_identity" in name for name in found)
+        stored = {} if own or found.get("aws_skip_signature") == "true" else stored_settings()
+        if stored is None:
+            return None
+        for name, value in stored.items():
+            if name != "aws_region" or not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys():
+                found.setdefault(name, value)
         found.setdefault(
             "aws_region", os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         )

@@ -25,7 +25,8 @@ from zarrasync.stores.remote import Attempt
 
 __all__ = ["SignedReads"]
 
-_HOLDS = timedelta(hours=1)
+_HOLDS = timedelta(minutes=15)
+"""As long as a service believes a request that is signed in its head."""
 _HEADERS = {"User-Agent": "zarrasync", "Accept-Encoding": "identity"}
 _WHERE = frozenset({"bucket", "region", "default_region", "endpoint", "virtual_hosted_style_request"})
 _WHO = frozenset({"access_key_id", "secret_access_key", "session_token", "skip_signature"})

@@ -25,6 +25,8 @@ class WrapperStore(Store):
     """
 
     def __init__(self, inner: Store) -> None:
+        if not isinstance(inner, Store):
+            raise TypeError(f"{type(self).__name__} wraps a Store, found {inner!r}; zarrasync.stores.resolve makes one")
         self.inner = inner
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
         self.conditional, self.blocking, self.concurrency = inner.conditional, inner.blocking, inner.concurrency
@@ -33,6 +35,10 @@ class WrapperStore(Store):
     @property
     def identity(self) -> Hashable:
         return self.inner.identity
+
+    @property
+    def lasting(self) -> bool:
+        return self.inner.lasting
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"

@@ -45,6 +45,10 @@ class ZarrPythonStore(RemoteStore):
         except TypeError:
             return ("zarr-python", type(self.store).__name__, id(self.store))
 
+    @property
+    def lasting(self) -> bool:
+        return False  # hashes of texts are others in each process
+
     def __repr__(self) -> str:
         return f"ZarrPythonStore({without_queries(repr(self.store))})"
 

@@ -94,6 +94,10 @@ class ZipStore(Store):
     def identity(self) -> Hashable:
         return ("zip", id(self._file)) if self._path is None else ("zip", os.path.realpath(self._path))
 
+    @property
+    def lasting(self) -> bool:
+        return self._path is not None
+
     def __repr__(self) -> str:
         return f"ZipStore({str(self._path) if self._path is not None else self._file!r})"
 

@@ -189,13 +189,13 @@ class Placing:
             self.fill(part, self.out, key)
             self.report(part)
             return
-        self.place_pieces(key, cut(self.present(pieces), view))
+        self.place_pieces(key, cut(self.present(key, pieces), view))
 
-    def present(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Those of some pieces that are not absent; absent ones are filled here."""
+    def present(self, key: str, pieces: Sequence[Piece]) -> list[Piece]:
+        """Those of some pieces of a value that are not absent; absent ones are filled here."""
         for piece in pieces:
             if piece.length < 0:
-                self.fill(piece.part, piece.out, None)
+                self.fill(piece.part, piece.out, key)
                 self.report(piece.part)
         return [piece for piece in pieces if piece.length >= 0]
 
@@ -244,9 +244,9 @@ class Placing:
     # -------------------------------------------------------------- what is absent, and what is done
 
     def fill(self, part: Part, out: Array, key: str | None) -> None:
-        """Place the fill value for what is absent; ``key`` is that of an absent value."""
+        """Place the fill value for what is absent; ``key`` is that of the value it would be, or be in."""
         if key is not None and self.missing == "error":
-            self.absent.append(self.chunks.full_key(key))
+            self.absent.extend([self.chunks.full_key(key)] * part.count)
         fill: Any = self.chain.spec.scalar
         part.fill(out, fill if self.fields is None else fill[self.fields])
 
@@ -267,8 +267,8 @@ class Placing:
 
 def absence(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
     """The error for chunks that are absent and should not be, by their full keys."""
-    count, keys = len(absent), sorted(absent)[:100]
-    shown = ", ".join(keys[:3]) + (", …" if count > 3 else "")
+    count, keys = len(absent), sorted(set(absent))[:100]
+    shown = ", ".join(keys[:3]) + (", …" if len(keys) > 3 else "")
     return MissingChunkError(
         f"{count} of the chunks in this selection are absent from {chunks.store!r}: {shown}", keys=keys, count=count
     )

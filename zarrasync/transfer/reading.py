@@ -75,6 +75,8 @@ async def read(
             f"the selection of shape {transform.shape} has {nbytes:,} bytes, config.max_read_bytes is {limit:,}",
             shape=transform.shape,
         )
+    if out is not None and not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a NumPy array, found {type(out).__name__}")
     if out is not None and (out.shape != transform.shape or out.dtype != dtype):
         raise ShapeError(
             f"out has shape {out.shape} and dtype {out.dtype}, the selection {transform.shape} and {dtype}",
@@ -496,7 +498,7 @@ class _Reading(Placing):
 
     def spans(self, key: str, pieces: list[Piece]) -> list[_Span]:
         """Pieces by where they lie, near ones together; absent ones are filled here."""
-        config, wanted = self.chunks.config, sorted(self.present(pieces), key=lambda piece: piece.start)
+        config, wanted = self.chunks.config, sorted(self.present(key, pieces), key=lambda piece: piece.start)
         gap, most = config.coalesce_gap, config.coalesce_size
         if self.store.blocking and self.chain.unit.unlocked:  # who fetches a span decodes it: leave others something
             most = min(most, max(config.batch_bytes, sum(piece.length for piece in wanted) // 4))

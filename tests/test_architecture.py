@@ -69,6 +69,8 @@ LAYERS = [
             "valuetext",
             "statistics",
             "blocks",
+            "sources",
+            "lineage",
             "ingesting",
             "validation",
             "selection",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
-from zarrasync.errors import NodeExistsError, ShapeError
+from zarrasync.errors import CodecError, NodeExistsError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -398,3 +398,111 @@ def test_trees_there_and_back(zarr_format: Any, tmp_path: Path):
     for path in ("theirs.zarr", "ours.zarr"):
         for engine, options in (("zarrasync", {}), ("zarr", {"consolidated": False})):
             xr.testing.assert_identical(xr.open_datatree(tmp_path / path, engine=engine, **options).load(), want)
+
+
+# ------------------------------------------------------------------ beside what is there
+
+
+def stored(*values: Any, **options: Any) -> stores.MemoryStore:
+    store = stores.MemoryStore()
+    write_dataset(xr.Dataset({"a": ("t", *values)}), store, **options)
+    return store
+
+
+def test_values_in_other_units_than_those_that_are_there_are_refused():
+    days = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "M8[ns]")
+    half = np.timedelta64(12, "h")
+    for first, other in ((days, days[:1] + half), (days - days[0], days[1:2] - days[0] + half)):
+        store = stored(first)
+        for place in ({"append_dim": "t"}, {"region": {"t": slice(1, 2)}}):
+            with pytest.raises(CodecError, match="can not be stored in the units 'days"):
+                write_dataset(xr.Dataset({"a": ("t", other)}), store, **place)
+        np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, first)
+        write_dataset(xr.Dataset({"a": ("t", first[:1])}), store, append_dim="t", verify=True)
+        np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, [*first, first[0]])
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (["a", "bb"], ["cccc"]),
+        (np.array([1, 2], "i2"), np.array([100_000])),
+        (np.array([1, 2]), np.array([np.nan, 2.0])),
+        (np.array([1, 2]), np.array([1.7])),
+        (np.array([True, False]), np.array([2, 3])),
+        (np.array([1.0], "f4"), np.array([1e300])),
+        (np.array([1, 2]), np.array(["1", "2"])),
+    ],
+)
+def test_values_that_do_not_fit_what_is_there_are_refused(first: Any, other: Any, lazy: bool):
+    store = stored(first)
+    dataset = xr.Dataset({"a": ("t", other)})
+    for place in ({"append_dim": "t"}, {"region": {"t": slice(0, len(other))}}):
+        with pytest.raises(CodecError, match="of a (does not fit|have type)"):
+            write_dataset(dataset.chunk() if lazy else dataset, store, **place)
+    np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, first)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("first", "other", "encoding"),
+    [
+        (np.array([1, 2], "i2"), np.array([7]), {}),
+        (np.array([1.5], "f4"), np.array([0.1]), {}),
+        (np.array([True]), np.array([1, 0]), {}),
+        (["a", "bb"], ["c"], {}),
+        ([1.0, 2.5], [0.33, np.nan], {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}),
+        ([1.0, np.nan], [2.0, np.nan], {"dtype": "i2", "_FillValue": -1}),
+    ],
+)
+def test_values_of_other_types_that_fit_are_taken(first: Any, other: Any, encoding: dict[str, Any], lazy: bool):
+    store = stored(first, encoding={"a": encoding})
+    dtype = sync.open_array(store, path="a").dtype
+    dataset = xr.Dataset({"a": ("t", other)})
+    write_dataset(dataset.chunk() if lazy else dataset, store, append_dim="t", verify=True)
+    assert sync.open_array(store, path="a").dtype == dtype
+    found = xr.open_dataset(store, engine="zarrasync").a.values
+    if found.dtype.kind == "f":
+        np.testing.assert_allclose(found, np.concatenate([first, other]), atol=0.05)
+    else:
+        np.testing.assert_array_equal(found, np.concatenate([first, np.asarray(other, found.dtype)]))
+
+
+async def test_rows_of_those_who_append_at_the_same_time_stay_together(tmp_path: Path):
+    def rows(number: int) -> xr.Dataset:
+        return xr.Dataset({name: ("t", [number, number]) for name in "abc"})
+
+    write_dataset(rows(0), tmp_path, encoding={name: {"chunks": (2,)} for name in "abc"})
+    far = [stores.LatencyStore(stores.LocalStore(tmp_path), 0.001, jitter=0.004) for _ in range(4)]
+    for _ in range(3):
+        await asyncio.gather(*(write_dataset_async(rows(i + 1), one, append_dim="t") for i, one in enumerate(far)))
+    found = {name: sync.open_array(tmp_path, path=name)[...].tolist() for name in "abc"}
+    assert found["a"] == found["b"] == found["c"]
+    assert sorted(found["a"]) == sorted([0, 0] + 3 * [1, 1, 2, 2, 3, 3, 4, 4])
+
+
+def test_what_an_encoding_says_of_other_axes_is_not_kept(tmp_path: Path):
+    whole = xr.Dataset({"a": (("x", "y"), np.arange(60.0).reshape(6, 10))})
+    write_dataset(whole, tmp_path / "x", encoding={"a": {"chunks": (2, 5), "shards": (4, 10)}})
+    there = xr.open_dataset(tmp_path / "x", engine="zarrasync")
+    parts = [there.isel(x=0), there.expand_dims(t=3), xr.concat([there, there], "t"), there.isel(x=slice(0, 3))]
+    for number, part in enumerate(parts):
+        write_dataset(part, tmp_path / str(number))
+        xr.testing.assert_equal(xr.open_dataset(tmp_path / str(number), engine="zarrasync"), part)
+    assert sync.open_array(tmp_path / "3", path="a").chunks == (2, 5)
+
+
+def test_a_dataset_is_not_erased_for_what_can_not_be_stored_or_is_made_of_it(tmp_path: Path):
+    store = stored([3, 4])
+    other = xr.Dataset({"b": ("x", [3, 4]), "a": ("x", [3, 4])})
+    with pytest.raises(ShapeError):
+        write_dataset(other, store, mode="w", encoding={"a": {"chunks": (1, 1)}})
+    for mode in ("w", "a", "r+"):
+        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+            write_dataset(xr.open_dataset(store, engine="zarrasync", chunks={}), store, mode=mode)
+        write_dataset(xr.open_dataset(store, engine="zarrasync"), store, mode=mode)  # xarray reads it before
+    np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, [3, 4])
+    with pytest.raises(ShapeError):
+        write_dataset(other, tmp_path / "new", encoding={"a": {"chunks": (1, 1)}})
+    assert not (tmp_path / "new").exists()

@@ -17,6 +17,7 @@ from zarrasync import selectors, transfer
 from zarrasync._runtime import driven, regardless
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
+from zarrasync.creation import sizes_of
 from zarrasync.errors import ShapeError, ZarrError
 from zarrasync.grids import Grid, outside
 from zarrasync.indexing import Stride, Transform, identity
@@ -294,7 +295,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             ShapeError: If it has another number of axes or a negative size.
             ReadOnlyError: If the array was opened for reading.
         """
-        wanted = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        wanted = sizes_of("shape", shape, 0)
         self._metadata.with_shape(wanted)  # complains before anything is touched
         cuts = any(new < old for new, old in zip(wanted, self.shape, strict=True))
         await on_store(partial(self._change, partial(self._resize, wanted), fresh=cuts), self.store)
@@ -379,15 +380,18 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             await self._give_back(axis, start, start + values.shape[axis])
             raise
 
-    async def _reserve(self, axis: int, shape: tuple[int, ...], *, fresh: bool) -> int:
-        """Make the array longer for values of a shape; where along the axis they go, which nobody else will write."""
+    async def _reserve(self, axis: int, shape: tuple[int, ...], *, fresh: bool, at: int | None = None) -> int:
+        """Make the array longer for values of a shape; where along the axis they go, which nobody else will write.
+
+        That is its end, or ``at``, the place that was reserved in another array of the same dataset.
+        """
         start = 0
 
         async def grow(old: ArrayMetadata) -> ArrayMetadata:
             nonlocal start
             self._check_append(shape, axis, old.shape)  # another writer may have resized it
-            start = old.shape[axis]
-            return _longer(old, axis, shape[axis])
+            start = old.shape[axis] if at is None else at
+            return _longer(old, axis, max(0, start + shape[axis] - old.shape[axis]))
 
         await self._change(grow, fresh=fresh)
         return start

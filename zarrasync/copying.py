@@ -15,18 +15,20 @@ from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import plan_blocks
 from zarrasync.config import Config
-from zarrasync.creation import ShapeLike
+from zarrasync.creation import ShapeLike, check_axes
 from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.grids import lazy_product
 from zarrasync.group import AsyncGroup, as_node
 from zarrasync.hierarchy import CodecsLike, ConfigLike, open
 from zarrasync.info import counted, size_text
-from zarrasync.ingesting import Ingestion, IngestReport, source_of
+from zarrasync.ingesting import Ingestion, IngestReport
 from zarrasync.keys import join, normalize_path
+from zarrasync.lineage import place_of
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, on_store
 from zarrasync.progress import reporting
+from zarrasync.sources import source_of
 from zarrasync.stores import Request, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Progress
@@ -119,6 +121,8 @@ async def copy(
         NodeExistsError: If there is a node at the destination, and ``overwrite`` and ``resume`` are not set; or one
             that is not what an earlier copy made.
         UnsupportedByFormat: If the format can not say what the source holds, such as objects in format 3.
+        ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
+        MetadataError: If the compressors can not be used.
         ChecksumError: If ``verify`` finds a difference.
     """
     if overwrite and resume:
@@ -132,6 +136,8 @@ async def copy(
     options = _Options(Changes(chunks, shards, compressors), resume, verify)
     work = partial(_copy_all, [("", origin), *below], place, options, report, overwrite)
     arrays = [node for _, node in (("", origin), *below) if isinstance(node, AsyncArray)]
+    for what, given in (("chunks", chunks), ("shards", shards)):
+        check_axes(what, given, (array.ndim for array in arrays))
     with reporting(progress, sum(array.nbytes for array in arrays), f"copy {origin.name}") as tell:
         await on_store(partial(work, tell or _silent), origin.store, store)
     return report
@@ -160,7 +166,7 @@ async def _source(
 
 def _check_apart(source: Node, dest: Node, *, anew: bool) -> None:
     """Complain about a copy that would erase what it is made of, or copy itself."""
-    (*one, path), (*other, target) = _location(source), _location(dest)
+    (*one, path), (*other, target) = place_of(source.store, source.path), place_of(dest.store, dest.path)
     if one != other:
         return
     below, above = target.startswith(path), path.startswith(target)
@@ -169,15 +175,6 @@ def _check_apart(source: Node, dest: Node, *, anew: bool) -> None:
             f"{source.name} in {source.store!r} can not be copied to {dest.name} in {dest.store!r}: one lies in the other",
             path=dest.path,
         )
-
-
-def _location(node: Node) -> tuple[Any, ...]:
-    found = node.store.location(node.path or ".")
-    parts = found if isinstance(found, tuple) else (found,)
-    return (
-        *parts[:-1],
-        str(parts[-1]).removesuffix(".").rstrip("/") + "/" if node.path else str(parts[-1]).removesuffix("."),
-    )
 
 
 async def _copy_all(

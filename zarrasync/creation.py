@@ -20,7 +20,16 @@ from zarrasync.formats import Format, Wanted
 from zarrasync.grids import Edges, guess_chunks, unrolled
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["ShapeLike", "attributes_of", "check_options", "check_same", "chunk_shapes", "plan_array"]
+__all__ = [
+    "ShapeLike",
+    "attributes_of",
+    "check_axes",
+    "check_options",
+    "check_same",
+    "chunk_shapes",
+    "plan_array",
+    "sizes_of",
+]
 
 ShapeLike = int | Iterable[int]
 CodecLike = Codec | str | Mapping[str, Any] | Any
@@ -59,7 +68,7 @@ def plan_array(
         dtype = _dtype_of(given) if dtype is None else dtype
     if shape is None:
         raise TypeError("an array needs a shape (or data)")
-    sizes = _sizes("shape", shape, 0)
+    sizes = sizes_of("shape", shape, 0)
     data_type = dtypes.from_numpy(np.float64 if dtype is None else dtype)
     if _is_auto(serializer):
         serializer = _in_order_of(dtype)
@@ -146,7 +155,7 @@ def check_same(present: ArrayMetadata, name: str, **options: Any) -> None:
         NodeTypeError: If the data type differs.
     """
     shape = options.get("shape")
-    if shape is not None and len(sizes := _sizes("shape", shape, 0)) != present.ndim:
+    if shape is not None and len(sizes := sizes_of("shape", shape, 0)) != present.ndim:
         raise ShapeError(f"{name} is there with shape {present.shape}, not {sizes}", found=present.shape, wanted=sizes)
     for what, own in (("chunks", present.chunks), ("shards", present.shards)):
         given = options.get(what)
@@ -159,6 +168,20 @@ def check_same(present: ArrayMetadata, name: str, **options: Any) -> None:
         data_type = dtypes.from_numpy(options["dtype"])
         if data_type.numpy != present.dtype.numpy:
             raise NodeTypeError(f"{name} is there with data type {present.dtype.name}, not {data_type.name}")
+
+
+def check_axes(what: str, given: Any, numbers: Iterable[int]) -> None:
+    """Complain about a shape that none of several arrays has axes for.
+
+    Raises:
+        ShapeError: If each of them, of which there is one at least, has another number of axes.
+    """
+    counts = set(numbers)
+    if isinstance(given, list | tuple) and counts and len(given) not in counts:
+        found = ", ".join(map(str, sorted(counts)))
+        raise ShapeError(
+            f"{what} {tuple(given)} are for arrays with {len(given)} axes; there are {found}", found=tuple(given)
+        )
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
@@ -182,7 +205,12 @@ def _listed(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _sizes(what: str, value: Any, least: int) -> tuple[int, ...]:
+def sizes_of(what: str, value: Any, least: int) -> tuple[int, ...]:
+    """Integers that are given as one or several of them.
+
+    Raises:
+        ShapeError: If they are none, or one is less than the least.
+    """
     try:
         if isinstance(value, str):
             raise TypeError
@@ -237,7 +265,7 @@ def _edges(value: Any, shape: tuple[int, ...]) -> Edges | None:
 
 
 def _expand(what: str, value: ShapeLike, shape: tuple[int, ...]) -> tuple[int, ...]:
-    sizes = _sizes(what, value, 1 if what == "shards" else -1)
+    sizes = sizes_of(what, value, 1 if what == "shards" else -1)
     if isinstance(value, int | np.integer):
         sizes = sizes * len(shape)
     if len(sizes) != len(shape):

@@ -9,6 +9,8 @@ from typing import Any, Never, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync import _bridge, transfer
+from zarrasync._runtime import driven
 from zarrasync.array import AsyncArray
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.creation import attributes_of, check_options, plan_array
@@ -17,10 +19,11 @@ from zarrasync.info import Info, Tree, group_info, render_tree
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find, find_all, gather, on_store
+from zarrasync.selection import AsyncSelection
 from zarrasync.stores import Request
 from zarrasync.transfer.common import side_by_side
 
-__all__ = ["AsyncGroup", "as_node", "create_array_at", "create_group_at"]
+__all__ = ["AsyncGroup", "as_node", "create_array_at", "create_group_at", "read_now"]
 
 T = TypeVar("T")
 _COPY = 8
@@ -328,16 +331,27 @@ async def _bound(node: Node, *, overwrite: bool) -> Node:
 
 
 async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
-    """Create an array at a place, and write its ``data`` if there is some."""
+    """Create an array at a place, and write its ``data`` if there is some, which is read before anything is replaced."""
     check_options(options)
     node = await _bound(node, overwrite=overwrite)
+    options["data"] = data = await read_now(options.get("data"))
     metadata = plan_array(node.format, **options)
+    if data is not None:
+        data = transfer.storable(data, metadata)
     node = await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     array = AsyncArray(node, metadata)
-    data = options.get("data")
     if data is not None:
         await array.view.write(data)
     return array
+
+
+async def read_now(data: Any) -> Any:
+    """Values that are in memory, of some that may be read when they are looked at."""
+    lazy = getattr(data, "_async", data)  # of the synchronous API
+    lazy = lazy[...] if isinstance(lazy, AsyncArray) else lazy
+    if isinstance(lazy, AsyncSelection):
+        return _bridge.run(lazy.read(), blocking=lazy.array.store.blocking) if driven() else await lazy.read()
+    return np.asanyarray(data) if hasattr(data, "shape") and not isinstance(data, np.ndarray) else data
 
 
 async def create_group_at(

@@ -20,7 +20,7 @@ from zarrasync.config import Config
 from zarrasync.creation import ShapeLike, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at
+from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, read_now
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Node, consolidate, find, gather, on_store
@@ -361,6 +361,11 @@ async def create_hierarchy(
         NodeExistsError: If a node is there and ``overwrite`` is not set.
     """
     root, _ = _place(store, "", zarr_format, storage_options, config)
+    for path, options in nodes.items():
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(
+                f"{path!r} is described by a mapping of parameters, or None for a group, found {type(options).__name__}"
+            )
     wanted = {normalize_path(path): dict(options or {}) for path, options in nodes.items()}
     if len(wanted) != len(nodes):
         raise NodeExistsError("two of the paths mean the same node")
@@ -457,6 +462,7 @@ async def save(
         await create_array_at(node, data=args[0], overwrite=True)
         return
     named = {**{f"arr_{number}": value for number, value in enumerate(args)}, **arrays}
+    named = {name: await read_now(value) for name, value in named.items()}  # before anything is replaced
     group = await create_group_at(node, overwrite=True)
     await gather([group.create_array(name, data=value) for name, value in named.items()], node.store)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -22,17 +20,20 @@ from zarrasync._runtime import cancel_flag, drive, driven, in_worker, thread_loc
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, cut_into_units, plan_blocks, units, units_of
 from zarrasync.creation import check_same
-from zarrasync.errors import ChecksumError, NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
 from zarrasync.info import DIMENSIONS, counted, size_text
+from zarrasync.keys import normalize_path
+from zarrasync.lineage import refuse_own_source
 from zarrasync.node import on_store
 from zarrasync.progress import reporting
 from zarrasync.regions import in_c_order
+from zarrasync.sources import Source, source_of
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs
 
-__all__ = ["IngestReport", "Ingestion", "Source", "Unaligned", "ingest", "source_of"]
+__all__ = ["IngestReport", "Ingestion", "Unaligned", "check_unaligned", "ingest"]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 Block: TypeAlias = npt.NDArray[Any]
@@ -134,9 +135,12 @@ async def ingest(
         WriteConflictError: If others kept changing a chunk.
     """
     begin, report, tally = time.monotonic(), IngestReport(), Tally()
+    check_unaligned(unaligned)
     given = source_of(source, options)
     counting = CountingStore(resolve(store, storage_options))
-    target = await _target(given, counting, path, mode, config, options)
+    if mode == "w":
+        refuse_own_source(counting.inner, normalize_path(path), source)
+    target = await _target(given, counting, path, mode, region, config, options)
     counting.reset()
     work = Ingestion(given, target, region, unaligned, report, concurrency)
     with tally, reporting(progress, work.nbytes, f"ingest {target.name}") as tell:
@@ -152,35 +156,59 @@ def _silent(nbytes: int) -> None:
 
 
 async def _target(
-    source: Source, store: CountingStore, path: str, mode: Mode, config: ConfigLike, options: dict[str, Any]
+    source: Source,
+    store: CountingStore,
+    path: str,
+    mode: Mode,
+    region: tuple[slice, ...] | None,
+    config: ConfigLike,
+    options: dict[str, Any],
 ) -> AsyncArray:
     """The array to write to."""
+    if mode not in ("a", "w", "w-", "r+"):
+        raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
     if mode in ("r+", "a"):
         try:
-            found = await open_array(store, path=path, mode="r+", config=config)
+            return await _present(source, store, path, config, options)
         except NodeNotFoundError:
             if mode == "r+":
                 raise
-        else:
-            layout = {name: options[name] for name in ("chunks", "shards") if name in options}
-            check_same(found.metadata, found.name, **layout)
-            own = dtypes.from_numpy(source.dtype).numpy
-            numbers = own.kind in _NUMBERS and found.dtype.kind in _NUMBERS
-            if numbers and not np.can_cast(own, found.dtype, "same_kind"):
-                raise NodeTypeError(
-                    f"values of type {source.dtype} do not fit {found.name}, which has type {found.dtype}; convert them first",
-                    path=found.path,
-                    found=str(source.dtype),
-                    wanted=str(found.dtype),
-                )
-            return found
-    elif mode not in ("w", "w-"):
-        raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
     given = {name: value for name, value in options.items() if name != "dtype" or value is not None}
     planned = {"dtype": source.dtype, **_described(source, options, config), **given}
     if planned.pop("shape", None) not in (None, source.shape, [*source.shape], *source.shape[:1]):
         raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
-    return await create_array(store, path=path, overwrite=mode == "w", config=config, shape=source.shape, **planned)
+    _bounds(source.shape, source.shape, region)  # before anything is replaced
+    try:
+        return await create_array(store, path=path, overwrite=mode == "w", config=config, shape=source.shape, **planned)
+    except NodeExistsError:
+        if mode != "a":
+            raise
+        return await _present(source, store, path, config, options)  # another run was faster
+
+
+async def _present(
+    source: Source, store: CountingStore, path: str, config: ConfigLike, options: Mapping[str, Any]
+) -> AsyncArray:
+    """The array that is there, if it is one for the source."""
+    found = await open_array(store, path=path, mode="r+", config=config)
+    layout = {name: options[name] for name in ("chunks", "shards") if name in options}
+    check_same(found.metadata, found.name, **layout)
+    own = dtypes.from_numpy(source.dtype).numpy
+    numbers = own.kind in _NUMBERS and found.dtype.kind in _NUMBERS
+    if numbers and not np.can_cast(own, found.dtype, "same_kind"):
+        raise NodeTypeError(
+            f"values of type {source.dtype} do not fit {found.name}, which has type {found.dtype}; convert them first",
+            path=found.path,
+            found=str(source.dtype),
+            wanted=str(found.dtype),
+        )
+    return found
+
+
+def check_unaligned(unaligned: Unaligned) -> None:
+    """Complain about what is no way to treat shared chunks."""
+    if unaligned not in ("safe", "error", "allow"):
+        raise ValueError(f"unaligned is 'safe', 'error' or 'allow', found {unaligned!r}")
 
 
 def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -> dict[str, Any]:
@@ -195,106 +223,6 @@ def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -
     if all(isinstance(name, str) for name in names):  # where xarray keeps them
         described["attributes"] = {**described.get("attributes", {}), DIMENSIONS: list(names)}
     return described
-
-
-# ------------------------------------------------------------------ sources
-
-
-@dataclass
-class Source:
-    """What is ingested.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its data type.
-        read: Makes the block of a region.
-        pairs: Regions and blocks in the order in which they come, where they can not be chosen.
-        asynchronous: Whether these wait for an event loop.
-        instant: Whether making a block is but a view of memory.
-        chunks: The shape of what it reads best.
-        described: Names of axes and attributes.
-    """
-
-    shape: tuple[int, ...]
-    dtype: Any
-    read: Callable[[Region], Any] | None = None
-    pairs: Iterable[tuple[Region, Any]] | AsyncIterator[tuple[Region, Any]] | None = None
-    asynchronous: bool = False
-    instant: bool = False
-    chunks: tuple[int, ...] | None = None
-    described: dict[str, Any] = field(default_factory=dict)
-
-    async def get(self, region: Region) -> Any:
-        """A block, on an event loop."""
-        assert self.read is not None
-        if self.asynchronous:
-            return await self.read(region)
-        if self.instant:
-            return self.read(region)
-        return await in_worker(partial(self._get_here, region))
-
-    async def _get_here(self, region: Region) -> Any:
-        assert self.read is not None
-        return self.read(region)
-
-    def get_now(self, region: Region) -> Any:
-        """A block, on a thread."""
-        assert self.read is not None
-        return _bridge.run(self.read(region), blocking=False) if self.asynchronous else self.read(region)
-
-
-def source_of(source: Any, options: Mapping[str, Any]) -> Source:
-    """What users give, in one form.
-
-    Raises:
-        TypeError: If it is nothing that can be ingested.
-    """
-    if isinstance(source, str | Path):
-        if not str(source).endswith(".npy"):
-            raise TypeError(f"{str(source)!r} is no .npy file; open it, and give what that returns")
-        source = np.load(source, mmap_mode="r")
-    inner = getattr(source, "_async", source)  # of a synchronous array
-    if isinstance(inner, AsyncArray):
-        found = Source(inner.shape, inner._metadata.dtype, lambda region: inner.view[region].read(), asynchronous=True)
-        found.chunks = inner._metadata.write_chunks
-        found.described = {"dimension_names": inner.dimension_names, "attributes": dict(inner.metadata.attributes)}
-        if inner.fill_value is not None:
-            found.described["fill_value"] = inner.fill_value
-        return found
-    if hasattr(source, "shape") and hasattr(source, "dtype") and hasattr(source, "__getitem__"):
-        return _array_like(source)
-    missing = [name for name in ("shape", "dtype") if options.get(name) is None]
-    if not (callable(source) or hasattr(source, "__iter__") or hasattr(source, "__aiter__")) or isinstance(
-        source, bytes
-    ):
-        raise TypeError(f"{type(source).__name__} can not be ingested: give an array, a function or pairs of blocks")
-    if missing:
-        raise TypeError(f"ingesting {type(source).__name__} needs {' and '.join(missing)}")
-    shape = options["shape"]
-    shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
-    if callable(source):
-        return Source(shape, options["dtype"], source, asynchronous=inspect.iscoroutinefunction(source))
-    return Source(shape, options["dtype"], pairs=source, asynchronous=hasattr(source, "__aiter__"))
-
-
-def _array_like(source: Any) -> Source:
-    """An array of another library."""
-    described: dict[str, Any] = {}
-    data = source
-    if hasattr(source, "dims") and hasattr(source, "attrs"):  # xarray's
-        described = {"dimension_names": tuple(map(str, source.dims)), "attributes": dict(source.attrs)}
-        data = getattr(source, "variable", source)
-    chunks = getattr(data, "chunks", None)
-    if chunks and isinstance(chunks[0], tuple):  # dask's: sizes per axis
-        chunks = tuple(max(1, *own) for own in chunks)
-    return Source(
-        tuple(int(n) for n in data.shape),
-        data.dtype,
-        lambda region: np.asanyarray(data[region]),  # a mask is kept: what it hides is missing
-        instant=isinstance(data, np.ndarray),
-        chunks=tuple(chunks) if chunks and len(chunks) == len(data.shape) else None,
-        described=described,
-    )
 
 
 # ------------------------------------------------------------------ the work
@@ -326,8 +254,6 @@ class Ingestion:
 
     def _check_alignment(self, unaligned: Unaligned) -> None:
         """Complain about chunks that the region cuts, where another writer's part of them could be lost."""
-        if unaligned not in ("safe", "error", "allow"):
-            raise ValueError(f"unaligned is 'safe', 'error' or 'allow', found {unaligned!r}")
         if unaligned == "allow" or (unaligned == "safe" and self.target.store.conditional):
             return
         cut = units(self.target.metadata, self.start, self.stop, cut=True)
@@ -396,9 +322,8 @@ class Ingestion:
 
     def _pairs_now(self) -> Iterator[tuple[Region, Any]]:
         assert self.source.pairs is not None
-        if self.source.asynchronous:
-            return _bridge.iterate(self.source.pairs, blocking=False)  # type: ignore[arg-type]  # it is said to be
-        return iter(self.source.pairs)  # type: ignore[arg-type]  # likewise
+        pairs: Any = self.source.pairs
+        return map(_pair, _bridge.iterate(pairs, blocking=False) if self.source.asynchronous else iter(pairs))
 
     async def _on_loop(self, work: Callable[[Region, Any], Awaitable[None]], regions: Iterable[Region] | None) -> None:
         count = self.concurrency or _AT_ONCE
@@ -419,7 +344,7 @@ class Ingestion:
         running: set[asyncio.Task[None]] = set()
         try:
             async for item in source:
-                running.add(asyncio.ensure_future(work(item)))
+                running.add(asyncio.ensure_future(work(_pair(item))))
                 if len(running) >= count:
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
@@ -537,6 +462,13 @@ class Ingestion:
             self.report.verified += 1
 
 
+def _pair(item: Any) -> tuple[Region, Any]:
+    """What an iterable gives, if it is a region and its block."""
+    if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
+        raise TypeError(f"an iterable gives pairs of a region and its block, found {type(item).__name__}: {item!r:.80}")
+    return item[0], item[1]
+
+
 async def _in_threads(pairs: Iterator[tuple[Region, Any]]) -> AsyncIterator[tuple[Region, Any]]:
     """Step through an iterator that may take its time, without holding up the loop."""
     nothing = object()
@@ -558,7 +490,8 @@ def _bounds(
     """
     if region is None:
         region = tuple(slice(0, n) for n in whole)
-    if len(region) != len(whole) or any(not isinstance(s, slice) or s.step not in (None, 1) for s in region):
+    slices = isinstance(region, tuple) and all(isinstance(s, slice) and s.step in (None, 1) for s in region)
+    if not slices or len(region) != len(whole):
         raise ShapeError(f"a region is a tuple of {len(whole)} slices without steps, found {region!r}")
     spans = [s.indices(n)[:2] for s, n in zip(region, whole, strict=True)]
     found = tuple(max(0, b - a) for a, b in spans)
@@ -572,10 +505,15 @@ def _checksum(block: Block) -> int:
 
     data: Any
     if block.dtype.kind in "TO":
-        data = repr(block.astype(object).tolist()).encode()
+        data = repr([_plain(value) for value in block.astype(object).reshape(-1)]).encode()
     else:
         data = in_c_order(block).reshape(-1).view(np.uint8)
     return crc32c(data)
+
+
+def _plain(value: Any) -> Any:
+    """An object of an array whose ``repr`` says all of it: arrays leave out what is in their middle."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _shown(region: Region) -> str:

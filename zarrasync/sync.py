@@ -1112,6 +1112,8 @@ def copy(
         NodeExistsError: If there is a node at the destination, and ``overwrite`` and ``resume`` are not set; or one
             that is not what an earlier copy made.
         UnsupportedByFormat: If the format can not say what the source holds, such as objects in format 3.
+        ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
+        MetadataError: If the compressors can not be used.
         ChecksumError: If ``verify`` finds a difference.
     """
     source_ = resolve(source, source_options)

@@ -10,7 +10,7 @@ from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.chain import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.creation import chunk_shapes
-from zarrasync.errors import MetadataError, UnknownCodecError, UnsupportedByFormat
+from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.formats import Format, Wanted
 from zarrasync.info import DIMENSIONS, shown
 from zarrasync.metadata import ArrayMetadata
@@ -48,6 +48,7 @@ def translate(
 
     Raises:
         UnsupportedByFormat: If the format can not say what the array holds.
+        MetadataError: If the compressors can not be used.
     """
     inner, outer, edges, sharded = _shapes(source, target, options)
     same_shapes = (inner, outer, edges) == (source.chunks, source.write_chunks, source.edges)
@@ -62,6 +63,8 @@ def translate(
     fill = target.fill_value(source.dtype, fill)
     spec = ArraySpec(outer, source.dtype, source.spec.fill_value if fill is None else fill)
     wanted = _wanted(source, options, inner if sharded else None)
+    if not _keeps(options.compressors):  # what is wrong with these is not to be got around
+        target.chain(Wanted((), None, wanted.compressors, "C", wanted.inner), spec)
     for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
         try:
             made = ArrayMetadata(
@@ -79,8 +82,6 @@ def translate(
         except (UnsupportedByFormat, MetadataError) as error:
             if attempt.serializer is None or getattr(error, "feature", "codecs") not in ("codecs", "shards"):
                 raise
-            if isinstance(error, UnknownCodecError) and not _keeps(options.compressors):
-                raise  # it is the caller's
             notes.append(f"{name}: {error}")
             continue
         return made

@@ -180,6 +180,9 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
         await _check_node(root.at(path), found, look, data)
     if keys is not None:
         _leftovers(root, nodes, keys, look)
+        for prefix in root.format.erase_prefixes(root.path):
+            for name in await root.store.unfinished(prefix):
+                look.add("note", name, "is what a writer that was killed left; nobody reads it, and it may be deleted")
     if top.known is not None:
         await _stale(root, top, nodes, look)
 

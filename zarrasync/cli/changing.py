@@ -11,6 +11,7 @@ from zarrasync import sync
 from zarrasync._bridge import run
 from zarrasync.cli.arguments import FORMATS, Commands, add_destination, codec, open_node, options, shape
 from zarrasync.cli.console import Console
+from zarrasync.creation import check_axes
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.formats import may_be_zarr
 from zarrasync.info import counted, size_text
@@ -98,6 +99,8 @@ def _copy(given: argparse.Namespace, console: Console) -> int:
 def _ingest(given: argparse.Namespace, console: Console) -> int:
     arrays, attributes = _arrays(given)
     single = set(arrays) == {""}
+    for what, wanted in (("chunks", given.chunks), ("shards", given.shards)):
+        check_axes(what, wanted, (len(source.shape) for source in arrays.values()))
     if not single:
         with_mode: Any = "w" if given.overwrite else "a"
         group = sync.open_group(

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from xarray import Dataset, Variable, open_dataset
+from xarray import Dataset, Variable
 from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value, encode_zarr_variable
-from xarray.conventions import encode_dataset_coordinates
+from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 
 import zarrasync as za
+from zarrasync import formats, sync
 from zarrasync._calls import together
+from zarrasync.creation import plan_array
 from zarrasync.errors import NodeNotFoundError, ShapeError
+from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
 from zarrasync.ingesting import IngestReport
+from zarrasync.integrations._xarrayfitting import fitting, kept, lossless
+from zarrasync.integrations._xarraystored import FILL, StoredGroup
+from zarrasync.keys import join
+from zarrasync.lineage import refuse_own_source
 from zarrasync.stores import Store
 
 __all__ = ["Wanted", "write"]
@@ -25,10 +33,7 @@ __all__ = ["Wanted", "write"]
 Wanted = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers give it."""
 
-_FILL = "_FillValue"
 _CREATING = ("chunks", "shards", "compressors", "filters", "serializer", "fill_value", "order", "chunk_key_encoding")
-_KEPT = ("units", "calendar", "dtype", "scale_factor", "add_offset", _FILL, "missing_value", "_Unsigned")
-"""What the values of an array that is there were encoded with, so that others are encoded alike."""
 
 
 async def write(
@@ -49,22 +54,30 @@ async def write(
     unknown = sorted(set(encoding) - set(map(str, dataset.variables)))
     if unknown:
         raise ValueError(f"the encoding names {unknown[0]!r}, which is no variable of the dataset")
-    node = await _group(store, group, mode, zarr_format, config)
-    if node.zarr_format not in (2, 3):
-        raise ValueError(f"datasets are written in the formats 2 and 3, not {node.zarr_format!r}")
-    present = await _present(node, store, group) if mode in ("a", "r+") else {}
+    found = await _group(store, group, mode, zarr_format, config) if mode in ("a", "r+") else None
+    spoken = formats.by_name(zarr_format or 3) if found is None else found._node.format
+    if spoken.zarr_format not in (2, 3):
+        raise ValueError(f"datasets are written in the formats 2 and 3, not {spoken.zarr_format!r}")
+    present = {} if found is None else await asyncio.to_thread(_present, found)
     place: dict[str, slice] | None = None
     if region is not None:
         dataset, place = await asyncio.to_thread(_located, dataset, region, present)
     variables, attributes = encode_dataset_coordinates(dataset)
-    work = _Work(node, store, group, append_dim, place, verify, config)
+    work = _Work(spoken, store, group, append_dim, place, verify, config)
     names = [str(name) for name in variables]
     # All is looked at before anything is changed.
     plans = [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
+    for plan in plans:
+        if not plan.joins and mode != "w-":
+            path = group if mode == "w" else join(group, plan.name)
+            refuse_own_source(store, path, plan.encoded)
+    options: Any = {"path": group, "zarr_format": spoken.zarr_format, "config": config}
+    node = found or await za.create_group(store, overwrite=mode == "w", **options)
+    work.node = node
     await node.update_attributes(_plain(attributes))
     reserved: list[tuple[za.AsyncArray, int, int, int]] = []
     try:
-        places = [await work.prepare(plan, reserved) for plan in plans]
+        places = await work.prepare(plans, reserved)
         reports = await together([partial(work.fill, plan, at) for plan, at in zip(plans, places, strict=True)])
     except BaseException:
         for array, axis, start, stop in reserved:
@@ -120,24 +133,25 @@ def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(name): encode(value) for name, value in attributes.items()}
 
 
-async def _group(store: Store, group: str, mode: str, zarr_format: Literal[2, 3] | None, config: Any) -> AsyncGroup:
-    """The group to write to; one that is there says which format is spoken."""
-    if mode in ("a", "r+"):
-        try:
-            return await za.open_group(store, path=group, mode="r+", zarr_format=zarr_format, config=config)
-        except NodeNotFoundError:
-            if mode == "r+":
-                raise
-    return await za.create_group(store, path=group, overwrite=mode == "w", zarr_format=zarr_format or 3, config=config)
+async def _group(
+    store: Store, group: str, mode: str, zarr_format: Literal[2, 3] | None, config: Any
+) -> AsyncGroup | None:
+    """The group that is there, if it need not be."""
+    try:
+        return await za.open_group(store, path=group, mode="r+", zarr_format=zarr_format, config=config)
+    except NodeNotFoundError:
+        if mode == "r+":
+            raise
+        return None
 
 
-async def _present(node: AsyncGroup, store: Store, group: str) -> dict[str, Variable]:
-    """The variables that are there, with what their values were encoded with."""
-    if not await node.array_keys():
-        return {}
-    given: Any = store  # the engine takes what the function's type does not name
-    open_now = asyncio.to_thread(open_dataset, given, engine="zarrasync", group=group or None)
-    return {str(name): variable for name, variable in (await open_now).variables.items()}
+def _present(node: AsyncGroup) -> dict[str, Variable]:
+    """The variables that are there, with what their values were encoded with.
+
+    They are no dataset: another writer may have made some of them longer, and be about to do so with the others.
+    """
+    stored = StoredGroup(sync.Group(node), mask=None).get_variables()
+    return {name: decode_cf_variable(name, variable) for name, variable in stored.items()}
 
 
 class Plan(NamedTuple):
@@ -146,7 +160,7 @@ class Plan(NamedTuple):
     Attributes:
         name: Its name.
         encoded: It, as it is stored.
-        options: How an array for it is created.
+        options: How an array for it is created, if it does not go into one that is there.
         joins: Whether it goes into an array that is there.
     """
 
@@ -161,7 +175,7 @@ class _Work:
 
     def __init__(
         self,
-        node: AsyncGroup,
+        spoken: Format,
         store: Store,
         group: str,
         append_dim: str | None,
@@ -169,9 +183,10 @@ class _Work:
         verify: bool,
         config: Any,
     ) -> None:
-        self.node, self.store, self.group, self.append_dim = node, store, group, append_dim
+        self.node: AsyncGroup  # once there is one
+        self.store, self.group, self.append_dim = store, group, append_dim
         self.region, self.verify, self.config = region, verify, config
-        self.format: Any = node._node.format
+        self.format: Any = spoken
 
     def plan(self, name: str, variable: Variable, encoding: Mapping[str, Any] | None, present: Variable | None) -> Plan:
         """A variable as it is stored, and how an array for it is created.
@@ -180,13 +195,12 @@ class _Work:
             ShapeError: If it does not fit the array that is there.
         """
         variable = variable.copy(deep=False)
-        if encoding is not None:
-            variable.encoding = dict(encoding)
+        variable.encoding = dict(encoding) if encoding is not None else fitting(variable)
         joins = present is not None and (self.region is not None or self.append_dim in variable.dims)
         if joins and present is not None:
             if variable.dims != present.dims:
                 raise ShapeError(f"{name} has the dimensions {present.dims} in the store, not {variable.dims}")
-            variable.encoding = {key: present.encoding[key] for key in _KEPT if key in present.encoding}
+            variable.encoding = {key: present.encoding[key] for key in kept(present) if key in present.encoding}
         elif self.region is not None:
             raise NodeNotFoundError(f"a region is written into arrays that are there; {name} is not")
         if self.region is not None and not set(self.region) & set(map(str, variable.dims)):
@@ -196,10 +210,17 @@ class _Work:
         creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
         if "compressor" in variable.encoding:
             creating["compressors"] = variable.encoding["compressor"]
-        encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
+        with warnings.catch_warnings():
+            if joins:  # of units that are changed, which is refused
+                warnings.filterwarnings("ignore", "Times can't be serialized", UserWarning)
+            encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
         if joins and present is not None:
             self._check(name, encoded, present)
-        return Plan(name, encoded, self._options(encoded, creating), joins=joins)
+            encoded = lossless(name, encoded, present)
+        options = {} if joins else self._options(encoded, creating)
+        if not joins:
+            plan_array(self.format, shape=encoded.shape, **options)  # complains before anything is replaced
+        return Plan(name, encoded, options, joins=joins)
 
     def _check(self, name: str, encoded: Variable, present: Variable) -> None:
         """Complain about a shape that does not fit what is there."""
@@ -223,13 +244,13 @@ class _Work:
 
     def _options(self, encoded: Variable, creating: dict[str, Any]) -> dict[str, Any]:
         attributes = _plain(encoded.attrs)
-        fill = encoded.attrs.get(_FILL)
-        attributes.pop(_FILL, None)
+        fill = encoded.attrs.get(FILL)
+        attributes.pop(FILL, None)
         options: dict[str, Any] = {"dtype": str if encoded.dtype.kind in "OT" else encoded.dtype, **creating}
         if self.format.has_undefined_fill:  # there the fill value says what is missing
             options["fill_value"] = fill
         elif fill is not None:
-            attributes[_FILL] = FillValueCoder.encode(fill, encoded.dtype)
+            attributes[FILL] = FillValueCoder.encode(fill, encoded.dtype)
         if self.format.has_dimension_names:
             options["dimension_names"] = tuple(map(str, encoded.dims))
         else:
@@ -240,21 +261,31 @@ class _Work:
         return {**options, "attributes": attributes}
 
     async def prepare(
-        self, plan: Plan, reserved: list[tuple[za.AsyncArray, int, int, int]]
-    ) -> tuple[slice, ...] | None:
-        """Create an array, or make it longer; where in it the values go."""
-        encoded = plan.encoded
-        if not plan.joins:
-            await self.node.create_array(plan.name, shape=encoded.shape, overwrite=True, **plan.options)
-            return None
-        if self.region is not None:
-            return tuple(self.region.get(str(dim), slice(None)) for dim in encoded.dims)
-        axis = encoded.dims.index(str(self.append_dim))
-        array = await self.node.get(plan.name)
-        assert isinstance(array, za.AsyncArray)
-        start = await array._reserve(axis, encoded.shape, fresh=False)
-        reserved.append((array, axis, start, start + encoded.shape[axis]))
-        return tuple(slice(*reserved[-1][2:]) if i == axis else slice(None) for i in range(array.ndim))
+        self, plans: Sequence[Plan], reserved: list[tuple[za.AsyncArray, int, int, int]]
+    ) -> list[tuple[slice, ...] | None]:
+        """Create arrays, or make them longer; where in each the values go.
+
+        Rows that are appended are reserved in the first array by name, and lie at that place in all others, so that
+        those of writers who append at the same time stay together.
+        """
+        places: dict[str, tuple[slice, ...] | None] = {}
+        for plan in sorted(plans, key=lambda plan: plan.name):
+            encoded = plan.encoded
+            if not plan.joins:
+                await self.node.create_array(plan.name, shape=encoded.shape, overwrite=True, **plan.options)
+                places[plan.name] = None
+            elif self.region is not None:
+                places[plan.name] = tuple(self.region.get(str(dim), slice(None)) for dim in encoded.dims)
+            else:
+                axis = encoded.dims.index(str(self.append_dim))
+                array = await self.node.get(plan.name)
+                assert isinstance(array, za.AsyncArray)
+                at = reserved[0][2] if reserved else None
+                start = await array._reserve(axis, encoded.shape, fresh=False, at=at)
+                reserved.append((array, axis, start, start + encoded.shape[axis]))
+                place = slice(*reserved[-1][2:])
+                places[plan.name] = tuple(place if i == axis else slice(None) for i in range(array.ndim))
+        return [places[plan.name] for plan in plans]
 
     async def fill(self, plan: Plan, region: tuple[slice, ...] | None) -> IngestReport:
         """Write a variable's values."""

@@ -17,9 +17,11 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
-from zarrasync.creation import plan_array
+from zarrasync.creation import check_options, plan_array
 from zarrasync.errors import ShapeError
-from zarrasync.ingesting import Unaligned
+from zarrasync.ingesting import Unaligned, check_unaligned
+from zarrasync.keys import normalize_path
+from zarrasync.lineage import refuse_own_source
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores import StoreLike, resolve
 
@@ -108,7 +110,10 @@ def store(
     Raises:
         ShapeError: If the source does not fit, or blocks share chunks; says how to rechunk.
     """
+    check_unaligned(unaligned)
     box = region if region is not None else tuple(slice(0, n) for n in target.shape)
+    if not isinstance(box, tuple) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
+        raise ShapeError(f"a region is a tuple of {target.ndim} slices, found {box!r}", wanted=target.shape)
     spans = [part.indices(n) for part, n in zip(box, target.shape, strict=True)]
     wanted = tuple(max(0, b - a) for a, b, _ in spans)
     if source.shape != wanted or any(step != 1 for *_, step in spans):
@@ -186,6 +191,8 @@ def to_zarr(
         NodeExistsError: If there is a node and ``overwrite`` is not set.
         ShapeError: If blocks share chunks; says how to rechunk.
     """
+    check_options(set(options) - {"zarr_format"})
+    check_unaligned(unaligned)
     where: dict[str, Any] = {"path": path, "storage_options": storage_options, "config": config}
     if region is not None:
         array = sync.open_array(target, mode="r+", **where)
@@ -198,6 +205,8 @@ def to_zarr(
         shared = _shared_axes(source.chunks, planned, (0,) * source.ndim)
         if shared:  # before anything is replaced
             _judge(shared, source, planned, unaligned, conditional=resolve(target, storage_options).conditional)
+        if overwrite:
+            refuse_own_source(resolve(target, storage_options), normalize_path(path), source)
         array = sync.create_array(
             target, shape=source.shape, dtype=source.dtype, overwrite=overwrite, **where, **options
         )

@@ -9,124 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import numpy as np
 from xarray import Dataset, DataTree, Variable
-from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint, StoreBackendEntrypoint
+from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 from xarray.backends.zarr import FillValueCoder
-from xarray.core import indexing
 
 from zarrasync import _bridge, sync
-from zarrasync.errors import MetadataError
-from zarrasync.info import DIMENSIONS
 from zarrasync.ingesting import IngestReport
 from zarrasync.integrations import _xarraywriting
+from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import normalize_path
 from zarrasync.stores import StoreLike, resolve
 
 __all__ = ["ZarrasyncBackend", "stored_variables", "write_dataset", "write_dataset_async"]
-
-_FILL = "_FillValue"
-
-
-class _LazyArray(BackendArray):
-    """An array that is read when it is indexed."""
-
-    def __init__(self, array: sync.Array) -> None:
-        self.array, self.shape, self.dtype = array, array.shape, array.dtype
-
-    def __dask_tokenize__(self) -> Any:
-        return (type(self).__name__, self.array.__dask_tokenize__())
-
-    def _view(self, key: indexing.ExplicitIndexer) -> Any:
-        view = self.array.view
-        if isinstance(key, indexing.VectorizedIndexer):
-            return view.vindex
-        return view.oindex if isinstance(key, indexing.OuterIndexer) else view
-
-    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        def read(selection: tuple[Any, ...]) -> Any:
-            return np.asarray(self._view(key)[selection].read())
-
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.VECTORIZED, read)
-
-    async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
-        """Read without blocking the event loop."""
-
-        async def read(selection: tuple[Any, ...]) -> Any:
-            return np.asarray(await self._view(key)[selection]._async.read())
-
-        return await indexing.async_explicit_indexing_adapter(
-            key, self.shape, indexing.IndexingSupport.VECTORIZED, read
-        )
-
-
-class _Store(AbstractDataStore):
-    """A group as xarray's decoding takes it."""
-
-    def __init__(self, group: sync.Group, *, mask: bool | None) -> None:
-        self.group, self._mask = group, mask
-
-    def get_attrs(self) -> Mapping[str, Any]:
-        """The group's attributes."""
-        hidden = ("_NCProperties", "_nczarr_attrs", "_nczarr_group", "_nczarr_superblock")
-        return {name: _thawed(value) for name, value in self.group.attrs.items() if name.lower() not in hidden}
-
-    def get_variables(self) -> Mapping[str, Variable]:
-        """The group's arrays."""
-        return {name: self._variable(name, array) for name, array in self.group.arrays()}
-
-    def get_dimensions(self) -> Mapping[str, int]:
-        """The sizes of axes by name."""
-        return {str(dim): n for variable in self.get_variables().values() for dim, n in variable.sizes.items()}
-
-    def _variable(self, name: str, array: sync.Array) -> Variable:
-        attributes = {key: _thawed(value) for key, value in array.attrs.items()}
-        dims = _dimensions(name, array, attributes.pop(DIMENSIONS, None))
-        encoding: dict[str, Any] = {
-            "chunks": array.chunks,
-            "preferred_chunks": _preferred(array, dims),
-            "shards": array.shards,
-        }
-        if (
-            array._async._node.format.has_dimension_names
-        ):  # in a form that zarr-python takes when the dataset is written with it
-            encoding["compressors"] = tuple(codec.to_json() for codec in array.compressors)
-            encoding["filters"] = tuple(codec.to_json() for codec in array.filters)
-        if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
-            encoding["dtype"] = array.dtype
-        # Where a fill value may be left undefined, one that is defined says what is missing.
-        mask = array._async._node.format.has_undefined_fill if self._mask is None else self._mask
-        if _FILL in attributes:
-            attributes[_FILL] = FillValueCoder.decode(attributes[_FILL], array.dtype)
-        elif mask and array.fill_value is not None:
-            attributes[_FILL] = array.fill_value
-        return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
-
-    def close(self) -> None:
-        """Let go of the store's connections."""
-        self.group.close()
-
-
-def _thawed(value: Any) -> Any:
-    """Attributes as plain dicts and lists, as xarray expects them."""
-    if isinstance(value, Mapping):
-        return {name: _thawed(item) for name, item in value.items()}
-    return [_thawed(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _dimensions(name: str, array: sync.Array, listed: Any) -> tuple[str, ...]:
-    names = array.dimension_names
-    found = list(names) if names is not None else listed if isinstance(listed, list) else [None] * array.ndim
-    if len(found) != array.ndim:
-        raise MetadataError(f"{array.name}: {DIMENSIONS} {found} does not fit its {array.ndim} axes")
-    return tuple(one if isinstance(one, str) else f"{name}_dim_{axis}" for axis, one in enumerate(found))
-
-
-def _preferred(array: sync.Array, dims: tuple[str, ...]) -> dict[str, Any]:
-    """Chunks for dask: one size per axis, or all sizes where they differ."""
-    edges = array.metadata.edges if array.shards is None else None
-    sizes = array.read_chunk_sizes if edges is not None else array.chunks
-    return dict(zip(dims, sizes, strict=True))
 
 
 def stored_variables(dataset: Dataset) -> dict[str, Variable]:
@@ -137,8 +31,8 @@ def stored_variables(dataset: Dataset) -> dict[str, Variable]:
     found = {}
     for name, variable in dataset.variables.items():
         attributes = dict(variable.attrs)
-        if _FILL in attributes:
-            attributes[_FILL] = FillValueCoder.encode(attributes[_FILL], variable.dtype)
+        if FILL in attributes:
+            attributes[FILL] = FillValueCoder.encode(attributes[FILL], variable.dtype)
         found[str(name)] = variable.copy(deep=False)
         found[str(name)].attrs = attributes
     return found
@@ -275,7 +169,7 @@ class ZarrasyncBackend(BackendEntrypoint):
             config=config,
         )
         return StoreBackendEntrypoint().open_dataset(
-            _Store(node, mask=use_zarr_fill_value_as_mask),
+            StoredGroup(node, mask=use_zarr_fill_value_as_mask),
             mask_and_scale=mask_and_scale,
             decode_times=decode_times,
             concat_characters=concat_characters,

@@ -308,6 +308,10 @@ class Store(ABC):
         """All keys."""
         return await self.list_prefix("")
 
+    async def unfinished(self, prefix: str) -> builtins.list[str]:
+        """Where writers that were killed left something below a prefix that is no value; nothing in most stores."""
+        return []
+
     async def list_dir(self, prefix: str) -> Listing:
         """What lies directly under a prefix."""
         check_prefix(prefix)

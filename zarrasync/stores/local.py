@@ -368,6 +368,12 @@ class LocalStore(Store):
                 sizes[key] = entry.stat().st_size
         return sizes
 
+    async def unfinished(self, prefix: str) -> builtins.list[str]:
+        folders = [prefix]
+        for folder in folders:
+            folders.extend(f"{folder}{entry.name}/" for entry in self._scan(folder) if entry.is_dir())
+        return [f"{folder}{entry.name}" for folder in folders for entry in self._scan(folder, unfinished=True)]
+
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         waiting = [prefix]
         while waiting:
@@ -388,10 +394,10 @@ class LocalStore(Store):
                 keys.append(prefix + entry.name)
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
 
-    def _scan(self, prefix: str) -> Iterable[os.DirEntry[str]]:
+    def _scan(self, prefix: str, *, unfinished: bool = False) -> Iterable[os.DirEntry[str]]:
         try:
             with os.scandir(self._base + prefix) as entries:
-                return [entry for entry in entries if not entry.name.endswith(_PARTIAL)]
+                return [entry for entry in entries if entry.name.endswith(_PARTIAL) == unfinished]
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:

@@ -180,7 +180,7 @@ class ObjectStore(RemoteStore):
         return f"ObjectStore({without_queries(repr(self.store))}{below})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("settings", "store", "prefix", "usual", "concurrency", "missing", "_instead")
+        kept = ("conditional", "settings", "store", "prefix", "usual", "concurrency", "missing", "_instead")
         return {"_other": None, **{name: getattr(self, name) for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

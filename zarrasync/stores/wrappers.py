@@ -40,6 +40,9 @@ class WrapperStore(Store):
     def lasting(self) -> bool:
         return self.inner.lasting
 
+    async def unfinished(self, prefix: str) -> builtins.list[str]:
+        return await self.inner.unfinished(prefix)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
 
@@ -101,6 +104,9 @@ class PrefixStore(WrapperStore):
     @property
     def identity(self) -> Hashable:
         return (self.inner.identity, self.prefix) if self.prefix else self.inner.identity
+
+    async def unfinished(self, prefix: str) -> builtins.list[str]:
+        return [name[len(self.prefix) :] for name in await self.inner.unfinished(self.prefix + prefix)]
 
     def __repr__(self) -> str:
         return f"PrefixStore({self.inner!r}, {self.prefix!r})"

@@ -136,7 +136,9 @@ class ZipStore(Store):
                 except FileExistsError:
                     raise StoreError(f"{self!r} is there already, and the mode is 'x'") from None
                 except BlockingIOError:
-                    raise StoreError(f"another process writes to {self!r}; one at a time may") from None
+                    raise StoreError(
+                        f"another process, or another store, writes to {self!r}; one at a time may"
+                    ) from None
                 except FileNotFoundError:
                     raise StoreError(f"there is no file {str(self._path)!r}") from None
                 except DAMAGE as error:

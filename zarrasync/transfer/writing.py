@@ -19,14 +19,16 @@ from zarrasync._runtime import cancel_flag, drive, in_worker
 from zarrasync.codecs.base import Array, Buffer
 from zarrasync.errors import CodecError, ShapeError, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing import Transform
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.regions import Part, assign
 from zarrasync.stores.base import ABSENT, Request
 from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, side_by_side
 from zarrasync.transfer.jobs import Computer, Progress, run_jobs, scratch
 
-__all__ = ["as_array", "write"]
+__all__ = ["as_array", "storable", "write"]
 
 _ERASE = 1000
+_NUMBERS = "biufc"
 Compute = Callable[[Callable[[], Any], int], Awaitable[Any]]
 
 
@@ -93,6 +95,19 @@ def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
         return np.asarray(values, _wanted(values, dtype))
     except (ValueError, TypeError, OverflowError) as error:
         raise CodecError(f"{_shown(values)} can not be stored as {dtype}: {error}", direction="encode") from error
+
+
+def storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:
+    """Values as an array of some metadata can hold them, so that nothing about them can be wrong later.
+
+    Raises:
+        ShapeError: If they do not broadcast to its shape.
+        CodecError: If they can not be stored as its data type.
+    """
+    dtype = metadata.dtype.numpy
+    found = _broadcast(values, metadata.shape, dtype, metadata.spec.fill_value)
+    # Numbers are cast chunk by chunk, which can not fail.
+    return found if found.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS else _cast(found, dtype)
 
 
 def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any) -> Array:

@@ -1,0 +1,238 @@
+"""Nothing is erased before it is known what comes in its place, and never what that is made of."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+from conftest import Api
+
+from zarrasync import stores, sync
+from zarrasync.errors import ChecksumError, CodecError, MetadataError, NodeExistsError, ShapeError
+
+VALUES = np.arange(1, 6)
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """Where an array is that must not be lost."""
+    sync.create_array(tmp_path / "there", data=VALUES)
+    return tmp_path / "there"
+
+
+def check(there: Path) -> None:
+    np.testing.assert_array_equal(sync.open_array(there)[...], VALUES)
+
+
+def test_values_that_come_from_what_they_replace(there: Path, s3):
+    """They are read before."""
+    sync.create_array(there, data=sync.open_array(there), overwrite=True, chunks=2)
+    check(there)
+    sync.save(there, sync.open_array(there))
+    check(there)
+    url, options = s3
+    for where, given in ((str(there.parent / "group"), None), (url, options)):
+        group = sync.create_group(where, storage_options=given)
+        group["x"] = VALUES
+        group["x"] = group["x"]
+        np.testing.assert_array_equal(group["x"][...], VALUES)
+        sync.save(where, x=group["x"], y=group["x"], storage_options=given)
+        np.testing.assert_array_equal(sync.load(where, storage_options=given)["y"], VALUES)
+
+
+async def test_arrays_that_are_not_read_yet(api: Api, there: Path, s3):
+    url, options = s3
+    array = await api(api.open_array(there))
+    for number, (source, expected) in enumerate([(array, VALUES), (array.view[1::2], VALUES[1::2])]):
+        far = await api(api.create_array(f"{url}/{number}", data=source, storage_options=options))
+        near = await api(api.create_array({}, data=far))
+        np.testing.assert_array_equal(await api(near.view[...].read()), expected)
+        target: dict[str, bytes] = {}
+        await api(api.ingest(source, target, verify=True))
+        np.testing.assert_array_equal(sync.open_array(target)[...], expected)
+
+
+def test_sources_that_are_read_from_what_they_replace(there: Path):
+    zarr = pytest.importorskip("zarr")
+    inside = sync.create_group(there.parent / "group")
+    inside.create_array("deep/x", data=VALUES)
+    for source in (sync.open_array(there), sync.open_array(there).view[::2], zarr.open_array(there, mode="r")):
+        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+            sync.ingest(source, there, mode="w", verify=True)
+    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        sync.ingest(inside["deep/x"], there.parent / "group", mode="w")
+    check(there)
+    sync.ingest(sync.open_array(there), there.parent / "elsewhere", mode="w", verify=True)
+    sync.ingest(sync.open_array(there.parent / "elsewhere"), there, mode="w", verify=True)
+    check(there)
+
+
+def test_dask_over_what_it_is_computed_of(there: Path):
+    pytest.importorskip("dask")
+    from zarrasync.integrations.dask import from_zarr, to_zarr
+
+    for options in ({}, {"inline_array": False}):
+        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+            to_zarr(from_zarr(there, **options) * 10, there, overwrite=True)
+    check(there)
+    for wrong, error in (
+        ({"bogus": 1}, TypeError),
+        ({"unaligned": "bogus"}, ValueError),
+        ({"chunks": (1, 1)}, ShapeError),
+    ):
+        with pytest.raises(error, match="bogus|chunks"):
+            to_zarr(from_zarr(there) * 10, there.parent / "other", overwrite=True, **wrong)
+    assert not (there.parent / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"data": np.arange(3), "shape": 4}, ShapeError),
+        ({"data": np.array(["x", "y"]), "dtype": "i4"}, CodecError),
+        ({"data": [1, "y"], "dtype": "i4"}, CodecError),
+        ({"data": [300], "dtype": "u1"}, CodecError),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [True, False])
+async def test_data_that_do_not_fit_replace_nothing(
+    api: Api, there: Path, options: dict[str, Any], error: type[Exception], overwrite: bool
+):
+    place = there if overwrite else there.parent / "new"
+    with pytest.raises(error):
+        await api(api.create_array(place, overwrite=overwrite, **options))
+    check(there)
+    assert not (there.parent / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error"),
+    [
+        (np.arange(4), {"unaligned": "oops"}, ValueError),
+        (np.arange(6).reshape(2, 3), {"region": (slice(0, 1), slice(0, 3))}, ShapeError),
+        (np.arange(4), {"region": slice(0, 4)}, ShapeError),
+        (np.arange(4), {"chunks": (2, 2)}, ShapeError),
+    ],
+)
+async def test_ingestions_that_can_not_be_done_replace_nothing(
+    api: Api, there: Path, source: Any, options: dict[str, Any], error: type[Exception]
+):
+    for place in (there, there.parent / "new"):
+        with pytest.raises(error):
+            await api(api.ingest(source, place, mode="w", **options))
+    check(there)
+    assert not (there.parent / "new").exists()
+
+
+def test_two_who_begin_the_same_ingestion(tmp_path: Path):
+    """Who comes second goes on with what the first one made."""
+    for number in range(8):
+        errors: list[BaseException] = []
+        barrier = threading.Barrier(2)
+
+        def run(number: int = number, errors: Any = errors, barrier: Any = barrier) -> None:
+            barrier.wait()
+            try:
+                sync.ingest(np.arange(100.0), tmp_path / str(number), chunks=10)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        np.testing.assert_array_equal(sync.open_array(tmp_path / str(number))[...], np.arange(100.0))
+
+
+def test_verifying_arrays_of_arrays(tmp_path: Path):
+    source = np.empty(1, object)
+    source[0] = np.arange(5000, dtype="i4")
+    options = {"zarr_format": 2, "filters": [numcodecs.VLenArray("i4")]}
+    sync.ingest(source, tmp_path / "a", verify=True, **options)
+    source[0] = source[0].copy()
+    source[0][2500] = -1
+    with pytest.raises(ChecksumError):
+        sync.ingest(source, tmp_path / "a", verify=True)
+    source[0] = np.arange(3, dtype="i8")
+    sync.ingest(source, tmp_path / "b", verify=True, **options)
+
+
+def test_what_an_array_of_zarr_python_says_of_itself():
+    zarr = pytest.importorskip("zarr")
+    there = zarr.storage.MemoryStore()
+    source = zarr.create_array(there, shape=(4,), dtype="f8", attributes={"q": 1}, dimension_names=("a",))
+    target: dict[str, bytes] = {}
+    sync.ingest(source, target)
+    array = sync.open_array(target)
+    assert (dict(array.attrs), array.dimension_names) == ({"q": 1}, ("a",))
+
+
+class Asynchronous:
+    async def __call__(self, region: Any) -> Any:
+        return VALUES[region]
+
+
+async def test_functions_that_wait_without_saying_so(api: Api):
+    for source in (Asynchronous(), lambda region: Asynchronous()(region)):
+        target: dict[str, bytes] = {}
+        await api(api.ingest(source, target, shape=(5,), dtype="i8", chunks=2, verify=True))
+        np.testing.assert_array_equal(sync.open_array(target)[...], VALUES)
+
+
+@pytest.mark.parametrize("pairs", [[np.zeros(2)], [((slice(0, 2),), None)], [(1, 2, 3)]])
+async def test_what_is_no_pair(api: Api, pairs: list[Any]):
+    for store in ({}, stores.LatencyStore(stores.MemoryStore(), 0.001)):
+        with pytest.raises(TypeError, match="pairs of a region and its block, found"):
+            await api(api.ingest(pairs, store, shape=(2,), dtype="i4"))
+
+
+def test_sizes_that_nobody_knows():
+    da = pytest.importorskip("dask.array")
+    lazy = da.arange(10, chunks=5)
+    with pytest.raises(ShapeError, match="unknown size"):
+        sync.ingest(lazy[lazy > 3], {})
+
+
+async def test_shapes_are_whole_numbers(api: Api):
+    array = await api(api.create_array({}, data=np.ones((3, 2))))
+    for wrong in ((1.9, 2), "32", (-1, 2)):
+        with pytest.raises(ShapeError):
+            await api(array.resize(wrong))
+    assert array.shape == (3, 2)
+    await api(array.resize(np.array([2, 2])))
+    assert array.shape == (2, 2)
+    for described in (np.arange(3), 5):
+        with pytest.raises(TypeError, match="'x' is described by a mapping"):
+            await api(api.create_hierarchy({}, {"x": described}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"compressors": {"name": "gzip", "configuration": {"level": 99}}}, MetadataError, "from -1 to 9"),
+        ({"chunks": (4,)}, ShapeError, r"chunks \(4,\) are for arrays with 1 axes; there are 2"),
+        ({"shards": (4, 4, 4)}, ShapeError, "shards .* 3 axes; there are 2"),
+    ],
+)
+async def test_copies_are_made_as_asked_or_not_at_all(
+    api: Api, tmp_path: Path, changes: dict[str, Any], error: type[Exception], match: str
+):
+    source = sync.create_array({}, data=np.ones((6, 10))).store
+    with pytest.raises(error, match=match):
+        await api(api.copy(source, tmp_path / "x", **changes))
+    assert not (tmp_path / "x").exists()
+
+
+async def test_what_killed_writers_leave_is_told_of(api: Api, there: Path):
+    (there / "c" / "0.1d20.a9f6-1.zarrasync-partial").write_bytes(b"x")
+    for store in (there, stores.PrefixStore(stores.LocalStore(there.parent), "there/")):
+        report = await api(api.validate(store))
+        assert [(found.severity, found.key) for found in report.findings] == [
+            ("note", "c/0.1d20.a9f6-1.zarrasync-partial")
+        ]

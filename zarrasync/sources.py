@@ -1,0 +1,128 @@
+"""What can be ingested, in one form."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zarrasync import _bridge
+from zarrasync._runtime import in_worker
+from zarrasync.array import AsyncArray
+from zarrasync.blocks import Region
+from zarrasync.errors import ShapeError
+from zarrasync.selection import AsyncSelection
+
+__all__ = ["Source", "source_of"]
+
+
+@dataclass
+class Source:
+    """What is ingested.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its data type.
+        read: Makes the block of a region.
+        pairs: Regions and blocks in the order in which they come, where they can not be chosen.
+        asynchronous: Whether these wait for an event loop.
+        instant: Whether making a block is but a view of memory.
+        chunks: The shape of what it reads best.
+        described: Names of axes and attributes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    read: Callable[[Region], Any] | None = None
+    pairs: Iterable[tuple[Region, Any]] | AsyncIterator[tuple[Region, Any]] | None = None
+    asynchronous: bool = False
+    instant: bool = False
+    chunks: tuple[int, ...] | None = None
+    described: dict[str, Any] = field(default_factory=dict)
+
+    async def get(self, region: Region) -> Any:
+        """A block, on an event loop."""
+        assert self.read is not None
+        if self.asynchronous:
+            return await self.read(region)
+        if self.instant:
+            return self.read(region)
+        found = await in_worker(partial(self._get_here, region))
+        return await found if inspect.isawaitable(found) else found
+
+    async def _get_here(self, region: Region) -> Any:
+        assert self.read is not None
+        return self.read(region)
+
+    def get_now(self, region: Region) -> Any:
+        """A block, on a thread."""
+        assert self.read is not None
+        found: Any = self.read(region)
+        return _bridge.run(found, blocking=False) if inspect.iscoroutine(found) else found
+
+
+def source_of(source: Any, options: Mapping[str, Any]) -> Source:
+    """What users give, in one form.
+
+    Raises:
+        TypeError: If it is nothing that can be ingested.
+    """
+    if isinstance(source, str | Path):
+        if not str(source).endswith(".npy"):
+            raise TypeError(f"{str(source)!r} is no .npy file; open it, and give what that returns")
+        source = np.load(source, mmap_mode="r")
+    inner = getattr(source, "_async", source)  # of a synchronous array
+    if isinstance(inner, AsyncArray):
+        found = Source(inner.shape, inner._metadata.dtype, lambda region: inner.view[region].read(), asynchronous=True)
+        found.chunks = inner._metadata.write_chunks
+        found.described = {"dimension_names": inner.dimension_names, "attributes": dict(inner.metadata.attributes)}
+        if inner.fill_value is not None:
+            found.described["fill_value"] = inner.fill_value
+        return found
+    if isinstance(inner, AsyncSelection):
+        return Source(inner.shape, inner.dtype, lambda region: inner[region].read(), asynchronous=True)
+    if hasattr(source, "shape") and hasattr(source, "dtype") and hasattr(source, "__getitem__"):
+        return _array_like(source)
+    missing = [name for name in ("shape", "dtype") if options.get(name) is None]
+    if not (callable(source) or hasattr(source, "__iter__") or hasattr(source, "__aiter__")) or isinstance(
+        source, bytes
+    ):
+        raise TypeError(f"{type(source).__name__} can not be ingested: give an array, a function or pairs of blocks")
+    if missing:
+        raise TypeError(f"ingesting {type(source).__name__} needs {' and '.join(missing)}")
+    shape = options["shape"]
+    shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    if callable(source):
+        return Source(shape, options["dtype"], source, asynchronous=inspect.iscoroutinefunction(source))
+    return Source(shape, options["dtype"], pairs=source, asynchronous=hasattr(source, "__aiter__"))
+
+
+def _array_like(source: Any) -> Source:
+    """An array of another library."""
+    described: dict[str, Any] = {}
+    data = source
+    if hasattr(source, "store_path"):  # zarr-python's
+        described = {"dimension_names": getattr(source.metadata, "dimension_names", None)}
+        described["attributes"] = dict(source.attrs)
+    if hasattr(source, "dims") and hasattr(source, "attrs"):  # xarray's
+        described = {"dimension_names": tuple(map(str, source.dims)), "attributes": dict(source.attrs)}
+        data = getattr(source, "variable", source)
+    if any(math.isnan(n) for n in data.shape):  # NaN, says dask
+        raise ShapeError(f"the source has an unknown size: {data.shape}; compute_chunk_sizes() finds it out")
+    chunks = getattr(data, "chunks", None)
+    if chunks and isinstance(chunks[0], tuple):  # dask's: sizes per axis
+        chunks = tuple(max(1, *own) for own in chunks)
+    return Source(
+        tuple(int(n) for n in data.shape),
+        data.dtype,
+        lambda region: np.asanyarray(data[region]),  # a mask is kept: what it hides is missing
+        instant=isinstance(data, np.ndarray),
+        chunks=tuple(chunks) if chunks and len(chunks) == len(data.shape) else None,
+        described=described,
+    )

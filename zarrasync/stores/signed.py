@@ -55,12 +55,14 @@ class SignedReads:
         if not _ordinary(store, settings):
             return None
         sign = partial(_public if _is_anonymous(store) else _signed, store)
+        told = _is_anonymous(store) or "access_key_id" in store.config
         try:
-            url = await asyncio.to_thread(sign, "x")  # it might ask for credentials
+            url = sign("x") if told else await asyncio.to_thread(sign, "x")  # it might ask for credentials
         except Exception:  # obstore will say when it is asked for an object
             return None
         parts, proxies = urlsplit(url), getproxies()
-        if parts.scheme in proxies or "all" in proxies or not suits(url, _HEADERS):
+        allowed = parts.scheme == "https" or "allow_http" in (store.client_options or {})
+        if not allowed or parts.scheme in proxies or "all" in proxies or not suits(url, _HEADERS):
             return None
         if not _is_anonymous(store) and _key_in(parts.query) not in _keys(store):
             return None
@@ -88,7 +90,7 @@ class SignedReads:
         check_passing(answer)
         if answer.status not in (200, 206) or answer.headers.get("content-encoding", "identity") != "identity":
             # An end of a range that lies past the object's is nothing to remember.
-            self.refused = answer.status != 416
+            self.refused |= answer.status != 416
             raise Unfit(f"{answer.status} {answer.reason}")
         return value_of(request, answer, answer.headers.get("etag"))
 
@@ -109,8 +111,14 @@ def _ordinary(store: Any, settings: Config) -> bool:
         and client.items() <= known.items()
         and retries.get("max_retries", settings.retries) == settings.retries
         and not any(map(_UNSEEN.fullmatch, os.environ))
-        and ("virtual_hosted_style_request" not in told if _is_anonymous(store) else bool(_keys(store)))
+        and (_is_plain(told) if _is_anonymous(store) else bool(_keys(store)))
     )
+
+
+def _is_plain(told: set[str]) -> bool:
+    """Whether all is known of where the objects lie that everybody may read."""
+    elsewhere = any(name.upper().startswith("AWS_ENDPOINT") for name in os.environ)
+    return "virtual_hosted_style_request" not in told and ("endpoint" in told or not elsewhere)
 
 
 def _is_anonymous(store: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -175,6 +176,8 @@ class Chunks:
         """
         chain = self.chain
         unit = chain.unit
+        if not _is_locked():
+            return self.config.pool_size
         beside = unit.is_raw if unit is not chain else self.store.parallel and (unit.is_raw or not decoding)
         beside |= unit.unlocked
         return 1 if unit.nbytes < _SMALL and not beside else self.config.pool_size
@@ -186,6 +189,10 @@ class Chunks:
     def locate(self, error: CodecError, key: str) -> CodecError:
         """An error with the chunk it is about."""
         return error.at(self.full_key(key), repr(self.origin or self.store))
+
+
+_is_locked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
+"""Whether the interpreter runs one thread at a time, as all do but free-threaded ones."""
 
 
 class Taken:

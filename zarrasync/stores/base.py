@@ -388,7 +388,7 @@ def clip(data: Any, request: Request) -> Any:
 def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreError:
     """An error of a backend as ours; says what was tried on which key of which store."""
     kind = type(error).__name__
-    hint = f" ({_HINTS[kind]})" if kind in _HINTS else ""
+    hint = f" ({_HINTS[kind]})" if kind in _HINTS and not store.near else ""
     if elsewhere := _REGION.search(str(error)):
         region = elsewhere[1] or "…"
         given = {"client_kwargs": {"region_name": region}}

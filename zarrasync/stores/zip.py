@@ -141,6 +141,8 @@ class ZipStore(Store):
                     ) from None
                 except FileNotFoundError:
                     raise StoreError(f"there is no file {str(self._path)!r}") from None
+                except PermissionError as error:
+                    raise StoreError(f"{self!r} can not be opened: {error}") from error
                 except DAMAGE as error:
                     raise StoreError(f"{self!r} is not a readable zip archive: {error}") from error
             return self._archive

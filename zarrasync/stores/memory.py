@@ -76,8 +76,17 @@ class MemoryStore(Store):
             raise store_error(error, key, "read", self) from error
 
     async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
-        found = [self._get(key) for key in keys]
-        return [data if data is None or type(data.obj) is not bytes else data.obj for data in found]
+        values, found = self.values, list[Buffer | None]()
+        for key in keys:
+            try:
+                data = values[key]
+            except KeyError:
+                found.append(None)
+            except Exception:
+                found.append(self._get(key))  # which says what is wrong
+            else:
+                found.append(data if type(data) is bytes else self._get(key))
+        return found
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         value = bytes(data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import threading
 from pathlib import Path
 from typing import Any
@@ -58,11 +60,21 @@ async def test_arrays_that_are_not_read_yet(api: Api, there: Path, s3):
 
 def test_sources_that_are_read_from_what_they_replace(there: Path):
     zarr = pytest.importorskip("zarr")
+    from zarrasync.integrations.zarr import zarr_store
+
     inside = sync.create_group(there.parent / "group")
     inside.create_array("deep/x", data=VALUES)
-    for source in (sync.open_array(there), sync.open_array(there).view[::2], zarr.open_array(there, mode="r")):
+    far = zarr.storage.FsspecStore.from_url(f"file://{there}")
+    theirs = [zarr.open_array(store, mode="r") for store in (there, far, zarr_store(there))]
+    partial = functools.partial(lambda region, array: array[region], array=sync.open_array(there))
+    for source in (sync.open_array(there), sync.open_array(there).view[::2], *theirs, partial):
         with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-            sync.ingest(source, there, mode="w", verify=True)
+            sync.ingest(
+                source, there, mode="w", verify=True, **({"shape": 5, "dtype": "i8"} if source is partial else {})
+            )
+    memory = zarr.storage.MemoryStore()
+    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        sync.ingest(zarr.create_array(memory, shape=3, dtype="i4"), memory, mode="w")
     with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
         sync.ingest(inside["deep/x"], there.parent / "group", mode="w")
     check(there)
@@ -72,12 +84,15 @@ def test_sources_that_are_read_from_what_they_replace(there: Path):
 
 
 def test_dask_over_what_it_is_computed_of(there: Path):
-    pytest.importorskip("dask")
+    da = pytest.importorskip("dask.array")
     from zarrasync.integrations.dask import from_zarr, to_zarr
 
-    for options in ({}, {"inline_array": False}):
+    lazies = [from_zarr(there), from_zarr(there, inline_array=False), da.from_array(sync.open_array(there))]
+    if importlib.util.find_spec("zarr"):
+        lazies.append(da.from_zarr(str(there)))
+    for lazy in lazies:
         with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-            to_zarr(from_zarr(there, **options) * 10, there, overwrite=True)
+            to_zarr(lazy * 10, there, overwrite=True)
     check(there)
     for wrong, error in (
         ({"bogus": 1}, TypeError),
@@ -87,6 +102,36 @@ def test_dask_over_what_it_is_computed_of(there: Path):
         with pytest.raises(error, match="bogus|chunks"):
             to_zarr(from_zarr(there) * 10, there.parent / "other", overwrite=True, **wrong)
     assert not (there.parent / "other").exists()
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("engine", ["zarrasync", "zarr"])
+def test_xarray_over_what_it_is_read_from(tmp_path: Path, engine: str, chunks: Any):
+    xr = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
+    from zarrasync.integrations.xarray import write_dataset
+
+    write_dataset(xr.Dataset({"x": ("t", VALUES)}), tmp_path)
+    there = xr.open_dataset(tmp_path, engine=engine, chunks=chunks, consolidated=False if engine == "zarr" else None)
+    for source in (there.x, there.x.variable):
+        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+            sync.ingest(source, tmp_path, path="x", mode="w")
+    np.testing.assert_array_equal(sync.open_array(tmp_path, path="x")[...], VALUES)
+
+
+async def test_nodes_that_take_each_others_values(api: Api):
+    store: dict[str, bytes] = {}
+    group = sync.create_group(store)
+    group["x"], group["y"] = VALUES, -VALUES
+    described = {"x": {"data": group["y"]}, "y": {"data": group["x"]}}
+    await api(api.create_hierarchy(store, described, overwrite=True))
+    assert (group["x"][0], group["y"][0]) == (-1, 1)
+    wrong = {"x": {"data": VALUES}, "y": {"data": ["a"], "dtype": "i4"}}
+    with pytest.raises(CodecError):
+        await api(api.create_hierarchy(store, wrong, overwrite=True))
+    with pytest.raises(MetadataError):
+        await api(api.save(store, x=VALUES, y=np.array([object()])))
+    assert (group["x"][0], group["y"][0]) == (-1, 1)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +261,8 @@ async def test_shapes_are_whole_numbers(api: Api):
     ("changes", "error", "match"),
     [
         ({"compressors": {"name": "gzip", "configuration": {"level": 99}}}, MetadataError, "from -1 to 9"),
-        ({"chunks": (4,)}, ShapeError, r"chunks \(4,\) are for arrays with 1 axes; there are 2"),
-        ({"shards": (4, 4, 4)}, ShapeError, "shards .* 3 axes; there are 2"),
+        ({"chunks": (4,)}, ShapeError, r"chunks \(4,\) do not fit arrays of 2 dimensions"),
+        ({"shards": (4, 4, 4)}, ShapeError, "shards .* do not fit arrays of 2 dimensions"),
     ],
 )
 async def test_copies_are_made_as_asked_or_not_at_all(
@@ -227,6 +272,14 @@ async def test_copies_are_made_as_asked_or_not_at_all(
     with pytest.raises(error, match=match):
         await api(api.copy(source, tmp_path / "x", **changes))
     assert not (tmp_path / "x").exists()
+
+
+def test_copies_of_objects_with_other_compressors():
+    values = np.array([{"a": 1}, [2]], object)
+    source = sync.create_array({}, data=values, zarr_format=2, filters=[numcodecs.JSON()])
+    target: dict[str, bytes] = {}
+    sync.copy(source.store, target, compressors="gzip")
+    assert sync.open_array(target)[...].tolist() == values.tolist()
 
 
 async def test_what_killed_writers_leave_is_told_of(api: Api, there: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shelve
@@ -174,26 +175,56 @@ def test_directories_with_links_from_the_root(tmp_path: Path):
 # ------------------------------------------------------------------ object stores
 
 
-def test_keys_in_the_files_of_aws(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    url, options = s3
-    make(url, storage_options=options)
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes what files of AWS's tools say; nothing stands in the environment."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    (tmp_path / "credentials").write_text("[default]\naws_access_key_id = k\naws_secret_access_key = s\n[renewed]\n")
-    (tmp_path / "config").write_text(
-        "[default]\nregion = eu-central-1\n[profile renewed]\ncredential_process = /none\n"
-    )
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+
+    def write(credentials: str = "", config: str = "") -> None:
+        (tmp_path / "credentials").write_text(credentials)
+        (tmp_path / "config").write_text(config)
+
+    return write
+
+
+KEYS = "aws_access_key_id = k\naws_secret_access_key = s\n"
+
+
+def test_keys_in_the_files_of_aws(s3, profile, monkeypatch: pytest.MonkeyPatch):
+    url, options = s3
+    make(url, storage_options=options)
+    profile(
+        f"[default]\n{KEYS}",
+        "[default]\nregion = eu-central-1\naws_session_token = of others\n[profile renewed]\ncredential_process = /none\n",
+    )
     where = {"endpoint_url": options["endpoint_url"]}
     np.testing.assert_array_equal(sync.open_array(url, storage_options=where)[...], VALUES)
     told = stores.resolve(url, where).store.config
-    assert (told["access_key_id"], told["region"]) == ("k", "eu-central-1")
-    monkeypatch.setenv("AWS_PROFILE", "renewed")  # which botocore can do
-    assert isinstance(stores.resolve(url, where), stores.FsspecStore)
+    assert (told["access_key_id"], told["region"], "session_token" in told) == ("k", "eu-central-1", False)
+    for name in ("renewed", "unknown"):  # which botocore can do, or say
+        monkeypatch.setenv("AWS_PROFILE", name)
+        with contextlib.suppress(Exception):  # botocore knows no such profile
+            assert isinstance(stores.resolve(url, where), stores.FsspecStore)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     assert isinstance(stores.resolve(url, where), stores.ObjectStore)
+
+
+def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):
+    profile("", f"[profile default]\n{KEYS}region = eu-west-1\nendpoint_url = http://127.0.0.1:9\n")
+    told = stores.resolve("s3://b/x").store.config
+    assert (told["access_key_id"], told["region"], told["endpoint"]) == ("k", "eu-west-1", "http://127.0.0.1:9")
+    told = stores.resolve("s3://b/x", {"anon": True}).store.config
+    assert ("access_key_id" in told, told["region"]) == (False, "eu-west-1")
+    told = stores.resolve("s3://b/x", {"key": "a", "secret": "b", "endpoint_url": "https://own"}).store.config
+    assert (told["access_key_id"], told["region"], told["endpoint"]) == ("a", "eu-west-1", "https://own")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    assert stores.resolve("s3://b/x").store.config["region"] == "eu-north-1"
+    profile("no ini file", "\0")
+    assert "access_key_id" not in stores.resolve("s3://b/x").store.config
 
 
 @pytest.mark.parametrize(
@@ -257,6 +288,19 @@ async def test_mappings_that_make_values_anew(api: Api, kind: Any):
     assert (await api(array.view[...].read())).tolist() == [0, 7, 7, *range(3, 10), 1]
 
 
+def test_mappings_of_parts_of_one_buffer():
+    made: dict[str, bytes] = {}
+    sync.create_array(made, data=np.arange(10), chunks=4, compressors=None)
+    blob, values, start = memoryview(b"".join(made.values())), dict[str, Any](), 0
+    for key, value in made.items():
+        values[key] = blob[start : start + len(value)]
+        start += len(value)
+    array = sync.open_array(values, mode="r+")
+    assert array[...].tolist() == list(range(10))
+    array[1:3] = 7
+    assert array[...].tolist() == [0, 7, 7, *range(3, 10)]
+
+
 def test_a_shelf(tmp_path: Path):
     with shelve.open(str(tmp_path / "shelf")) as values:
         array = sync.create_array(values, data=np.arange(10), chunks=4)
@@ -276,6 +320,13 @@ def test_mappings_that_hold_something_else():
     with pytest.raises(StoreError, match="the disk is gone"):
         sync.open(Failing())
     assert sync.open_group({"zarr.json": b'{"zarr_format":3,"node_type":"group"}', 3: b""}).keys() == ()
+
+
+def test_what_lasts():
+    """What another process, or a later one, may take for the same data."""
+    assert stores.resolve("s3://bucket/x", {"anon": True}).lasting
+    assert not stores.resolve("memory://x").lasting
+    assert not stores.PrefixStore(stores.MemoryStore(), "a/").lasting
 
 
 def test_what_is_kept_of_mappings_is_nobody_elses(tmp_path: Path):

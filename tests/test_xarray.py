@@ -433,13 +433,14 @@ def test_values_in_other_units_than_those_that_are_there_are_refused():
         (np.array([True, False]), np.array([2, 3])),
         (np.array([1.0], "f4"), np.array([1e300])),
         (np.array([1, 2]), np.array(["1", "2"])),
+        (np.array([1.0, 2.0]), np.array([1 + 2j, 3])),
     ],
 )
 def test_values_that_do_not_fit_what_is_there_are_refused(first: Any, other: Any, lazy: bool):
     store = stored(first)
     dataset = xr.Dataset({"a": ("t", other)})
     for place in ({"append_dim": "t"}, {"region": {"t": slice(0, len(other))}}):
-        with pytest.raises(CodecError, match="of a (does not fit|have type)"):
+        with pytest.raises(CodecError, match="of a (does not fit|have type|are complex)"):
             write_dataset(dataset.chunk() if lazy else dataset, store, **place)
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, first)
 
@@ -454,6 +455,8 @@ def test_values_that_do_not_fit_what_is_there_are_refused(first: Any, other: Any
         (["a", "bb"], ["c"], {}),
         ([1.0, 2.5], [0.33, np.nan], {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}),
         ([1.0, np.nan], [2.0, np.nan], {"dtype": "i2", "_FillValue": -1}),
+        ([1.5, 2.5], np.array([3]), {}),
+        ([1.5, 2.5], np.array([3.0 + 0j]), {}),
     ],
 )
 def test_values_of_other_types_that_fit_are_taken(first: Any, other: Any, encoding: dict[str, Any], lazy: bool):
@@ -467,6 +470,54 @@ def test_values_of_other_types_that_fit_are_taken(first: Any, other: Any, encodi
         np.testing.assert_allclose(found, np.concatenate([first, other]), atol=0.05)
     else:
         np.testing.assert_array_equal(found, np.concatenate([first, np.asarray(other, found.dtype)]))
+
+
+@pytest.mark.parametrize(
+    "units",
+    ["hours since 1900-01-01 00:00:0.0", "hours since 1800-1-1 00:00:0.0", "hour since 2000-01-01 0:0:0",
+     "hours since 2000-01-01 00:00:00 +0:00", "hours since 2000-01-01 00:00 UTC", "days since 2000-02-30"],
+)  # fmt: skip
+def test_units_in_the_spellings_of_others(units: str):
+    store = stores.MemoryStore()
+    calendar = {"calendar": "360_day"} if "02-30" in units else {}
+    options = {"dimension_names": ("t",), "attributes": {"units": units, **calendar}}
+    sync.create_group(store).create_array("t", data=np.arange(3), **options)
+    if calendar:
+        pytest.importorskip("cftime")
+    there = xr.open_dataset(store, engine="zarrasync").load()
+    write_dataset(there, store, append_dim="t", verify=True)
+    assert sync.open_array(store, path="t")[...].tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_times_are_not_appended_to_numbers():
+    store = stored(np.array([1, 2]))
+    with pytest.raises(CodecError, match="in the units None of those that are there"):
+        write_dataset(xr.Dataset({"a": ("t", np.array(["2000-01-01"], "M8[ns]"))}), store, append_dim="t")
+
+
+@pytest.mark.parametrize("first", ["a", "b", "time"])
+def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatch: pytest.MonkeyPatch):
+    """Nor are others left out beside them: that takes a decision."""
+    monkeypatch.setattr("zarrasync.integrations._xarraywriting._CATCH_UP", 0.2)
+
+    def rows(*names: str) -> Any:
+        return xr.Dataset({name: ("time", [1.0, 2.0]) for name in names})
+
+    for together in (("a", "b"), ("a", "b", "time")):
+        if first not in together:
+            continue
+        store = stores.MemoryStore()
+        write_dataset(rows(*together), store)
+        write_dataset(rows(first), store, append_dim="time")
+        before = {key: value for key, value in store.values.items() if "c/" in key}
+        with pytest.raises(ShapeError, match="rows along 'time', where another variable has"):
+            write_dataset(rows(*together), store, append_dim="time")
+        assert before == {key: value for key, value in store.values.items() if "c/" in key}
+        assert {sync.open_array(store, path=name).shape for name in together} == {(2,), (4,)}
+        for name in together:
+            sync.open_array(store, path=name, mode="r+").resize(4)
+        write_dataset(rows(*together), store, append_dim="time")
+        assert {sync.open_array(store, path=name).shape for name in together} == {(6,)}
 
 
 async def test_rows_of_those_who_append_at_the_same_time_stay_together(tmp_path: Path):

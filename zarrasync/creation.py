@@ -179,9 +179,7 @@ def check_axes(what: str, given: Any, numbers: Iterable[int]) -> None:
     counts = set(numbers)
     if isinstance(given, list | tuple) and counts and len(given) not in counts:
         found = ", ".join(map(str, sorted(counts)))
-        raise ShapeError(
-            f"{what} {tuple(given)} are for arrays with {len(given)} axes; there are {found}", found=tuple(given)
-        )
+        raise ShapeError(f"{what} {tuple(given)} do not fit arrays of {found} dimensions", found=tuple(given))
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

@@ -220,8 +220,8 @@ class MissingChunkError(ZarrError, KeyError):
     """Chunks are absent and the read was asked not to fill them in.
 
     Attributes:
-        keys: The absent chunks' keys (the first hundred).
-        count: How many were found absent.
+        keys: The absent chunks' keys, or those of the shards that they are absent from (the first hundred).
+        count: How many were found absent; a shard that is absent counts as one.
     """
 
     def __init__(self, message: str, *, keys: Sequence[str] = (), count: int = 0) -> None:

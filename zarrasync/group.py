@@ -23,7 +23,7 @@ from zarrasync.selection import AsyncSelection
 from zarrasync.stores import Request
 from zarrasync.transfer.common import side_by_side
 
-__all__ = ["AsyncGroup", "as_node", "create_array_at", "create_group_at", "read_now"]
+__all__ = ["AsyncGroup", "as_node", "create_array_at", "create_group_at", "plan_with_data"]
 
 T = TypeVar("T")
 _COPY = 8
@@ -332,12 +332,8 @@ async def _bound(node: Node, *, overwrite: bool) -> Node:
 
 async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
     """Create an array at a place, and write its ``data`` if there is some, which is read before anything is replaced."""
-    check_options(options)
     node = await _bound(node, overwrite=overwrite)
-    options["data"] = data = await read_now(options.get("data"))
-    metadata = plan_array(node.format, **options)
-    if data is not None:
-        data = transfer.storable(data, metadata)
+    metadata, data = await plan_with_data(node, options)
     node = await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     array = AsyncArray(node, metadata)
     if data is not None:
@@ -345,7 +341,15 @@ async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any
     return array
 
 
-async def read_now(data: Any) -> Any:
+async def plan_with_data(node: Node, options: dict[str, Any]) -> tuple[ArrayMetadata, Any]:
+    """An array's metadata, and its values as it will hold them; all that can be wrong with either is found here."""
+    check_options(options)
+    options["data"] = data = await _read_now(options.get("data"))
+    metadata = plan_array(node.format, **options)
+    return metadata, None if data is None else transfer.storable(data, metadata)
+
+
+async def _read_now(data: Any) -> Any:
     """Values that are in memory, of some that may be read when they are looked at."""
     lazy = getattr(data, "_async", data)  # of the synchronous API
     lazy = lazy[...] if isinstance(lazy, AsyncArray) else lazy

@@ -20,7 +20,7 @@ from zarrasync.config import Config
 from zarrasync.creation import ShapeLike, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, read_now
+from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, plan_with_data
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Node, consolidate, find, gather, on_store
@@ -375,6 +375,9 @@ async def create_hierarchy(
             above = above.rpartition("/")[0]
             wanted.setdefault(above, {})
     named = {normalize_path(path) for path in nodes}
+    for own in wanted.values():  # before anything is replaced
+        if set(own) - {"attributes"}:
+            await plan_with_data(root, own)
     made: dict[str, AsyncArray | AsyncGroup] = {}
     for depth in sorted({path.count("/") + bool(path) for path in wanted}):
         level = [path for path in wanted if path.count("/") + bool(path) == depth]
@@ -462,9 +465,11 @@ async def save(
         await create_array_at(node, data=args[0], overwrite=True)
         return
     named = {**{f"arr_{number}": value for number, value in enumerate(args)}, **arrays}
-    named = {name: await read_now(value) for name, value in named.items()}  # before anything is replaced
+    planned = {name: {"data": value} for name, value in named.items()}
+    for own in planned.values():  # before anything is replaced
+        await plan_with_data(node, own)
     group = await create_group_at(node, overwrite=True)
-    await gather([group.create_array(name, data=value) for name, value in named.items()], node.store)
+    await gather([group.create_array(name, **own) for name, own in planned.items()], node.store)
 
 
 async def load(

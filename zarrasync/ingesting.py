@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -481,7 +481,7 @@ async def _in_threads(pairs: Iterator[tuple[Region, Any]]) -> AsyncIterator[tupl
 
 
 def _bounds(
-    shape: tuple[int, ...], whole: tuple[int, ...], region: tuple[slice, ...] | None
+    shape: tuple[int, ...], whole: tuple[int, ...], region: Sequence[slice] | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Where in the array the source goes.
 
@@ -490,7 +490,7 @@ def _bounds(
     """
     if region is None:
         region = tuple(slice(0, n) for n in whole)
-    slices = isinstance(region, tuple) and all(isinstance(s, slice) and s.step in (None, 1) for s in region)
+    slices = isinstance(region, tuple | list) and all(isinstance(s, slice) and s.step in (None, 1) for s in region)
     if not slices or len(region) != len(whole):
         raise ShapeError(f"a region is a tuple of {len(whole)} slices without steps, found {region!r}")
     spans = [s.indices(n)[:2] for s, n in zip(region, whole, strict=True)]

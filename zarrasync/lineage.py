@@ -8,12 +8,17 @@ from typing import Any
 from zarrasync.array import AsyncArray
 from zarrasync.errors import NodeExistsError
 from zarrasync.selection import AsyncSelection
-from zarrasync.stores import LocalStore, Store
+from zarrasync.stores import LocalStore, Store, resolve
 
 __all__ = ["place_of", "refuse_own_source"]
 
-_WITHIN = ("_async", "array", "_array", "_data", "variable", "args", "kwargs", "value")
-"""Where lazy arrays (ours, xarray's, dask's tasks) keep what they are made of."""
+_WITHIN = (
+    "_async",  # the synchronous API
+    *("variable", "_data", "array", "_array"),  # xarray's arrays, variables and what they wrap
+    *("args", "kwargs", "value"),  # dask's tasks
+    *("keywords", "__wrapped__"),  # functools' functions
+)
+"""Where lazy values keep what they are made of."""
 
 
 def place_of(store: Store, path: str) -> tuple[Any, ...]:
@@ -32,36 +37,64 @@ def refuse_own_source(at: Store, path: str, *sources: Any) -> None:
     """
     *store, target = place_of(at, path)
     for *its_store, own in _read_by(sources):
-        if store != its_store or not (own.startswith(target) or target.startswith(own)):
-            continue
-        raise NodeExistsError(
-            f"/{path} in {at!r} can not be replaced by what is read from it, as it is erased before; "
-            "read the values first, or write elsewhere",
-            path=path,
-            store=repr(at),
-        )
+        if store == its_store and (own.startswith(target) or target.startswith(own)):
+            raise NodeExistsError(
+                f"/{path} in {at!r} can not be replaced by what is read from it, as it is erased before; "
+                "read the values first, or write elsewhere",
+                path=path,
+                store=repr(at),
+            )
 
 
 def _read_by(sources: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Where the stored arrays lie that sources read."""
-    waiting, seen = list(sources), set[int]()
+    waiting, seen = list(sources), dict[int, Any]()  # what has been seen stays, so that nothing else gets its id
     while waiting:
         found = waiting.pop()
         if id(found) in seen or isinstance(found, str | bytes | int | float):
             continue
-        seen.add(id(found))
-        theirs = getattr(found, "store_path", None)  # of an array of zarr-python
+        seen[id(found)] = found
         if isinstance(found, AsyncArray):
             yield place_of(found.store, found.path)
         elif isinstance(found, AsyncSelection):
             waiting.append(found.array)
-        elif theirs is not None and hasattr(theirs.store, "root"):
-            yield place_of(LocalStore(theirs.store.root), theirs.path)
+        elif (theirs := _part(found, "store_path")) is not None:  # an array of zarr-python
+            yield place_of(_store_of(theirs.store), theirs.path)
         elif isinstance(found, Mapping):
             waiting.extend(found.values())
         elif isinstance(found, list | tuple):
             waiting.extend(found)
-        elif hasattr(found, "__dask_graph__"):
-            waiting.append(found.__dask_graph__() or {})
+        elif hasattr(type(found), "__dask_graph__") and (graph := found.__dask_graph__()) is not None:
+            waiting.extend(_roots(graph))
         else:
-            waiting.extend(getattr(found, name) for name in _WITHIN if hasattr(found, name))
+            waiting.extend(part for name in _WITHIN if (part := _part(found, name)) is not None)
+
+
+def _part(found: Any, name: str) -> Any:
+    try:
+        return getattr(found, name, None)
+    except Exception:  # some properties compute, and fail
+        return None
+
+
+def _store_of(theirs: Any) -> Store:
+    """A store of zarr-python as ours that has the same places."""
+    if (root := _part(theirs, "root")) is not None:
+        return LocalStore(root)
+    if (fs := _part(theirs, "fs")) is not None and _part(fs, "sync_fs") is not None:  # files, made asynchronous
+        return LocalStore(theirs.path)
+    return resolve(theirs)
+
+
+def _roots(graph: Any) -> Iterator[Any]:
+    """What the tasks of a dask graph begin with, without making all tasks where there may be millions."""
+    layers: Mapping[str, Any] = getattr(graph, "layers", {"": graph})
+    above = getattr(graph, "dependencies", {})
+    for name, layer in layers.items():
+        if not above.get(name):
+            indices = getattr(layer, "indices", None)
+            if indices is None:
+                yield from layer.values()
+            else:  # tasks that are alike but for where they look
+                yield from (argument for argument, _ in indices)
+                yield getattr(layer, "task", None)

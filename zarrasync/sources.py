@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -63,8 +63,12 @@ class Source:
     def get_now(self, region: Region) -> Any:
         """A block, on a thread."""
         assert self.read is not None
-        found: Any = self.read(region)
-        return _bridge.run(found, blocking=False) if inspect.iscoroutine(found) else found
+        found = self.read(region)
+        return _bridge.run(_awaited(found), blocking=False) if inspect.isawaitable(found) else found
+
+
+async def _awaited(found: Awaitable[Any]) -> Any:
+    return await found
 
 
 def source_of(source: Any, options: Mapping[str, Any]) -> Source:

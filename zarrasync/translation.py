@@ -63,9 +63,9 @@ def translate(
     fill = target.fill_value(source.dtype, fill)
     spec = ArraySpec(outer, source.dtype, source.spec.fill_value if fill is None else fill)
     wanted = _wanted(source, options, inner if sharded else None)
-    if not _keeps(options.compressors):  # what is wrong with these is not to be got around
-        target.chain(Wanted((), None, wanted.compressors, "C", wanted.inner), spec)
-    for attempt in (wanted, _without_filters(wanted), _plain(wanted)):
+    given = not _keeps(options.compressors)
+    failure: Exception | None = None
+    for attempt in (wanted, _without_filters(wanted), _plain(wanted, compressors=given)):
         try:
             made = ArrayMetadata(
                 source.shape,
@@ -83,9 +83,11 @@ def translate(
             if attempt.serializer is None or getattr(error, "feature", "codecs") not in ("codecs", "shards"):
                 raise
             notes.append(f"{name}: {error}")
+            failure = error
             continue
         return made
-    raise AssertionError
+    assert failure is not None
+    raise failure  # it is about the compressors that were asked for
 
 
 def _keeps(value: Any) -> bool:
@@ -155,8 +157,9 @@ def _without_filters(wanted: Wanted) -> Wanted:
     return Wanted((), wanted.serializer, wanted.compressors, wanted.order, wanted.inner)
 
 
-def _plain(wanted: Wanted) -> Wanted:
-    return Wanted((), None, (ZstdCodec(level=0),), "C", wanted.inner)
+def _plain(wanted: Wanted, *, compressors: bool) -> Wanted:
+    """What every format can say; with the compressors if they were asked for."""
+    return Wanted((), None, wanted.compressors if compressors else (ZstdCodec(level=0),), "C", wanted.inner)
 
 
 def alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from xarray import Variable
+from xarray.conventions import decode_cf_variable
 
 from zarrasync.errors import CodecError
 
-__all__ = ["fitting", "kept", "lossless"]
+__all__ = ["alike", "fitting", "lossless"]
 
 _KEPT = ("units", "calendar", "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """What the values of an array that is there were encoded with, so that others are encoded alike."""
@@ -28,30 +30,33 @@ def fitting(variable: Variable) -> dict[str, Any]:
     return encoding
 
 
-def kept(present: Variable) -> tuple[str, ...]:
-    """What of an array's encoding others are encoded with.
+def alike(variable: Variable, present: Variable) -> Variable:
+    """A variable that is encoded like what is there.
 
-    xarray would cast numbers and texts to its type whether they fit or not, so that they are cast here.
+    xarray would cast numbers and texts to the stored type whether they fit or not, so that they are cast here, later.
     """
-    stored = _stored(present)
-    cast_here = stored.kind in f"SU{_NUMBERS}" and not {"units", "_Unsigned"} & present.encoding.keys()
-    return tuple(name for name in _KEPT if name != "dtype" or not cast_here)
+    stored, encoding = _stored(present), present.encoding
+    later = stored.kind in f"SU{_NUMBERS}" and not {"units", "_Unsigned"} & encoding.keys()
+    if stored.kind in "fc" and variable.dtype.kind in "biu":  # for the fill value may be none of theirs
+        variable = variable.astype("f8")
+    variable.encoding = {name: encoding[name] for name in _KEPT if name in encoding and (name != "dtype" or not later)}
+    return variable
 
 
-def lossless(name: str, encoded: Variable, present: Variable) -> Variable:
-    """A variable as the type of what is there.
+def lossless(name: str, encoded: Variable, present: Variable, *, timed: bool) -> Variable:
+    """A variable as the type of what is there; ``timed`` says whether it holds times or spans of time.
 
     Raises:
         CodecError: If it was encoded in other units. For values that do not fit: at once if they are in memory, and
             when they are computed otherwise.
     """
-    for what in ("units", "calendar"):
-        there, here = present.encoding.get(what), encoded.attrs.get(what)
-        if there is not None and _plain(here) != _plain(there):
-            raise CodecError(
-                f"the values of {name} can not be stored in the {what} {there!r} of those that are there, but in {here!r}",
-                direction="encode",
-            )
+    told = [present.encoding, encoded.attrs] if "units" in present.encoding or timed else []
+    if told and _moments(told[0]) != _moments(told[1]):
+        there, here = (found.get("units") for found in told)
+        raise CodecError(
+            f"the values of {name} can not be stored in the units {there!r} of those that are there, but in {here!r}",
+            direction="encode",
+        )
     stored = _stored(present)
     if encoded.dtype == stored or stored.kind in "OT":
         return encoded
@@ -62,14 +67,17 @@ def lossless(name: str, encoded: Variable, present: Variable) -> Variable:
     return Variable(encoded.dims, made, encoded.attrs)
 
 
-def _plain(units: Any) -> tuple[str, ...]:
-    """Units in one spelling: xarray writes the moment that times are counted from in another one than it found."""
-    unit, _, moment = str(units).partition(" since ")
+def _moments(told: Mapping[Any, Any]) -> Any:
+    """What the numbers 0 and 1 mean in some units, which have many spellings."""
+    units = {what: told[what] for what in ("units", "calendar") if what in told}
     try:
-        moment = str(np.datetime64(moment, "ns")) if moment else ""
-    except ValueError:  # of another calendar
-        pass
-    return unit.strip().lower().removesuffix("s"), moment.strip()
+        return (
+            decode_cf_variable("t", Variable(("t",), np.array([0, 1]), units), decode_timedelta=True)
+            .to_numpy()
+            .tolist()
+        )
+    except (ValueError, OverflowError):
+        return units
 
 
 def _stored(present: Variable) -> np.dtype[Any]:
@@ -84,6 +92,8 @@ def _cast(block: npt.NDArray[Any], name: str, dtype: np.dtype[Any], *, rounded: 
         raise CodecError(
             f"the values of {name} have type {block.dtype}, those that are there {dtype}", direction="encode"
         )
+    if block.dtype.kind == "c" != dtype.kind and block.imag.any():
+        raise CodecError(f"the values of {name} are complex, those that are there {dtype}", direction="encode")
     given = np.rint(block) if rounded and block.dtype.kind == "f" and dtype.kind in "iu" else block
     with np.errstate(all="ignore"):
         found = given.astype(dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
 from zarrasync.ingesting import IngestReport
-from zarrasync.integrations._xarrayfitting import fitting, kept, lossless
+from zarrasync.integrations._xarrayfitting import alike, fitting, lossless
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import join
 from zarrasync.lineage import refuse_own_source
@@ -33,6 +34,8 @@ __all__ = ["Wanted", "write"]
 Wanted = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers give it."""
 
+_CATCH_UP = 10.0
+"""Seconds in which another writer makes all variables longer, once it has begun to."""
 _CREATING = ("chunks", "shards", "compressors", "filters", "serializer", "fill_value", "order", "chunk_key_encoding")
 
 
@@ -162,12 +165,14 @@ class Plan(NamedTuple):
         encoded: It, as it is stored.
         options: How an array for it is created, if it does not go into one that is there.
         joins: Whether it goes into an array that is there.
+        length: Elements along the appended dimension that were there.
     """
 
     name: str
     encoded: Variable
     options: dict[str, Any]
     joins: bool
+    length: int
 
 
 class _Work:
@@ -200,7 +205,7 @@ class _Work:
         if joins and present is not None:
             if variable.dims != present.dims:
                 raise ShapeError(f"{name} has the dimensions {present.dims} in the store, not {variable.dims}")
-            variable.encoding = {key: present.encoding[key] for key in kept(present) if key in present.encoding}
+            variable = alike(variable, present)
         elif self.region is not None:
             raise NodeNotFoundError(f"a region is written into arrays that are there; {name} is not")
         if self.region is not None and not set(self.region) & set(map(str, variable.dims)):
@@ -216,11 +221,12 @@ class _Work:
             encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
         if joins and present is not None:
             self._check(name, encoded, present)
-            encoded = lossless(name, encoded, present)
+            encoded = lossless(name, encoded, present, timed=variable.dtype.kind in "mM")
         options = {} if joins else self._options(encoded, creating)
         if not joins:
             plan_array(self.format, shape=encoded.shape, **options)  # complains before anything is replaced
-        return Plan(name, encoded, options, joins=joins)
+        length = present.sizes.get(self.append_dim, 0) if joins and present is not None else 0
+        return Plan(name, encoded, options, joins=joins, length=length)
 
     def _check(self, name: str, encoded: Variable, present: Variable) -> None:
         """Complain about a shape that does not fit what is there."""
@@ -265,11 +271,16 @@ class _Work:
     ) -> list[tuple[slice, ...] | None]:
         """Create arrays, or make them longer; where in each the values go.
 
-        Rows that are appended are reserved in the first array by name, and lie at that place in all others, so that
-        those of writers who append at the same time stay together.
+        Rows that are appended are reserved in one array, that of the coordinates if it is among them, and lie at that
+        place in all others, so that those of writers who append at the same time stay together.
+
+        Raises:
+            ShapeError: If arrays are longer than others: what is there would be overwritten, or something left out.
         """
         places: dict[str, tuple[slice, ...] | None] = {}
-        for plan in sorted(plans, key=lambda plan: plan.name):
+        plans_in_order = sorted(plans, key=lambda plan: (plan.name != self.append_dim, plan.name))
+        await self._catch_up([plan for plan in plans_in_order if plan.joins and self.region is None])
+        for plan in plans_in_order:
             encoded = plan.encoded
             if not plan.joins:
                 await self.node.create_array(plan.name, shape=encoded.shape, overwrite=True, **plan.options)
@@ -281,11 +292,35 @@ class _Work:
                 array = await self.node.get(plan.name)
                 assert isinstance(array, za.AsyncArray)
                 at = reserved[0][2] if reserved else None
+                if at is not None and plan.length > at:  # who appends to all has made the first one longer before
+                    raise self._uneven(plan.name, plan.length, at)
                 start = await array._reserve(axis, encoded.shape, fresh=False, at=at)
                 reserved.append((array, axis, start, start + encoded.shape[axis]))
                 place = slice(*reserved[-1][2:])
                 places[plan.name] = tuple(place if i == axis else slice(None) for i in range(array.ndim))
         return [places[plan.name] for plan in plans]
+
+    async def _catch_up(self, plans: Sequence[Plan]) -> None:
+        """Wait until all arrays are as long as the first one was: another writer may be about to make them so."""
+        end = time.monotonic() + _CATCH_UP
+        for plan in plans[1:]:
+            length, pause = plan.length, 0.02
+            while length < plans[0].length:
+                if time.monotonic() > end:
+                    raise self._uneven(plan.name, length, plans[0].length)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 0.5)
+                array = await self.node.get(plan.name)
+                assert isinstance(array, za.AsyncArray)
+                length = array.shape[plan.encoded.dims.index(str(self.append_dim))]
+
+    def _uneven(self, name: str, length: int, first: int) -> ShapeError:
+        return ShapeError(
+            f"{name} has {length} rows along {self.append_dim!r}, where another variable has {first}: something was appended to "
+            "some of them alone; resize() those that are too long or too short",
+            found=(length,),
+            wanted=(first,),
+        )
 
     async def fill(self, plan: Plan, region: tuple[slice, ...] | None) -> IngestReport:
         """Write a variable's values."""

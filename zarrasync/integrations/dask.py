@@ -111,8 +111,8 @@ def store(
         ShapeError: If the source does not fit, or blocks share chunks; says how to rechunk.
     """
     check_unaligned(unaligned)
-    box = region if region is not None else tuple(slice(0, n) for n in target.shape)
-    if not isinstance(box, tuple) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
+    box: Any = tuple(slice(0, n) for n in target.shape) if region is None else region
+    if not isinstance(box, tuple | list) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
         raise ShapeError(f"a region is a tuple of {target.ndim} slices, found {box!r}", wanted=target.shape)
     spans = [part.indices(n) for part, n in zip(box, target.shape, strict=True)]
     wanted = tuple(max(0, b - a) for a, b, _ in spans)

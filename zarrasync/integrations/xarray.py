@@ -80,8 +80,9 @@ async def write_dataset_async(
         What was done, per variable.
 
     Raises:
-        NodeExistsError: If there is a group and the mode is ``"w-"``.
-        ShapeError: If a variable does not fit what is there.
+        NodeExistsError: If there is a group and the mode is ``"w-"``, or the dataset is read from what it would replace.
+        ShapeError: If a variable does not fit what is there, or variables there are of different lengths.
+        CodecError: If values can not be stored as the type, or in the units, of what is there.
         ValueError: If a variable has no dimension of the region, or parameters do not go together.
     """
     if append_dim is not None and region is not None:

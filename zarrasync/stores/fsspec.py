@@ -100,6 +100,10 @@ class FsspecStore(Store):
         return (*self._service, self.path)
 
     @property
+    def lasting(self) -> bool:
+        return self.protocol not in ("memory", "reference")  # references may be in memory, too
+
+    @property
     def _service(self) -> tuple[str, str]:
         """What the paths are paths in: an endpoint, or (zip files, references, …) one filesystem instance."""
         fs = self._template

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import html
 import json
 import re
 import ssl
@@ -38,6 +39,8 @@ _NEEDLESS = frozenset(
 _GENERAL = frozenset({"ssl", "timeout", "encoded", "get_client", "auth", "proxy", "cookies", "allow_redirects"})
 """Options of fsspec's that say how to ask."""
 _LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["'][^>]*>([^<]*)""", re.IGNORECASE)
+_HOST = re.compile(r"(https?:)?//", re.IGNORECASE)
+_NO_FILE = re.compile(r"(mailto|javascript|data|tel):", re.IGNORECASE)
 
 
 class HTTPStore(RemoteStore):
@@ -229,10 +232,13 @@ def _names(data: bytes, kind: str, path: str) -> builtins.list[str] | None:
         return None
     names = set()
     for link, text in _LINK.findall(data):
-        found = unquote(urlsplit(link.decode("utf-8", "replace")).path)
-        # Some servers name what is in a directory from there, others from their root.
+        where = link.decode("utf-8", "replace")
+        if _NO_FILE.match(where):
+            continue
+        found = unquote(urlsplit(where).path if _HOST.match(where) else where)
+        # Some servers name what is in a directory from there, others from their root, and tell directories by the text alone.
         name = found.removeprefix(path if found.startswith("/") else "./")
-        names.add(f"{name}/" if text.strip().endswith(b"/") and not name.endswith("/") else name)
+        names.add(f"{name}/" if html.unescape(text.decode("utf-8", "replace")).strip() == f"{name}/" else name)
     return sorted(name for name in names if name.rstrip("/") not in ("", ".", "..") and "/" not in name[:-1])
 
 

@@ -73,7 +73,7 @@ class Client:
     Args:
         pool: Connections to the server.
         headers: Sent with each request.
-        limit: Bytes that a compressed answer may become.
+        limit: Bytes that a compressed answer may become; with 0 compressed answers are ``Unfit``.
     """
 
     def __init__(self, pool: _Pool, headers: Mapping[str, str], limit: int) -> None:
@@ -399,7 +399,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._keep = found[1] == "1" and headers.get("connection", "").lower() != "close"
         if self._status in (301, 302, 303, 305, 307, 308):
             raise Unfit(f"a redirect to {headers.get('location')}")
-        if headers.get("content-encoding", "identity").lower() not in ("identity", "gzip"):
+        if headers.get("content-encoding", "identity").lower() not in (
+            "identity",
+            "gzip" if self._limit else "identity",
+        ):
             raise Unfit(f"the encoding {headers['content-encoding']!r}")
 
     def _begin_body(self, rest: bytes) -> None:

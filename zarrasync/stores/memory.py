@@ -118,9 +118,14 @@ class MemoryStore(Store):
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
-        return {key: memoryview(self.values[key]).nbytes for key in await self.list_prefix(prefix)}
+        return {
+            key: memoryview(value).nbytes
+            for key, value in list(self.values.items())
+            if isinstance(key, str) and key.startswith(prefix)
+        }
 
 
 def _version(data: memoryview) -> object:
     """What a value is told by: itself, as it is never changed in place; mappings may make it anew for each look."""
-    return data.obj if type(data.obj) is bytes else bytes(data)
+    whole = data.obj
+    return whole if type(whole) is bytes and len(whole) == len(data) else bytes(data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import os
+import re
 import sys
 import threading
 import time
@@ -27,7 +28,7 @@ from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.aws import stored_settings
+from zarrasync.stores.aws import profile_in_use
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, plain_text, store_error, without_queries
 from zarrasync.stores.http1 import Unfit
 from zarrasync.stores.remote import RemoteStore, in_flight
@@ -473,6 +474,8 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
             found[name] = dict(value)
         else:
             return None
+    if service == "s3" and not _add_profile(found):
+        return None
     told = (found.get(name) for name in ("aws_endpoint", "azure_endpoint", "google_base_url"))
     endpoint = str(next((one for one in told if one is not None), ""))
     if endpoint and "://" not in endpoint:
@@ -480,13 +483,6 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if endpoint.startswith("http://"):
         found["client_options"] = {"allow_http": True, **found.get("client_options", {})}
     if service == "s3":
-        own = any("access_key" in name or "credential" in name or "web_identity" in name for name in found)
-        stored = {} if own or found.get("aws_skip_signature") == "true" else stored_settings()
-        if stored is None:
-            return None
-        for name, value in stored.items():
-            if name != "aws_region" or not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys():
-                found.setdefault(name, value)
         found.setdefault(
             "aws_region", os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         )
@@ -499,6 +495,25 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
             # client and server about a second for each 1.5 GB.
             found.setdefault("aws_unsigned_payload", "true")
     return found
+
+
+_OWN_KEYS = re.compile("access_key|session_token|credential|web_identity")
+_ELSEWHERE = re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_.*)")
+"""What comes before keys in files: parts of the names of settings, and variables."""
+
+
+def _add_profile(found: dict[str, Any]) -> bool:
+    """Add to settings for S3 what files say of the user's profile; whether that is all it takes to use it."""
+    profile, anonymous = profile_in_use(), found.get("aws_skip_signature") == "true"
+    if not anonymous and not any(map(_OWN_KEYS.search, found)) and not any(map(_ELSEWHERE.fullmatch, os.environ)):
+        if profile.renewed:
+            return False
+        found.update(profile.keys)
+    if profile.region and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys():
+        found.setdefault("aws_region", profile.region)
+    if profile.endpoint and not any(name.startswith("AWS_ENDPOINT") for name in os.environ):
+        found.setdefault("aws_endpoint", profile.endpoint)
+    return True
 
 
 _CONNECTION = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dbm.dumb
 import json
 import os
 import shelve
@@ -302,7 +303,7 @@ def test_mappings_of_parts_of_one_buffer():
 
 
 def test_a_shelf(tmp_path: Path):
-    with shelve.open(str(tmp_path / "shelf")) as values:
+    with shelve.Shelf(dbm.dumb.open(str(tmp_path / "shelf"))) as values:  # other databases belong to one thread
         array = sync.create_array(values, data=np.arange(10), chunks=4)
         array[1:3] = 7
         array.attrs["x"] = 1
@@ -317,7 +318,10 @@ def test_mappings_that_hold_something_else():
         def __getitem__(self, key: str) -> bytes:
             raise OSError("the disk is gone")
 
-    with pytest.raises(StoreError, match="the disk is gone"):
+        def __len__(self) -> int:
+            raise OSError("the disk is gone")
+
+    with pytest.raises(StoreError, match=r"in MemoryStore\(Failing\): OSError: the disk is gone"):
         sync.open(Failing())
     assert sync.open_group({"zarr.json": b'{"zarr_format":3,"node_type":"group"}', 3: b""}).keys() == ()
 

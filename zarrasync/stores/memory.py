@@ -20,7 +20,7 @@ class MemoryStore(Store):
 
     Args:
         values: The mapping to use; a new dict if none is given. It is used as it is, so its owner sees
-            what is written. Values are copied on the way in and never changed in place.
+            what is written, and by several threads. Values are copied on the way in and never changed in place.
     """
 
     blocking = True
@@ -42,7 +42,8 @@ class MemoryStore(Store):
         return False
 
     def __repr__(self) -> str:
-        return f"MemoryStore({len(self.values)} values)"
+        kind = type(self.values)  # others may take their time to count, or fail
+        return f"MemoryStore({len(self.values)} values)" if kind is dict else f"MemoryStore({kind.__name__})"
 
     def describe(self, path: str) -> str:
         return "" if self.values else "the store is empty"

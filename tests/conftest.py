@@ -129,8 +129,8 @@ def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
 
 
 @contextmanager
-def http_server(root: Path) -> Iterator[str]:
-    """Serve a directory over HTTP with byte ranges; yields its URL."""
+def http_server(root: Path, below: str = "/", *, show_index: bool = False) -> Iterator[str]:
+    """Serve a directory over HTTP with byte ranges; yields the server's URL, below which it lies."""
     import asyncio
 
     from aiohttp import web
@@ -141,7 +141,7 @@ def http_server(root: Path) -> Iterator[str]:
 
     async def start() -> web.AppRunner:
         app = web.Application()
-        app.router.add_static("/", root, show_index=False)
+        app.router.add_static(below, root, show_index=show_index)
         runner = web.AppRunner(app)
         await runner.setup()
         listener = socket.create_server(("127.0.0.1", 0))

@@ -8,17 +8,13 @@ import dbm.dumb
 import json
 import os
 import shelve
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
-from conftest import Api
+from conftest import Api, http_server
 
 import zarrasync as za
 from zarrasync import stores, sync
@@ -126,44 +122,13 @@ def test_options_of_fsspecs_web_filesystem(http):
         stores.resolve(url, {"hedders": {}})
 
 
-@contextmanager
-def aiohttp_index(root: Path) -> Iterator[str]:
-    """A server of aiohttp's that shows directories, by links from its root."""
-    from aiohttp import web
-
-    loop, ready, address = asyncio.new_event_loop(), threading.Event(), list[int]()
-
-    async def start() -> web.AppRunner:
-        app = web.Application()
-        app.router.add_static("/s/", root, show_index=True)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        listener = socket.create_server(("127.0.0.1", 0))
-        address.append(listener.getsockname()[1])
-        await web.SockSite(runner, listener).start()
-        return runner
-
-    def serve() -> None:
-        runner = loop.run_until_complete(start())
-        ready.set()
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    ready.wait()
-    yield f"http://127.0.0.1:{address[0]}/s"
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-
-
 def test_directories_with_links_from_the_root(tmp_path: Path):
-    """Nothing that is there may be missing from a copy."""
+    """As aiohttp shows them. Nothing that is there may be missing from a copy."""
     group = sync.create_group(tmp_path / "d x.zarr", zarr_format=2)
     group.create_array("a", data=VALUES)
     group.create_array("deep/..b", data=VALUES + 1)
-    with aiohttp_index(tmp_path) as url:
+    with http_server(tmp_path, "/s/", show_index=True) as server:
+        url = f"{server}/s"
         assert sync.open_group(f"{url}/d x.zarr").array_keys() == ("a",)
         with stores.resolve(f"{url}/d x.zarr") as store:
             found = asyncio.run(store.list_prefix(""))

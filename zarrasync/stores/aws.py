@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 from pathlib import Path
 
@@ -43,6 +42,8 @@ def profile_in_use() -> Profile:
 
 def _sections(variable: str, name: str) -> dict[str, dict[str, str]]:
     """What a file says, by its sections."""
+    import configparser
+
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read(Path(os.environ.get(variable) or f"~/.aws/{name}").expanduser(), encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import html
 import json
 import re
 import ssl
@@ -222,6 +221,8 @@ class HTTPStore(RemoteStore):
 
 def _names(data: bytes, kind: str, path: str) -> builtins.list[str] | None:
     """The names in a directory, which lies at a path, as servers show it; ``None`` where it is something else."""
+    import html
+
     if "json" in kind:
         try:
             entries = json.loads(data)

@@ -15,7 +15,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
-from urllib.request import getproxies
 
 from zarrasync.config import Config
 from zarrasync.stores.answers import check_passing, range_of, value_of
@@ -54,6 +53,8 @@ class SignedReads:
         """Reads of an obstore store's objects; ``None`` where obstore has to do it."""
         if not _ordinary(store, settings):
             return None
+        from urllib.request import getproxies
+
         sign = partial(_public if _is_anonymous(store) else _signed, store)
         told = _is_anonymous(store) or "access_key_id" in store.config
         try:

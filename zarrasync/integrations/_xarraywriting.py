@@ -278,7 +278,8 @@ class _Work:
             ShapeError: If arrays are longer than others: what is there would be overwritten, or something left out.
         """
         places: dict[str, tuple[slice, ...] | None] = {}
-        plans_in_order = sorted(plans, key=lambda plan: (plan.name != self.append_dim, plan.name))
+        # What is replaced comes last, when nothing can be refused any more.
+        plans_in_order = sorted(plans, key=lambda plan: (not plan.joins, plan.name != self.append_dim, plan.name))
         await self._catch_up([plan for plan in plans_in_order if plan.joins and self.region is None])
         for plan in plans_in_order:
             encoded = plan.encoded

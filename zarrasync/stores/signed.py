@@ -42,6 +42,9 @@ class SignedReads:
         client: Where the bucket is.
         sign: Makes the path and query to ask for of an object's path.
         missing: Statuses that mean that there is no such object.
+
+    Attributes:
+        refused: Whether an answer was out of the ordinary, so that obstore is to ask from now on.
     """
 
     def __init__(self, client: Client, sign: Callable[[str], str], missing: frozenset[int]) -> None:

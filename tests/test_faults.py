@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
+import os
+import pickle
 import random
+import re
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +36,7 @@ class Bucket:
         fault: Asked before each answer: another answer, ``"reset"``, ``"cut"`` or ``None`` for the right one.
         asked: The keys that were asked for.
         clients: Who asked, and whether by a signed URL.
+        keys: The keys that they signed with.
     """
 
     def __init__(self) -> None:
@@ -36,6 +44,7 @@ class Bucket:
         self.fault: Fault = lambda key, data: None
         self.asked: list[str] = []
         self.clients: list[tuple[str, bool]] = []
+        self.keys: list[str] = []
         self.url = self.label = ""
 
     def options(self, **more: Any) -> dict[str, Any]:
@@ -54,6 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         data = bucket.values.get(key)
         bucket.asked.append(key)
         bucket.clients.append((self.headers["User-Agent"].partition("/")[0], "X-Amz-Signature=" in self.path))
+        bucket.keys += re.findall("Credential=([^/%]*)", self.path + self.headers.get("Authorization", ""))
         fault = bucket.fault(key, data)
         if fault == "reset":
             self.close_connection = True
@@ -193,20 +203,115 @@ def test_who_asks_for_objects(bucket: Bucket, options: dict[str, Any], client: t
     assert clients_of(bucket, "s3://bucket", storage_options=options) == {client}
 
 
-def test_keys_that_lapse_are_left_to_those_who_renew_them(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+def test_keys_that_lapse_are_renewed(bucket: Bucket):
+    """A program's own provider of keys, asked again when they are about to lapse, and never by each request."""
     obstore = pytest.importorskip("obstore")
-    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+    given: list[str] = []
 
     def renewed() -> dict[str, Any]:
-        return {"access_key_id": "renewed", "secret_access_key": "s", "token": "t", "expires_at": None}
+        given.append(f"key{len(given)}")
+        until = datetime.now(UTC) + timedelta(seconds=60)
+        return {"access_key_id": given[-1], "secret_access_key": "s", "token": "t", "expires_at": until}
 
-    assert clients_of(bucket, obstore.store.S3Store("bucket", credential_provider=renewed, **where)) == {OBSTORE}
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+    store = obstore.store.S3Store("bucket", credential_provider=renewed, **where)
+    array = sync.open_array(store)
+    begin = time.monotonic()
+    while len(set(bucket.keys)) < 4:
+        np.testing.assert_array_equal(array[...], VALUES)
+    assert len(given) <= 4 + (time.monotonic() - begin) / 0.1
+    assert set(bucket.clients) == {LEAN}
+    assert set(bucket.keys) <= set(given)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_provider_of_keys_that_fails_is_no_absence(bucket: Bucket, signed: bool, monkeypatch: pytest.MonkeyPatch):
+    obstore = pytest.importorskip("obstore")
+
+    def failing() -> dict[str, Any]:
+        raise ValueError("log in again")
+
+    if not signed:
+        monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+    store = obstore.store.S3Store("bucket", credential_provider=failing, **where)
+    with pytest.raises(StoreError, match=r"could not read '.*log in again"):
+        sync.open_array(stores.ObjectStore(store, missing=(401,)))
+    assert not bucket.asked
+
+
+def test_keys_of_the_environment_are_those_of_the_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    obstore = pytest.importorskip("obstore")
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     store = obstore.store.S3Store("bucket", **where)
     assert clients_of(bucket, store) == {LEAN}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another, set after the store was made")
-    assert clients_of(bucket, store) == {OBSTORE}
+    assert clients_of(bucket, store) == {LEAN}
+    assert set(bucket.keys) == {"k"}
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without keys, whose files of AWS's tools are to be written."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    return tmp_path
+
+
+def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
+    """As programs in Kubernetes and on virtual machines have them: a service tells, and they lapse."""
+    lapse = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    told = {"AccessKeyId": "fromthere", "SecretAccessKey": "s", "Token": "t", "Expiration": lapse}
+    bucket.values["keys"] = json.dumps(told).encode()
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{bucket.url}/bucket/keys")
+    (nobody / "token").write_text("let me in")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(nobody / "token"))
+    options = {"endpoint_url": bucket.url}
+    array = sync.open_array("s3://bucket", storage_options=options)
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert set(bucket.keys) == {"fromthere"}
+    assert bucket.asked.count("keys") == 1
+    assert {client for key, client in zip(bucket.asked, bucket.clients, strict=True) if key != "keys"} == {LEAN}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_keys_that_a_program_fetches(bucket: Bucket, nobody: Path, named: bool, monkeypatch: pytest.MonkeyPatch):
+    """A profile as single sign-on and roles have it, by name or by the environment; the keys survive pickling."""
+    keys = {"Version": 1, "AccessKeyId": "fetched", "SecretAccessKey": "s", "SessionToken": "t"}
+    (nobody / "keys.json").write_text(json.dumps(keys))
+    section = f"[profile mine]\ncredential_process = cat {nobody / 'keys.json'}\nendpoint_url = {bucket.url}\n"
+    (nobody / "config").write_text(section)
+    options = {"profile": "mine"} if named else {}
+    if named:  # what is named comes before what lies around
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    else:
+        monkeypatch.setenv("AWS_PROFILE", "mine")
+    store = stores.resolve("s3://bucket", options)
+    assert clients_of(bucket, store) == {LEAN}
+    assert clients_of(bucket, pickle.loads(pickle.dumps(store))) == {LEAN}
+    assert set(bucket.keys) == {"fetched"}
+    (nobody / "config").write_text(section.replace("keys.json", "others.json"))
+    (nobody / "others.json").write_text(json.dumps({**keys, "AccessKeyId": "afterwards"}))
+    bucket.keys.clear()
+    assert clients_of(bucket, "s3://bucket", storage_options=options) == {LEAN}
+    assert set(bucket.keys) == {"afterwards"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [("absent", "profile .*absent.* could not be found"), ("broken", "Error when retrieving credentials")],
+)
+def test_profiles_that_lead_to_no_keys(bucket: Bucket, nobody: Path, profile: str, message: str):
+    (nobody / "config").write_text(f"[profile broken]\ncredential_process = cat {nobody / 'absent'}\n")
+    with pytest.raises(StoreError, match=message):
+        sync.open_array("s3://bucket", storage_options={"profile": profile, "endpoint_url": bucket.url})
+    assert not bucket.asked
 
 
 def test_proxies_are_obstores_to_use(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dbm.dumb
 import json
 import os
@@ -172,11 +171,11 @@ def test_keys_in_the_files_of_aws(s3, profile, monkeypatch: pytest.MonkeyPatch):
     assert (told["access_key_id"], told["region"], "session_token" in told) == ("k", "eu-central-1", False)
     for name in ("renewed", "unknown"):  # which botocore can do, or say
         monkeypatch.setenv("AWS_PROFILE", name)
-        with contextlib.suppress(Exception):  # botocore knows no such profile
-            assert isinstance(stores.resolve(url, where), stores.FsspecStore)
+        with pytest.raises(StoreError, match="credential"):
+            sync.open_array(url, storage_options=where)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    assert isinstance(stores.resolve(url, where), stores.ObjectStore)
+    np.testing.assert_array_equal(sync.open_array(url, storage_options=where)[...], VALUES)
 
 
 def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):

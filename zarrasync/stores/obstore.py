@@ -28,7 +28,7 @@ from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.aws import profile_in_use
+from zarrasync.stores.aws import read_profile
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, plain_text, store_error, without_queries
 from zarrasync.stores.http1 import Unfit
 from zarrasync.stores.remote import RemoteStore, in_flight
@@ -239,16 +239,18 @@ class ObjectStore(RemoteStore):
         return await together([partial(self._fetch_one, request, versions) for request in requests])
 
     async def _fetch_one(self, request: Request, versions: bool) -> Value | None:
-        found: Value | None
-        reads = await self._signed.get()
-        if reads is not None and not reads.refused:
-            try:
-                found = await self._request(request.key, "read", partial(reads.get, self.prefix + request.key, request))
-            except Unfit:
-                pass  # obstore can do more, and knows what to say
-            else:
-                return found
-        found = await self._call(request.key, "read", partial(self._get, request, versions))
+        from obstore.exceptions import BaseError
+
+        key = request.key
+        try:
+            reads = await self._signed.get()
+            if reads is not None and not reads.refused:
+                return await self._request(key, "read", partial(reads.get, self.prefix + key, request))
+        except Unfit:
+            pass  # obstore can do more, and knows what to say
+        except BaseError as error:  # it found no keys
+            raise store_error(error, key, "read", self) from error
+        found: Value | None = await self._call(key, "read", partial(self._get, request, versions))
         return found
 
     async def _get(self, request: Request, versions: bool) -> Value | None:
@@ -395,9 +397,12 @@ def _bucket(url: str, options: dict[str, Any], client: dict[str, Any], retry: di
     open_url: Any = from_url  # which settings there are depends on the URL
     where = url.replace("s3a://", "s3://").replace("gcs://", "gs://")
 
+    config = {name: value for name, value in options.items() if name != _PROVIDER}
+    keys = {_PROVIDER: options[_PROVIDER]} if _PROVIDER in options else {}
+
     def make() -> Any:
         try:
-            return open_url(where, config=options, client_options=client, retry_config=retry)
+            return open_url(where, config=config, client_options=client, retry_config=retry, **keys)
         except Exception as error:
             raise ValueError(f"{url!r} can not be opened: {plain_text(error)}") from error
 
@@ -416,6 +421,8 @@ def _bucket(url: str, options: dict[str, Any], client: dict[str, Any], retry: di
 
 def _status(error: Exception) -> int:
     """The HTTP status that one of obstore's errors stands for, where it may mean absence."""
+    if "credential provider" in str(error):  # nothing was asked for, as there are no keys
+        return 0
     return {"PermissionDeniedError": 403, "UnauthenticatedError": 401}.get(type(error).__name__, 0)
 
 
@@ -427,6 +434,7 @@ _S3 = {
     "anon": "aws_skip_signature",
     "region_name": "aws_region",
     "requester_pays": "aws_request_payer",
+    "profile": "profile",
 }
 _AZURE = {
     "account_name": "azure_storage_account_name",
@@ -440,6 +448,8 @@ _AZURE = {
 _GCS = {"endpoint_url": "google_base_url"}
 _NAMES = {"s3": _S3, "azure": _AZURE, "gcs": _GCS}
 _OWN = ("aws_", "google_", "azure_")
+_PROVIDER = "credential_provider"
+"""What obstore asks for keys, in its own words."""
 
 
 def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -472,10 +482,12 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
             found[name] = value
         elif name == "client_options":
             found[name] = dict(value)
+        elif name == _PROVIDER:
+            found[name] = value
         else:
             return None
-    if service == "s3" and not _add_profile(found):
-        return None
+    if service == "s3":
+        _add_profile(found, str(found.pop("profile", "")))
     told = (found.get(name) for name in ("aws_endpoint", "azure_endpoint", "google_base_url"))
     endpoint = str(next((one for one in told if one is not None), ""))
     if endpoint and "://" not in endpoint:
@@ -502,18 +514,18 @@ _ELSEWHERE = re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CR
 """What comes before keys in files: parts of the names of settings, and variables."""
 
 
-def _add_profile(found: dict[str, Any]) -> bool:
-    """Add to settings for S3 what files say of the user's profile; whether that is all it takes to use it."""
-    profile, anonymous = profile_in_use(), found.get("aws_skip_signature") == "true"
-    if not anonymous and not any(map(_OWN_KEYS.search, found)) and not any(map(_ELSEWHERE.fullmatch, os.environ)):
-        if profile.renewed:
-            return False
-        found.update(profile.keys)
-    if profile.region and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys():
-        found.setdefault("aws_region", profile.region)
-    if profile.endpoint and not any(name.startswith("AWS_ENDPOINT") for name in os.environ):
-        found.setdefault("aws_endpoint", profile.endpoint)
-    return True
+def _add_profile(found: dict[str, Any], name: str) -> None:
+    """Add to settings for S3 what files say of a profile; of the user's, if none is named."""
+    profile, anonymous = read_profile(name), found.get("aws_skip_signature") == "true"
+    told = any(map(_OWN_KEYS.search, found)) or (not name and any(map(_ELSEWHERE.fullmatch, os.environ)))
+    if not anonymous and not told:
+        renewed = profile.renewed
+        found.update(profile.keys if renewed is None else {_PROVIDER: renewed})
+    region, endpoint = profile.settings.get("region"), profile.settings.get("endpoint_url")
+    if region and (name or not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys()):
+        found.setdefault("aws_region", region)
+    if endpoint and (name or not any(variable.startswith("AWS_ENDPOINT") for variable in os.environ)):
+        found.setdefault("aws_endpoint", endpoint)
 
 
 _CONNECTION = {

@@ -1,16 +1,17 @@
 """Objects of S3 through the lean client, by URLs that obstore signs.
 
 obstore hands each answer to the event loop from a thread of its own; that takes as much of the processor as all the
-rest of a request. What is out of the ordinary is left to it: other credentials than keys, proxies, refusals.
+rest of a request. What is out of the ordinary is left to it: proxies, settings that change what is sent, refusals.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -26,9 +27,28 @@ __all__ = ["SignedReads"]
 
 _HOLDS = timedelta(minutes=15)
 """As long as a service believes a request that is signed in its head."""
+_BELIEVED = 0.05
+"""Seconds for which keys that lapse are believed to hold: obstore looks for new ones 0.1 s after it did at the earliest,
+so that no signature waits for them on the event loop meanwhile."""
 _HEADERS = {"User-Agent": "zarrasync", "Accept-Encoding": "identity"}
 _WHERE = frozenset({"bucket", "region", "default_region", "endpoint", "virtual_hosted_style_request"})
-_WHO = frozenset({"access_key_id", "secret_access_key", "session_token", "skip_signature"})
+_WHO = frozenset(
+    {
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "skip_signature",
+        "imdsv1_fallback",
+        "metadata_endpoint",
+        "container_credentials_relative_uri",
+        "container_credentials_full_uri",
+        "container_authorization_token_file",
+        "web_identity_token_file",
+        "role_arn",
+        "role_session_name",
+        "sts_endpoint",
+    }
+)
 _HOW = frozenset({"unsigned_payload", "conditional_put", "disable_tagging", "checksum_algorithm"})
 """Settings of obstore's: where objects lie, who asks, how to write."""
 _UNSEEN = re.compile("AWS_(SKIP_SIGNATURE|S3_EXPRESS|REQUEST_PAYER|SSE_CUSTOMER_.*|VIRTUAL_HOSTED_.*)", re.IGNORECASE)
@@ -41,38 +61,46 @@ class SignedReads:
     Args:
         client: Where the bucket is.
         sign: Makes the path and query to ask for of an object's path.
+        renew: Sees that there are keys that hold; ``None`` where they do not lapse.
         missing: Statuses that mean that there is no such object.
 
     Attributes:
         refused: Whether an answer was out of the ordinary, so that obstore is to ask from now on.
     """
 
-    def __init__(self, client: Client, sign: Callable[[str], str], missing: frozenset[int]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        sign: Callable[[str], str],
+        renew: Callable[[], Awaitable[Any]] | None,
+        missing: frozenset[int],
+    ) -> None:
         self._client, self._sign, self._missing = client, sign, missing
+        self._renew, self._renewing, self._renewed = renew, asyncio.Lock(), -math.inf
         self.refused = False
 
     @classmethod
     async def make(cls, store: Any, settings: Config, missing: frozenset[int]) -> SignedReads | None:
-        """Reads of an obstore store's objects; ``None`` where obstore has to do it."""
+        """Reads of an obstore store's objects; ``None`` where obstore has to do it.
+
+        Raises:
+            Exception: Of obstore's, if it finds no keys.
+        """
         if not _ordinary(store, settings):
             return None
         from urllib.request import getproxies
 
-        sign = partial(_public if _is_anonymous(store) else _signed, store)
-        told = _is_anonymous(store) or "access_key_id" in store.config
-        try:
-            url = sign("x") if told else await asyncio.to_thread(sign, "x")  # it might ask for credentials
-        except Exception:  # obstore will say when it is asked for an object
-            return None
+        anonymous = _is_anonymous(store)
+        sign, renew = partial(_public if anonymous else _signed, store), partial(_renewed, store)
+        url = sign("x") if anonymous else await renew()
         parts, proxies = urlsplit(url), getproxies()
         allowed = parts.scheme == "https" or "allow_http" in (store.client_options or {})
         if not allowed or parts.scheme in proxies or "all" in proxies or not suits(url, _HEADERS):
             return None
-        if not _is_anonymous(store) and _key_in(parts.query) not in _keys(store):
-            return None
+        lapse = not anonymous and (store.credential_provider is not None or _key_in(parts.query) not in _keys(store))
         where = f"{parts.scheme}://{parts.netloc}"
         client = await Client.make(where, _HEADERS, 0)  # what S3 calls compressed is as it was stored
-        return cls(client, lambda path: sign(path)[len(where) :], missing | {404})
+        return cls(client, lambda path: sign(path)[len(where) :], renew if lapse else None, missing | {404})
 
     async def get(self, path: str, request: Request) -> Value | None:
         """What a request asks for of an object.
@@ -80,12 +108,11 @@ class SignedReads:
         Raises:
             Unfit: If obstore has to ask.
             Attempt: If it failed in a way that may pass.
+            Exception: Of obstore's, if it finds no keys.
         """
         wanted = range_of(request)
-        try:
-            target = self._sign(path)
-        except Exception as error:  # obstore says more when it is asked for the object
-            raise Unfit(str(error)) from error
+        await self._hold_keys()
+        target = self._sign(path)
         try:
             answer = await self._client.get(target, f"Range: {wanted}\r\n" if wanted else "")
         except (Unfit, ssl.SSLCertVerificationError) as error:  # obstore may trust others
@@ -102,6 +129,16 @@ class SignedReads:
             raise Unfit(f"{answer.status} {answer.reason}")
         return value_of(request, answer, answer.headers.get("etag"))
 
+    async def _hold_keys(self) -> None:
+        """Have keys that hold for a moment."""
+        now = asyncio.get_running_loop().time
+        if self._renew is None or now() - self._renewed < _BELIEVED:
+            return
+        async with self._renewing:
+            if now() - self._renewed >= _BELIEVED:
+                await self._renew()
+                self._renewed = now()
+
     def leave(self) -> None:
         """Use the connections no more."""
         self._client.leave()
@@ -109,7 +146,7 @@ class SignedReads:
 
 def _ordinary(store: Any, settings: Config) -> bool:
     """Whether a store is one of S3 that needs no more than signed URLs, and what was said of requests holds for ours, too."""
-    if type(store).__name__ != "S3Store" or store.credential_provider is not None or not settings.retries:
+    if type(store).__name__ != "S3Store" or not settings.retries:
         return False
     told = set(store.config)
     client, retries = dict(store.client_options or {}), dict(store.retry_config or {})
@@ -119,7 +156,7 @@ def _ordinary(store: Any, settings: Config) -> bool:
         and client.items() <= known.items()
         and retries.get("max_retries", settings.retries) == settings.retries
         and not any(map(_UNSEEN.fullmatch, os.environ))
-        and (_is_plain(told) if _is_anonymous(store) else bool(_keys(store)))
+        and (not _is_anonymous(store) or _is_plain(told))
     )
 
 
@@ -134,7 +171,7 @@ def _is_anonymous(store: Any) -> bool:
 
 
 def _keys(store: Any) -> set[str]:
-    """The access keys that may have been given to a store; all others are obstore's to renew."""
+    """The access keys that may have been given to a store; all others lapse."""
     return {key for key in (store.config.get("access_key_id"), os.environ.get("AWS_ACCESS_KEY_ID")) if key}
 
 
@@ -147,6 +184,13 @@ def _signed(store: Any, path: str) -> str:
     import obstore
 
     return str(obstore.sign(store, "GET", path, _HOLDS))
+
+
+async def _renewed(store: Any) -> str:
+    """A signed URL, for which obstore may have had to ask some service for keys."""
+    import obstore
+
+    return str(await obstore.sign_async(store, "GET", "x", _HOLDS))
 
 
 def _public(store: Any, path: str) -> str:

@@ -279,6 +279,15 @@ def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.M
     assert {client for key, client in zip(bucket.asked, bucket.clients, strict=True) if key != "keys"} == {LEAN}
 
 
+def test_obstore_panics_as_any_other_error(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
+    """It does so if a token ends with a line break."""
+    (nobody / "token").write_text("let me in\n")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{bucket.url}/bucket/keys")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(nobody / "token"))
+    with pytest.raises(StoreError, match="could not read"):
+        sync.open_array("s3://bucket", storage_options={"endpoint_url": bucket.url})
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_keys_that_a_program_fetches(bucket: Bucket, nobody: Path, named: bool, monkeypatch: pytest.MonkeyPatch):
     """A profile as single sign-on and roles have it, by name or by the environment; the keys survive pickling."""

@@ -66,12 +66,11 @@ class RenewedKeys:
 
         Raises:
             botocore.exceptions.BotoCoreError: If there are none.
+            ImportError: If botocore is not installed.
         """
         with self._lock:
             if self._found is None:
-                import botocore.session  # with s3fs
-
-                self._found = botocore.session.Session(profile=self.profile).get_credentials()
+                self._found = _session(self.profile).get_credentials()
             if self._found is None:
                 raise ValueError(f"the profile {self.profile!r} leads to no keys")
             keys = self._found.get_frozen_credentials()
@@ -91,6 +90,14 @@ class RenewedKeys:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RenewedKeys, (self.profile, self.told)
+
+
+def _session(profile: str) -> Any:
+    try:
+        from botocore.session import Session
+    except ImportError as error:
+        raise ImportError(f"keys of the profile {profile!r} need botocore: pip install 'zarrasync[cloud]'") from error
+    return Session(profile=profile)
 
 
 def read_profile(name: str = "") -> Profile:

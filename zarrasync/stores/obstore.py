@@ -239,8 +239,6 @@ class ObjectStore(RemoteStore):
         return await together([partial(self._fetch_one, request, versions) for request in requests])
 
     async def _fetch_one(self, request: Request, versions: bool) -> Value | None:
-        from obstore.exceptions import BaseError
-
         key = request.key
         try:
             reads = await self._signed.get()
@@ -248,7 +246,9 @@ class ObjectStore(RemoteStore):
                 return await self._request(key, "read", partial(reads.get, self.prefix + key, request))
         except Unfit:
             pass  # obstore can do more, and knows what to say
-        except BaseError as error:  # it found no keys
+        except StoreError:
+            raise
+        except Exception as error:  # it found no keys, or panicked
             raise store_error(error, key, "read", self) from error
         found: Value | None = await self._call(key, "read", partial(self._get, request, versions))
         return found

@@ -7,7 +7,6 @@ rest of a request. What is out of the ordinary is left to it: proxies, settings 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import ssl
@@ -76,7 +75,7 @@ class SignedReads:
         missing: frozenset[int],
     ) -> None:
         self._client, self._sign, self._missing = client, sign, missing
-        self._renew, self._renewing, self._renewed = renew, asyncio.Lock(), -math.inf
+        self._renew, self._renewing, self._renewed = renew, asyncio.Lock(), asyncio.get_running_loop().time()
         self.refused = False
 
     @classmethod
@@ -90,14 +89,15 @@ class SignedReads:
             return None
         from urllib.request import getproxies
 
-        anonymous = _is_anonymous(store)
+        anonymous, provided = _is_anonymous(store), store.credential_provider is not None
         sign, renew = partial(_public if anonymous else _signed, store), partial(_renewed, store)
-        url = sign("x") if anonymous else await renew()
+        told = anonymous or ("access_key_id" in store.config and not provided)
+        url = sign("x") if told else await renew()
         parts, proxies = urlsplit(url), getproxies()
         allowed = parts.scheme == "https" or "allow_http" in (store.client_options or {})
         if not allowed or parts.scheme in proxies or "all" in proxies or not suits(url, _HEADERS):
             return None
-        lapse = not anonymous and (store.credential_provider is not None or _key_in(parts.query) not in _keys(store))
+        lapse = not told and (provided or _key_in(parts.query) != os.environ.get("AWS_ACCESS_KEY_ID"))
         where = f"{parts.scheme}://{parts.netloc}"
         client = await Client.make(where, _HEADERS, 0)  # what S3 calls compressed is as it was stored
         return cls(client, lambda path: sign(path)[len(where) :], renew if lapse else None, missing | {404})
@@ -168,11 +168,6 @@ def _is_plain(told: set[str]) -> bool:
 
 def _is_anonymous(store: Any) -> bool:
     return bool(store.config.get("skip_signature") == "true")
-
-
-def _keys(store: Any) -> set[str]:
-    """The access keys that may have been given to a store; all others lapse."""
-    return {key for key in (store.config.get("access_key_id"), os.environ.get("AWS_ACCESS_KEY_ID")) if key}
 
 
 def _key_in(query: str) -> str:

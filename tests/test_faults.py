@@ -57,7 +57,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def do_PUT(self) -> None:
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
     def do_GET(self) -> None:
+        self._answer(None)
+
+    def _answer(self, given: bytes | None) -> None:
         bucket: Bucket = self.server.bucket  # type: ignore[attr-defined]  # the fixture sets it
         key = self.path.split("?")[0].removeprefix("/bucket/")
         data = bucket.values.get(key)
@@ -71,6 +77,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         if isinstance(fault, tuple):
             self._send(*fault)
+            return
+        if given is not None:
+            bucket.values[key] = given
+            self._send(200, {"ETag": f'"{hash(given)}"'}, b"", cut=fault == "cut")
             return
         if data is None:
             self._send(404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
@@ -338,6 +348,95 @@ def test_a_service_that_refuses_signed_urls_is_not_asked_with_them_again(bucket:
     bucket.clients.clear()
     np.testing.assert_array_equal(array[...], VALUES)
     assert set(bucket.clients) == {OBSTORE}
+
+
+# ------------------------------------------------------------------ writing
+
+
+UNSIGNED = {"aws_unsigned_payload": True}  # as it is over TLS
+
+
+def written(bucket: Bucket, values: np.ndarray, fault: Fault | None = None, **options: Any) -> set[tuple[str, bool]]:
+    """Who stores the chunks of a new array."""
+    bucket.values.clear()
+    chunks = (50, values.shape[1])
+    made = {"shape": values.shape, "dtype": values.dtype, "chunks": chunks}
+    array = sync.create_array("s3://bucket", **made, storage_options=bucket.options(**options))
+    bucket.clients.clear()
+    bucket.fault = fault or bucket.fault
+    array[...] = values
+    np.testing.assert_array_equal(sync.open_array(bucket.values)[...], values)
+    return set(bucket.clients)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "client"),
+    [
+        (UNSIGNED, {}, LEAN),
+        ({**UNSIGNED, "token": "t"}, {}, LEAN),
+        ({}, {}, OBSTORE),
+        ({**UNSIGNED, "aws_checksum_algorithm": "sha256"}, {}, OBSTORE),
+        (UNSIGNED, {"AWS_SERVER_SIDE_ENCRYPTION": "AES256"}, OBSTORE),
+        ({**UNSIGNED, "aws_server_side_encryption": "AES256"}, {}, OBSTORE),
+    ],
+)
+def test_who_stores_objects(
+    bucket: Bucket, options: dict[str, Any], environment: dict[str, str], client: tuple[str, bool],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert written(bucket, VALUES, **options) == {client}
+
+
+def test_large_and_compared_values_are_obstores_to_store(bucket: Bucket):
+    large = np.random.default_rng(0).random((50, 3000))  # 1.2 MB
+    assert written(bucket, large, **UNSIGNED) == {OBSTORE}
+    store = stores.resolve("s3://bucket", bucket.options(**UNSIGNED))
+    bucket.clients.clear()
+    asyncio.run(store.put("compared", b"x", if_version=stores.ABSENT))
+    assert bucket.clients == [OBSTORE]
+
+
+@pytest.mark.parametrize("kind", ["503", "reset", "cut"])
+def test_writes_outlast_what_passes(bucket: Bucket, kind: str):
+    """One request in four fails, also after it was stored."""
+    chance = random.Random(5)
+    slow_down = b"<Error><Code>SlowDown</Code><Message>slow down</Message></Error>"
+
+    def fault(key: str, data: bytes | None) -> Answer | str | None:
+        if chance.random() > 1 / 4:
+            return None
+        return (503, {"Content-Type": "application/xml"}, slow_down) if kind == "503" else kind
+
+    values = np.arange(800_000, dtype="i4").reshape(4000, 200)
+    assert written(bucket, values, fault, **UNSIGNED) == {LEAN}
+
+
+def test_a_write_that_fails_says_so(bucket: Bucket):
+    with config.set(retries=2, total_timeout=20.0):
+        array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(**UNSIGNED))
+        bucket.fault = lambda key, data: (500, {}, b"<Error><Code>InternalError</Code></Error>")
+        with pytest.raises(StoreError, match=r"could not write 'c/\d/\d' in ObjectStore.*500") as found:
+            array[:100, :100] = 1
+    assert found.value.attempts == 3
+    np.testing.assert_array_equal(sync.open_array(bucket.values)[...], VALUES)
+
+
+def test_who_may_not_write_reads_as_before(bucket: Bucket):
+    array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(**UNSIGNED))
+    refusal = (403, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
+    bucket.fault = lambda key, data: refusal if key.startswith("c/") else None
+    for _ in range(2):
+        bucket.clients.clear()
+        with pytest.raises(StoreError, match="could not write 'c/0/0'.*PermissionDenied"):
+            array[:100, :100] = 7
+        assert bucket.clients[-1] == OBSTORE
+    assert bucket.clients == [OBSTORE]  # a signed URL was refused once
+    bucket.fault = lambda key, data: None
+    bucket.clients.clear()
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert set(bucket.clients) == {LEAN}
 
 
 @pytest.mark.parametrize("truly", [True, False])

@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 client: GET requests on connections that are kept, bodies received where they stay.
+"""A lean HTTP/1.1 client: GET and PUT requests on connections that are kept, bodies received where they stay.
 
 A general client spends several times the CPU that the request itself takes. For small chunks that is what
 reads are made of. This one knows what a store needs, and says so when an answer asks for more (``Unfit``).
@@ -101,7 +101,23 @@ class Client:
             Unfit: If the answer asks for a general client.
             OSError: If there is no connection, or it was lost.
         """
-        request = f"GET {target}{self._rest}{wanted}\r\n".encode("ascii")
+        return await self._send(f"GET {target}{self._rest}{wanted}\r\n", b"")
+
+    async def put(self, target: str, data: bytes) -> Answer:
+        """A PUT request, which may be sent again if the connection was lost.
+
+        Args:
+            target: The path and query, as they stand in the request.
+            data: The body.
+
+        Raises:
+            Unfit: If the answer asks for a general client.
+            OSError: If there is no connection, or it was lost.
+        """
+        return await self._send(f"PUT {target}{self._rest}Content-Length: {len(data)}\r\n\r\n", data)
+
+    async def _send(self, head: str, body: bytes) -> Answer:
+        request = head.encode("ascii") + body
         while True:
             connection, used = await self._pool.take()
             try:
@@ -110,7 +126,9 @@ class Client:
                 if used and not connection.answered:
                     continue  # the server had closed it meanwhile, which is its right
                 raise
-            if connection.reusable:
+            if body and answer.status >= 300:  # it may not have read all of the body
+                connection.transport.abort()
+            elif connection.reusable:
                 self._pool.give_back(connection)
             return answer
 

@@ -15,9 +15,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from zarrasync import config
@@ -32,12 +33,15 @@ from zarrasync.stores.aws import read_profile
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, plain_text, store_error, without_queries
 from zarrasync.stores.http1 import Unfit
 from zarrasync.stores.remote import RemoteStore, in_flight
-from zarrasync.stores.signed import SignedReads
+from zarrasync.stores.signed import SignedRequests
 
 __all__ = ["ObjectStore", "translate", "usable"]
 
 _SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _BULK = 1000
+_SMALL = 1 << 20
+"""Bytes of a value up to which it pays to store it by a URL; obstore sends larger ones from threads of its own."""
+T = TypeVar("T")
 
 
 _first_used_in = 0
@@ -97,7 +101,7 @@ class ObjectStore(RemoteStore):
         self.store, self.prefix = store, check_prefix(prefix)
         self.conditional = type(store).__name__ not in ("LocalStore", "HTTPStore")
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
-        self._signed = self._reads()
+        self._signed = self._by_urls()
 
     @classmethod
     def from_url(
@@ -137,8 +141,8 @@ class ObjectStore(RemoteStore):
             instead=instead,
         )
 
-    def _reads(self) -> PerLoop[SignedReads | None]:
-        return PerLoop(partial(SignedReads.make, self.store, self.settings, self.missing), _leave)
+    def _by_urls(self) -> PerLoop[SignedRequests | None]:
+        return PerLoop(partial(SignedRequests.make, self.store, self.settings, self.missing), _leave)
 
     @property
     def identity(self) -> Hashable:
@@ -186,7 +190,7 @@ class ObjectStore(RemoteStore):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._signed = self._reads()
+        self._signed = self._by_urls()
 
     def _elsewhere(self) -> Store | None:
         """The store to use in the place of this one, in a process in which obstore does not work."""
@@ -239,19 +243,27 @@ class ObjectStore(RemoteStore):
         return await together([partial(self._fetch_one, request, versions) for request in requests])
 
     async def _fetch_one(self, request: Request, versions: bool) -> Value | None:
-        key = request.key
-        try:
-            reads = await self._signed.get()
-            if reads is not None and not reads.refused:
-                return await self._request(key, "read", partial(reads.get, self.prefix + key, request))
-        except Unfit:
-            pass  # obstore can do more, and knows what to say
-        except StoreError:
-            raise
-        except Exception as error:  # it found no keys, or panicked
-            raise store_error(error, key, "read", self) from error
+        key, path = request.key, self.prefix + request.key
+        with suppress(Unfit):
+            return await self._by_url("GET", key, "read", lambda signed: signed.get(path, request))
         found: Value | None = await self._call(key, "read", partial(self._get, request, versions))
         return found
+
+    async def _by_url(self, method: str, key: str, verb: str, make: Callable[[SignedRequests], Awaitable[T]]) -> T:
+        """What a request by a signed URL brings.
+
+        Raises:
+            Unfit: Where obstore can do more, and knows what to say.
+        """
+        try:
+            signed = await self._signed.get()
+            if signed is None or not signed.takes(method):
+                raise Unfit
+            return await self._request(key, verb, partial(make, signed))
+        except (Unfit, StoreError):
+            raise
+        except Exception as error:  # obstore finds no keys, or panics
+            raise store_error(error, key, verb, self) from error
 
     async def _get(self, request: Request, versions: bool) -> Value | None:
         import obstore
@@ -301,6 +313,10 @@ class ObjectStore(RemoteStore):
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         if (other := self._elsewhere()) is not None:
             return await other.put(key, data, if_version=if_version)
+        if if_version is None and memoryview(data).nbytes <= _SMALL:
+            value = bytes(data)
+            with suppress(Unfit):
+                return await self._by_url("PUT", key, "write", lambda signed: signed.put(self.prefix + key, value))
         return await self._call(key, "write", partial(self._put, key, data, if_version))
 
     async def _put(self, key: str, data: Buffer, if_version: object) -> object:
@@ -376,9 +392,9 @@ class ObjectStore(RemoteStore):
         return Listing(tuple(keys), tuple(prefixes))
 
 
-async def _leave(reads: SignedReads | None) -> None:
-    if reads is not None:
-        reads.leave()
+async def _leave(signed: SignedRequests | None) -> None:
+    if signed is not None:
+        signed.leave()
 
 
 _buckets: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()

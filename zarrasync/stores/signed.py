@@ -19,10 +19,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 from zarrasync.config import Config
 from zarrasync.stores.answers import check_passing, range_of, value_of
 from zarrasync.stores.base import Request, Value
-from zarrasync.stores.http1 import Client, Unfit, suits
+from zarrasync.stores.http1 import Answer, Client, Unfit, suits
 from zarrasync.stores.remote import Attempt
 
-__all__ = ["SignedReads"]
+__all__ = ["SignedRequests"]
 
 _HOLDS = timedelta(minutes=15)
 """As long as a service believes a request that is signed in its head."""
@@ -52,35 +52,36 @@ _HOW = frozenset({"unsigned_payload", "conditional_put", "disable_tagging", "che
 """Settings of obstore's: where objects lie, who asks, how to write."""
 _UNSEEN = re.compile("AWS_(SKIP_SIGNATURE|S3_EXPRESS|REQUEST_PAYER|SSE_CUSTOMER_.*|VIRTUAL_HOSTED_.*)", re.IGNORECASE)
 """Variables that obstore reads without showing them, and that change what is to be sent."""
+_WRITTEN = re.compile("AWS_(SERVER_SIDE_ENCRYPTION|SSE_.*|CHECKSUM_ALGORITHM)", re.IGNORECASE)
+"""The same, where something is stored."""
 
 
-class SignedReads:
+class SignedRequests:
     """Requests for objects of a bucket, on one event loop.
 
     Args:
         client: Where the bucket is.
-        sign: Makes the path and query to ask for of an object's path.
+        sign: Makes the path and query to ask for of a method and an object's path.
         renew: Sees that there are keys that hold; ``None`` where they do not lapse.
         missing: Statuses that mean that there is no such object.
-
-    Attributes:
-        refused: Whether an answer was out of the ordinary, so that obstore is to ask from now on.
+        methods: What may be asked for so.
     """
 
     def __init__(
         self,
         client: Client,
-        sign: Callable[[str], str],
+        sign: Callable[[str, str], str],
         renew: Callable[[], Awaitable[Any]] | None,
         missing: frozenset[int],
+        methods: set[str],
     ) -> None:
         self._client, self._sign, self._missing = client, sign, missing
         self._renew, self._renewing, self._renewed = renew, asyncio.Lock(), asyncio.get_running_loop().time()
-        self.refused = False
+        self._methods = methods
 
     @classmethod
-    async def make(cls, store: Any, settings: Config, missing: frozenset[int]) -> SignedReads | None:
-        """Reads of an obstore store's objects; ``None`` where obstore has to do it.
+    async def make(cls, store: Any, settings: Config, missing: frozenset[int]) -> SignedRequests | None:
+        """Requests for an obstore store's objects; ``None`` where obstore has to make all of them.
 
         Raises:
             Exception: Of obstore's, if it finds no keys.
@@ -92,7 +93,7 @@ class SignedReads:
         anonymous, provided = _is_anonymous(store), store.credential_provider is not None
         sign, renew = partial(_public if anonymous else _signed, store), partial(_renewed, store)
         told = anonymous or ("access_key_id" in store.config and not provided)
-        url = sign("x") if told else await renew()
+        url = sign("GET", "x") if told else await renew()
         parts, proxies = urlsplit(url), getproxies()
         allowed = parts.scheme == "https" or "allow_http" in (store.client_options or {})
         if not allowed or parts.scheme in proxies or "all" in proxies or not suits(url, _HEADERS):
@@ -100,7 +101,17 @@ class SignedReads:
         lapse = not told and (provided or _key_in(parts.query) != os.environ.get("AWS_ACCESS_KEY_ID"))
         where = f"{parts.scheme}://{parts.netloc}"
         client = await Client.make(where, _HEADERS, 0)  # what S3 calls compressed is as it was stored
-        return cls(client, lambda path: sign(path)[len(where) :], renew if lapse else None, missing | {404})
+        return cls(
+            client,
+            lambda method, path: sign(method, path)[len(where) :],
+            renew if lapse else None,
+            missing | {404},
+            {"GET"} if anonymous or not _is_plain_to_write(store) else {"GET", "PUT"},
+        )
+
+    def takes(self, method: str) -> bool:
+        """Whether to ask so: obstore does what was answered by something out of the ordinary before."""
+        return method in self._methods
 
     async def get(self, path: str, request: Request) -> Value | None:
         """What a request asks for of an object.
@@ -111,23 +122,44 @@ class SignedReads:
             Exception: Of obstore's, if it finds no keys.
         """
         wanted = range_of(request)
+        answer = await self._ask("GET", path, f"Range: {wanted}\r\n" if wanted else "")
+        if answer.status in self._missing:
+            return None
+        if answer.status not in (200, 206):
+            # An end of a range that lies past the object's is nothing to remember.
+            raise self._unfit("GET", answer, remember=answer.status != 416)
+        return value_of(request, answer, answer.headers.get("etag"))
+
+    async def put(self, path: str, data: bytes) -> str | None:
+        """Store an object, whatever is there; returns its version.
+
+        Raises:
+            Unfit: If obstore has to ask.
+            Attempt: If it failed in a way that may pass.
+            Exception: Of obstore's, if it finds no keys.
+        """
+        answer = await self._ask("PUT", path, data)
+        if answer.status != 200:
+            raise self._unfit("PUT", answer, remember=True)
+        return answer.headers.get("etag")
+
+    async def _ask(self, method: str, path: str, rest: Any) -> Answer:
         await self._hold_keys()
-        target = self._sign(path)
+        send: Any = self._client.get if method == "GET" else self._client.put
         try:
-            answer = await self._client.get(target, f"Range: {wanted}\r\n" if wanted else "")
+            answer: Answer = await send(self._sign(method, path), rest)
         except (Unfit, ssl.SSLCertVerificationError) as error:  # obstore may trust others
-            self.refused = True
+            self._methods.discard(method)
             raise Unfit(str(error)) from error
         except OSError as error:
             raise Attempt(f"{type(error).__name__}: {error}") from error
-        if answer.status in self._missing:
-            return None
         check_passing(answer)
-        if answer.status not in (200, 206):
-            # An end of a range that lies past the object's is nothing to remember.
-            self.refused |= answer.status != 416
-            raise Unfit(f"{answer.status} {answer.reason}")
-        return value_of(request, answer, answer.headers.get("etag"))
+        return answer
+
+    def _unfit(self, method: str, answer: Answer, *, remember: bool) -> Unfit:
+        if remember:
+            self._methods.discard(method)
+        return Unfit(f"{answer.status} {answer.reason}")
 
     async def _hold_keys(self) -> None:
         """Have keys that hold for a moment."""
@@ -166,6 +198,13 @@ def _is_plain(told: set[str]) -> bool:
     return "virtual_hosted_style_request" not in told and ("endpoint" in told or not elsewhere)
 
 
+def _is_plain_to_write(store: Any) -> bool:
+    """Whether an object is stored by its bytes alone: neither hashed nor encrypted in a way that was asked for."""
+    return store.config.get("unsigned_payload") == "true" and not (
+        "checksum_algorithm" in store.config or any(map(_WRITTEN.fullmatch, os.environ))
+    )
+
+
 def _is_anonymous(store: Any) -> bool:
     return bool(store.config.get("skip_signature") == "true")
 
@@ -175,10 +214,10 @@ def _key_in(query: str) -> str:
     return parse_qs(query).get("X-Amz-Credential", [""])[0].partition("/")[0]
 
 
-def _signed(store: Any, path: str) -> str:
+def _signed(store: Any, method: Any, path: str) -> str:
     import obstore
 
-    return str(obstore.sign(store, "GET", path, _HOLDS))
+    return str(obstore.sign(store, method, path, _HOLDS))
 
 
 async def _renewed(store: Any) -> str:
@@ -188,7 +227,7 @@ async def _renewed(store: Any) -> str:
     return str(await obstore.sign_async(store, "GET", "x", _HOLDS))
 
 
-def _public(store: Any, path: str) -> str:
+def _public(store: Any, method: str, path: str) -> str:
     """Where an object lies that everybody may read, as obstore asks for it."""
     told = store.config
     region = told.get("region") or told.get("default_region") or "us-east-1"

@@ -215,7 +215,8 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
         annotated = [a for a in node.args.args if a.annotation is not None and ast.unparse(a.annotation) == "StoreLike"]
         stores = {a.arg: f"{a.arg}_options" for a in annotated}
         stores = {name: own if own in keywords else "storage_options" for name, own in stores.items()}
-        found = "".join(f"    {name}_ = resolve({name}, {own})\n" for name, own in stores.items())
+        configured = ", config" if "config" in keywords else ""
+        found = "".join(f"    {name}_ = resolve({name}, {own}{configured})\n" for name, own in stores.items())
         call = _call(node.args, skip=tuple(stores.values()))
         for name in stores:
             call = re.sub(rf"(^|, ){name}(?=,|$)", rf"\1{name}_", call)

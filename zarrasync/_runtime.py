@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import threading
 import time
 import weakref
@@ -21,6 +22,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from contextvars import ContextVar, copy_context
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -39,8 +41,11 @@ __all__ = [
     "drive",
     "driven",
     "in_worker",
+    "name_lookup",
     "regardless",
+    "submit",
     "turns",
+    "under_lock",
 ]
 
 T = TypeVar("T")
@@ -87,6 +92,33 @@ def _pool(name: str, size: int) -> ThreadPoolExecutor:
         if pool is None:
             pool = _pools[name, size] = ThreadPoolExecutor(size, thread_name_prefix=f"zarrasync-{name}")
         return pool
+
+
+def submit(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+    """Have a thread of a pool do something.
+
+    Pools take nothing more once the main thread has ended; for other threads that go on one is started then.
+    """
+    try:
+        return pool.submit(work)
+    except RuntimeError:
+        job = Future[T]()
+
+        def run() -> None:
+            if job.set_running_or_notify_cancel():
+                try:
+                    job.set_result(work())
+                except BaseException as error:
+                    job.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return job
+
+
+async def name_lookup(host: str, port: int) -> list[Any]:
+    """The addresses of a host, as ``socket.getaddrinfo`` tells them."""
+    ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    return await asyncio.wrap_future(submit(_pool("names", 4), ask))
 
 
 def helper_pool(settings: config.Config) -> ThreadPoolExecutor:
@@ -167,7 +199,7 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bo
             error = raised
         deliveries.hand(outcome, result, error)
 
-    outcome.job = pool.submit(work)
+    outcome.job = submit(pool, work)
     try:
         return await outcome
     finally:
@@ -422,6 +454,7 @@ class KeyLock:
             held = _keys.get(self._identity)
             if held is None:
                 _keys[self._identity] = _Held(me)
+                _held_locks.set(_held_locks.get() + 1)
                 return
             blocked = BLOCKED_LOOP.get()
             if blocked is not None and blocked in (held.loop, *(loop for _, loop in held.waiters)):
@@ -440,10 +473,12 @@ class KeyLock:
                 elif (waiter, me) in held.waiters:
                     held.waiters.remove((waiter, me))
             raise
+        _held_locks.set(_held_locks.get() + 1)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _held_locks.set(_held_locks.get() - 1)
         with _keys_lock:
             self._pass_on()
 
@@ -454,6 +489,14 @@ class KeyLock:
             if waiter.wake():
                 return
         del _keys[self._identity]
+
+
+_held_locks: ContextVar[int] = ContextVar("zarrasync_held_locks", default=0)
+
+
+def under_lock() -> bool:
+    """Whether the present call holds a lock on a value, so that what it reads is what it will change."""
+    return _held_locks.get() > 0
 
 
 class KeyLocks:

@@ -12,9 +12,10 @@ was opened.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -162,6 +163,17 @@ class set:
     def __del__(self) -> None:
         if getattr(self, "_tokens", ()) is None:
             warnings.warn("config.set(...) holds inside a with block only: with config.set(...):", stacklevel=2)
+
+
+@contextlib.contextmanager
+def using(config: Config | Mapping[str, Any] | None) -> Iterator[None]:
+    """Let a ``config=`` argument hold for what is done inside."""
+    token = _override.set(resolve(config)) if config else None
+    try:
+        yield
+    finally:
+        if token is not None:
+            _override.reset(token)
 
 
 def resolve(config: Config | Mapping[str, Any] | None) -> Config:

@@ -129,7 +129,7 @@ async def copy(
         raise ValueError("overwrite begins anew, resume goes on: give one of them")
     values, report = settings.resolve(config), CopyReport()
     origin, below = await _source(source, source_path, source_options, values, report.notes)
-    store = resolve(dest, dest_options)
+    store = resolve(dest, dest_options, values)
     wanted = origin._node.format if zarr_format is None else formats.by_name(zarr_format)
     place = Node(store, normalize_path(dest_path), wanted.fresh(), values)
     _check_apart(origin._node, place, anew=not (overwrite or resume))

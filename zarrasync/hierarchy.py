@@ -59,7 +59,7 @@ def _place(
     if mode not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
     values = settings.resolve(config)
-    target: Store = resolve(store, storage_options)
+    target: Store = resolve(store, storage_options, values)
     if mode == "r":
         target = ReadOnlyStore(target)
     chosen = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)

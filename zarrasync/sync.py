@@ -698,7 +698,7 @@ def open(
         MetadataError: If its documents are wrong; lists every problem.
         StoreError: If the store failed.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     result: Array | Group = to_sync(
         run(
             _hierarchy.open(
@@ -738,7 +738,7 @@ def open_array(
         ShapeError: If there is an array of another number of axes, or with other chunks or shards.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     result: Array = to_sync(
         run(
             _hierarchy.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options),
@@ -778,7 +778,7 @@ def open_group(
         NodeTypeError: If there is an array.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     result: Group = to_sync(
         run(
             _hierarchy.open_group(
@@ -851,7 +851,7 @@ def create_array(
         MetadataError: If a type, codec or fill value is wrong.
         UnsupportedByFormat: If the format can not say it; nothing is written then.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     result: Array = to_sync(
         run(
             _hierarchy.create_array(
@@ -905,7 +905,7 @@ def create_group(
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     result: Group = to_sync(
         run(
             _hierarchy.create_group(
@@ -943,7 +943,7 @@ def create_hierarchy(
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     result: dict[str, Array | Group] = to_sync(
         run(
             _hierarchy.create_hierarchy(store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config),
@@ -981,7 +981,7 @@ def consolidate_metadata(
         UnsupportedByFormat: If the format has no such thing.
         UnsupportedOperation: If the store can not list.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     result: Group = to_sync(
         run(
             _hierarchy.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config),
@@ -1011,7 +1011,7 @@ def save(
         config: Settings for this call.
         **arrays: Arrays by name, stored in a group.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     run(
         _hierarchy.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays),
         blocking=store_.blocking,
@@ -1034,7 +1034,7 @@ def load(
     Raises:
         NodeNotFoundError: If there is nothing at the path.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     return run(_hierarchy.load(store_, path=path, zarr_format=zarr_format, config=config), blocking=store_.blocking)
 
 
@@ -1053,7 +1053,7 @@ def list_nodes(
         NodeNotFoundError: If there is nothing at the path.
         UnsupportedOperation: If the store can not list.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     return run(
         _hierarchy.list_nodes(store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config),
         blocking=store_.blocking,
@@ -1116,8 +1116,8 @@ def copy(
         MetadataError: If the compressors can not be used.
         ChecksumError: If ``verify`` finds a difference.
     """
-    source_ = resolve(source, source_options)
-    dest_ = resolve(dest, dest_options)
+    source_ = resolve(source, source_options, config)
+    dest_ = resolve(dest, dest_options, config)
     return run(
         _copying.copy(
             source_,
@@ -1188,7 +1188,7 @@ def ingest(
         ChecksumError: If ``verify`` finds a difference.
         WriteConflictError: If others kept changing a chunk.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     return run(
         _ingesting.ingest(
             source,
@@ -1233,7 +1233,7 @@ def validate(
         NodeNotFoundError: If there is nothing at the path.
         StoreError: If the store failed.
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     return run(
         _validation.validate(store_, path=path, data=data, zarr_format=zarr_format, config=config),
         blocking=store_.blocking,

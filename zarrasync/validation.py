@@ -120,7 +120,7 @@ async def validate(
     values = replace(settings.resolve(config), dtype_fallback="allow", allow_pickle=True)
     chosen = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
     candidates = CANDIDATES if zarr_format is None else (chosen,)
-    node = Node(ReadOnlyStore(resolve(store, storage_options)), normalize_path(path), chosen, values)
+    node = Node(ReadOnlyStore(resolve(store, storage_options, values)), normalize_path(path), chosen, values)
     report = Report()
     trusting = settings.resolve(config).allow_pickle
     await on_store(partial(_look, node, candidates, report, data, trusting), node.store)

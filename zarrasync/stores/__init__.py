@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
+from zarrasync import config as settings
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.caching import CacheStats, CachingStore
 from zarrasync.stores.diskcache import DiskCachingStore
@@ -61,7 +62,11 @@ StoreLike: TypeAlias = Any
 """A store, a path, a URL, a mapping, or an fsspec filesystem or mapper."""
 
 
-def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) -> Store:
+def resolve(
+    store: StoreLike,
+    storage_options: Mapping[str, Any] | None = None,
+    config: settings.Config | Mapping[str, Any] | None = None,
+) -> Store:
     """A store of whatever stands for one. Does no IO, but to see whether ``x.zip`` is a file.
 
     Args:
@@ -70,12 +75,18 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
             fsspec filesystem (its root). ``None`` is a new store in memory.
         storage_options: Options for the filesystem of a URL, in fsspec's words. Where there are other ways than
             fsspec (obstore for object stores, aiohttp for the web) ``backend="fsspec"`` or ``"obstore"`` chooses.
+        config: Settings that a store which is made here takes: retries, time limits, concurrency, ``fsync``.
 
     Raises:
         TypeError: If it is none of these, or options are given for something that takes none.
         ValueError: If no filesystem is known for a URL's protocol.
     """
-    if isinstance(store, str) and ("://" in store or "::" in store):
+    with settings.using(config):
+        return _resolve(store, storage_options)
+
+
+def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Store:
+    if isinstance(store, str) and _is_url(store):
         if store.startswith("file://") and not storage_options:
             return LocalStore(_local_path(store))
         return _from_url(store, dict(storage_options or {}))
@@ -110,6 +121,16 @@ def resolve(store: StoreLike, storage_options: Mapping[str, Any] | None = None) 
     )
 
 
+def _is_url(text: str) -> bool:
+    """Whether a text is a URL or a chain of them, and not a path with colons in it."""
+    head, chained, _ = text.partition("::")
+    if "://" in head or not chained:
+        return "://" in text
+    from fsspec import available_protocols
+
+    return head in available_protocols()
+
+
 def _local_path(url: str) -> str:
     """The path of a ``file://`` URL, which may be a relative one, as fsspec has it; it has no query and no fragment."""
     from fsspec.implementations.local import LocalFileSystem
@@ -126,7 +147,7 @@ def _from_url(url: str, options: dict[str, Any]) -> Store:
     backend = options.pop("backend", "auto")
     if backend not in _BACKENDS:
         raise ValueError(f"backend is one of {', '.join(_BACKENDS)}; found {backend!r}")
-    web = "::" not in url and url.startswith(("http://", "https://"))
+    web = url.startswith(("http://", "https://"))  # in a chain that is the last; an address may have colons, too
     if backend == "auto" and web and HTTPStore.takes(options):
         return HTTPStore.from_url(url, options)
     if backend == "obstore":

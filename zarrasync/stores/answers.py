@@ -10,10 +10,10 @@ from zarrasync.stores.base import Request, Value, clip
 from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import Attempt
 
-__all__ = ["check_passing", "range_of", "value_of"]
+__all__ = ["AGAIN", "SLOW_DOWN", "check_passing", "range_of", "value_of", "version_of"]
 
-_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-_SLOW_DOWN = frozenset({429, 503})
+AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+SLOW_DOWN = frozenset({429, 503})
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -28,9 +28,9 @@ def range_of(request: Request) -> str:
 
 def check_passing(answer: Answer) -> None:
     """Raise ``Attempt`` for a status that another attempt may change."""
-    if answer.status in _AGAIN:
+    if answer.status in AGAIN:
         reason = f"the server answered {answer.status} {answer.reason}"
-        raise Attempt(reason, slow_down=answer.status in _SLOW_DOWN, wait=_wait(answer.headers.get("retry-after")))
+        raise Attempt(reason, slow_down=answer.status in SLOW_DOWN, wait=_wait(answer.headers.get("retry-after")))
 
 
 def value_of(request: Request, answer: Answer, version: object) -> Value:
@@ -60,13 +60,33 @@ def value_of(request: Request, answer: Answer, version: object) -> Value:
     return Value(part, version, size)
 
 
+def version_of(answer: Answer) -> object:
+    """What tells a value from later ones; ``None`` where two of one second may be called the same.
+
+    A weak tag, or a time, tells values apart if the later of them came at least a second after the other (RFC 9110, 8.8.2.2).
+    """
+    headers = answer.headers
+    tag, modified = headers.get("etag", ""), headers.get("last-modified", "")
+    if tag and not tag.startswith("W/"):
+        return tag
+    since, now = _seconds(modified), _seconds(headers.get("date", ""))
+    if since is None or now is None or now - since <= 1:
+        return None
+    return (tag, modified)
+
+
+def _seconds(text: str) -> float | None:
+    """The time that a header says."""
+    try:
+        return email.utils.parsedate_to_datetime(text).timestamp() if text else None
+    except ValueError:
+        return None
+
+
 def _wait(text: str | None) -> float:
     """The seconds of a Retry-After header."""
     if text is None:
         return 0.0
-    if text.strip().isdigit():
+    if text.strip().isdecimal():
         return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return 0.0
+    return max(0.0, (_seconds(text) or 0.0) - time.time())

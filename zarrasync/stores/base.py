@@ -114,6 +114,7 @@ class Store(ABC):
         parallel: Whether operations of a blocking store let other threads run beside them.
         near: Whether values come from this machine's memory or disk, so that nobody waits long for them.
         concurrency: Requests in flight at the most.
+        missing: HTTP statuses that count as absence, beside those that every store of the kind takes for it.
     """
 
     readable: bool = True
@@ -125,6 +126,7 @@ class Store(ABC):
     parallel: bool = True
     near: bool = False
     concurrency: int = 64
+    missing: frozenset[int] = frozenset()
 
     # -------------------------------------------------------------- what a store implements
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from zarrasync._runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.stores.base import Request, Store, Value, clip
-from zarrasync.stores.wrappers import WrapperStore
+from zarrasync.stores.wrappers import WrapperStore, distrusted
 
 __all__ = ["CacheStats", "CachingStore"]
 
@@ -44,6 +44,10 @@ class _Flight:
         self.task, self.waiting = task, 0
 
 
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
 @dataclass(frozen=True)
 class CacheStats:
     """How a ``CachingStore`` has done.
@@ -63,8 +67,8 @@ class CachingStore(WrapperStore):
     """A store that remembers what was read from another one: values, parts of them, and what is absent.
 
     Many readers who want the same at the same time cost one request. What is written or erased through this store is
-    forgotten at once; changes that others make are seen after ``max_age`` seconds, after ``clear``, or when a
-    conditional write meets them. Nothing of it is stored: in the terms of the draft of format 3 it is a storage
+    forgotten at once; changes that others make are seen after ``max_age`` seconds, after ``clear``, when a conditional
+    write meets them, and by whoever changes a value under a lock. Nothing of it is stored: in the terms of the draft of format 3 it is a storage
     transformer that metadata does not name.
 
     Args:
@@ -173,6 +177,8 @@ class CachingStore(WrapperStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        if distrusted(self):
+            return await self._ask([request._replace(into=None) for request in requests], versions)
         found: dict[_Part, Value | None] = {}
         with self._mutex:
             wanted: dict[_Part, Request] = {}
@@ -219,7 +225,13 @@ class CachingStore(WrapperStore):
             flight.waiting += 1
         try:
             await asyncio.wait([flight.task for flight in flights])
-            return {part: flight.task.result()[number] for part, (flight, number) in seats.items()}
+            # What others asked for may have failed for something that is not wanted here.
+            failed = [part for part in names if part not in fresh and _has_failed(seats[part][0].task)]
+            again = await self._ask([wanted[part] for part in failed], versions) if failed else ()
+            found = dict(zip(failed, again, strict=True))
+            return found | {
+                part: flight.task.result()[number] for part, (flight, number) in seats.items() if part not in found
+            }
         finally:
             for flight in flights:
                 flight.waiting -= 1

@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 from zarrasync._runtime import in_worker, thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.stores.base import Request, Store, Value, clip
-from zarrasync.stores.wrappers import WrapperStore
+from zarrasync.stores.wrappers import WrapperStore, distrusted
 
 __all__ = ["DiskCachingStore"]
 
-_MAGIC = b"zarrasync-cache-1\n"
+_MAGIC = b"zarrasync-cache-2\n"
+_CHECKSUM = 4
+"""Bytes of the checksum of all that follows."""
 _SPARE = 0.9
 """The share of the limit that is left after old entries were erased."""
 
@@ -35,7 +37,7 @@ class DiskCachingStore(WrapperStore):
 
     Processes may share the directory, and it outlives them. An entry is written in one step and carries a checksum: a
     damaged one counts as none. What is written or erased through this store is forgotten; changes that others make are
-    seen after ``max_age`` seconds. What is kept of mappings, of fsspec's memory and of stores of zarr-python, which nothing
+    seen after ``max_age`` seconds, and by whoever changes a value under a lock. What is kept of mappings, of fsspec's memory and of stores of zarr-python, which nothing
     tells from others later, is for this object alone. Put a ``CachingStore`` in front for what is used again at once.
 
     Args:
@@ -90,7 +92,8 @@ class DiskCachingStore(WrapperStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        found = await self._here(lambda: [self._load(request, versions) for request in requests])
+        known = not distrusted(self)
+        found = await self._here(lambda: [self._load(request, versions) if known else None for request in requests])
         wanted = [request._replace(into=None) for request, one in zip(requests, found, strict=True) if one is None]
         with self._mutex:
             self.hits += len(requests) - len(wanted)
@@ -112,9 +115,9 @@ class DiskCachingStore(WrapperStore):
         return await (run() if self.blocking else in_worker(run))
 
     def _folder(self, key: str) -> Path:
-        name = hashlib.blake2b(
-            f"{self._own}{(self.inner.identity, self.inner.location(key))!r}".encode(), digest_size=20
-        ).hexdigest()
+        # What is absent to one who was told that 403 means it is an error to others.
+        what = (self._own, self.inner.identity, self.inner.location(key), sorted(self.inner.missing))
+        name = hashlib.blake2b(repr(what).encode(), digest_size=20).hexdigest()
         return self.directory / name[:2] / name[2:]
 
     def _load(self, request: Request, versions: bool) -> _Found | None:
@@ -137,12 +140,12 @@ class DiskCachingStore(WrapperStore):
             age = time.time() - path.stat().st_mtime
         except OSError:
             return None
-        head, _, body = data[len(_MAGIC) :].partition(b"\n")
-        try:
-            known = json.loads(head) if data.startswith(_MAGIC) else {}
-        except ValueError:
-            known = {}
-        if known.get("checksum") != crc32c(body) or (versions and not known["versioned"]):
+        checksum, entry = data[len(_MAGIC) : len(_MAGIC) + _CHECKSUM], data[len(_MAGIC) + _CHECKSUM :]
+        if not data.startswith(_MAGIC) or checksum != crc32c(entry).to_bytes(_CHECKSUM):
+            return None
+        head, _, body = entry.partition(b"\n")
+        known = json.loads(head)
+        if versions and not known["versioned"]:
             return None
         if self.max_age is not None and age > self.max_age:
             return None
@@ -177,12 +180,12 @@ class DiskCachingStore(WrapperStore):
                     "version": version,
                     "size": None if value is None else value.size,
                     "versioned": versions,
-                    "checksum": crc32c(body),
                 }
             )
         except TypeError:
             return  # a version that is nothing for a file
-        entry = _MAGIC + head.encode() + b"\n" + body
+        checked = head.encode() + b"\n" + body
+        entry = _MAGIC + crc32c(checked).to_bytes(_CHECKSUM) + checked
         if len(entry) > self.max_bytes:
             return
         folder = self._folder(request.key)

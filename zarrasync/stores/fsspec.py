@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import builtins
 import inspect
+import os
+import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from zarrasync import config
@@ -20,7 +23,9 @@ from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, clip, store_error, without_queries
+from zarrasync.stores.answers import AGAIN, SLOW_DOWN
+from zarrasync.stores.base import ABSENT, Listing, Request, Value, clip, store_error, without_queries
+from zarrasync.stores.remote import Attempt, RemoteStore
 
 __all__ = ["FsspecStore"]
 
@@ -29,13 +34,22 @@ _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
 _SERVICES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory"})
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _AZURE = frozenset({"az", "abfs", "abfss"})
-_NO_SUFFIX = _AZURE | {"simplecache", "filecache", "blockcache"}
+_SECRET = re.compile(" *(AccountKey|SharedAccessSignature) *=", re.IGNORECASE)
+_AROUND = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "s3a": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("STORAGE_EMULATOR_HOST",),
+    "gcs": ("STORAGE_EMULATOR_HOST",),
+}
+"""Where filesystems find an endpoint if nobody tells them one."""
+_CACHES = frozenset({"simplecache", "filecache", "blockcache"})
+_NO_SUFFIX = _AZURE | _CACHES
 """Those that have no ranges from the end."""
 _BULK = 1000
 """Keys that one S3 DeleteObjects request takes."""
 
 
-class FsspecStore(Store):
+class FsspecStore(RemoteStore):
     """Files of an fsspec filesystem under a path.
 
     Args:
@@ -53,6 +67,7 @@ class FsspecStore(Store):
         refused = frozenset(missing) - {404}
         if refused - {401, 403}:
             raise ValueError(f"missing takes 401, 403 and 404, found {sorted(refused)}")
+        self.missing = frozenset({401, 403}) if refused else frozenset()
         self._missing = (*_MISSING, PermissionError) if refused else _MISSING
         self._template = fs
         self.path = str(fs._strip_protocol(path)).rstrip("/")
@@ -62,7 +77,8 @@ class FsspecStore(Store):
         self.protocol = protocol
         self.writeable = protocol not in _READ_ONLY
         self.listable = protocol not in ("http", "https", "data")
-        self.concurrency = concurrency or config.get().concurrency or (16 if self.blocking else 128)
+        self.settings = config.get()
+        self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._clients: PerLoop[Any] = PerLoop(self._make_client, _close_client)
 
     @classmethod
@@ -109,8 +125,12 @@ class FsspecStore(Store):
         fs = self._template
         if self.protocol not in _SERVICES:
             return (self.protocol, str(fs._fs_token))
-        endpoint = fs.storage_options.get("endpoint_url")
-        return (self.protocol, str(endpoint or (fs.storage_options.get("client_kwargs") or {}).get("endpoint_url")))
+        told = {**(fs.storage_options.get("client_kwargs") or {}), **fs.storage_options}
+        place = [told.get("endpoint_url") or _from_environment(_AROUND.get(self.protocol, ()))]
+        if self.protocol in _AZURE:
+            connection = str(told.get("connection_string") or "").split(";")
+            place += [getattr(fs, "account_url", ""), *(part for part in connection if not _SECRET.match(part))]
+        return (self.protocol, " ".join(map(str, place)))
 
     def location(self, key: str) -> Hashable:
         return (*self._service, self._full(key))
@@ -194,9 +214,14 @@ class FsspecStore(Store):
             options.update(start=request.start, end=None if length is None else request.start + length)
         ranged = "start" in options
         try:
-            data = await self._call("cat_file", path, **options)
+            if self.blocking:
+                data = self._template.cat_file(path, **options)
+            else:
+                data = await self._request(request.key, "read", partial(self._attempt, path, options))
         except self._missing:
-            return None
+            return self._behind(request)
+        except StoreError:
+            raise
         except Exception as error:
             if ranged and _past_end(error):
                 return await self._past_end(request, error)
@@ -204,6 +229,17 @@ class FsspecStore(Store):
         if length is not None and len(data) > length:
             return Value(clip(data, request))  # the server ignored the range and sent everything
         return Value(data if request.length is None or len(data) <= request.length else data[: request.length])
+
+    async def _attempt(self, path: str, options: Mapping[str, Any]) -> Any:
+        """One of several attempts to read; most filesystems make some of their own."""
+        fs = await self._clients.get()
+        try:
+            return await fs._cat_file(path, **options)
+        except Exception as error:
+            if not _passes(error):
+                raise
+            reason = f"{type(error).__name__}: {without_queries(str(error))}"
+            raise Attempt(reason, slow_down=getattr(error, "status", None) in SLOW_DOWN) from error
 
     async def stat(self, key: str) -> Value | None:
         try:
@@ -222,12 +258,24 @@ class FsspecStore(Store):
         try:
             size = int((await self._call("info", self._full(request.key)))["size"])
         except _MISSING:
-            return None
+            return self._behind(request)
         except Exception as error:
             raise store_error(error, request.key, "read", self) from error
         length = min(request.length or 0, size)
         found = await self._fetch_one(request._replace(start=size - length, length=length, suffix=False))
         return None if found is None else found._replace(size=size)
+
+    def _behind(self, request: Request) -> Value | None:
+        """What a cache has no value of: it also calls absent what a web server refuses, or does not list."""
+        if self.protocol not in _CACHES:
+            return None
+        try:
+            data = self._template.fs.cat_file(self._full(request.key))
+        except self._missing:
+            return None
+        except Exception as error:
+            raise store_error(error, request.key, "read", self) from error
+        return Value(clip(data, request), size=len(data))
 
     def _read_options(self) -> Mapping[str, Any]:
         # s3fs would otherwise ask for the size first and cut the value into parts.
@@ -242,8 +290,6 @@ class FsspecStore(Store):
         """Bytes past the end are none; a server says so with an error that it may also use otherwise."""
         try:
             size = (await self._call("info", self._full(request.key)))["size"]
-        except _MISSING:
-            return None
         except Exception as other:
             raise store_error(other, request.key, "read", self) from other
         if size is not None and (request.start >= size or (request.suffix and size == 0)):
@@ -360,6 +406,10 @@ class FsspecStore(Store):
             raise store_error(error, prefix, "list", self) from error
 
 
+def _from_environment(variables: Iterable[str]) -> str:
+    return next((os.environ[name] for name in variables if os.environ.get(name)), "")
+
+
 def _is_asynchronous(kind: type) -> bool:
     from fsspec.asyn import AsyncFileSystem
 
@@ -368,6 +418,14 @@ def _is_asynchronous(kind: type) -> bool:
 
 _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")
 """What filesystems call that which changes with a value."""
+
+
+def _passes(error: Exception) -> bool:
+    """Whether an error may not come again; most filesystems have tried again before they raise one."""
+    if type(error).__module__.partition(".")[0] != "aiohttp":
+        return isinstance(error, (ConnectionError, asyncio.IncompleteReadError))
+    status = getattr(error, "status", None)
+    return not isinstance(error, ValueError) if status is None else status in AGAIN
 
 
 def _past_end(error: Exception) -> bool:

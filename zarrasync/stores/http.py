@@ -19,8 +19,8 @@ from zarrasync._runtime import limiter
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_prefix
 from zarrasync.stores import http1
-from zarrasync.stores.answers import check_passing, range_of, value_of
-from zarrasync.stores.base import Listing, Request, Value, clip
+from zarrasync.stores.answers import check_passing, range_of, value_of, version_of
+from zarrasync.stores.base import Listing, Request, Value, clip, without_queries
 from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import Attempt, RemoteStore, in_flight
 
@@ -155,7 +155,7 @@ class HTTPStore(RemoteStore):
         if answer.status == 416:
             return await self._past_end(request, answer)
         self._check(answer, (200, 206))
-        return value_of(request, answer, answer.headers.get("etag") or answer.headers.get("last-modified"))
+        return value_of(request, answer, version_of(answer))
 
     async def _get(self, key: str, wanted: str = "") -> Answer:
         clients = await self._clients.get()
@@ -165,7 +165,9 @@ class HTTPStore(RemoteStore):
         """A range that lies past the end has no bytes."""
         size = answer.headers.get("content-range", "").rpartition("/")[2]
         if size.isdigit() and (request.suffix or request.start >= int(size)):
-            return Value(b"", answer.headers.get("etag"), int(size))
+            return Value(b"", version_of(answer), int(size))
+        if not range_of(request):
+            self._check(answer, (200,))
         whole = await self._attempt(request._replace(start=0, length=None, suffix=False))
         return None if whole is None else whole._replace(data=clip(whole.data, request))
 
@@ -287,9 +289,9 @@ class _Clients:
                 found = {name.lower(): value for name, value in answer.headers.items()}
                 return Answer(answer.status, answer.reason or "", found, await answer.read())
         except (aiohttp.InvalidURL, aiohttp.TooManyRedirects, aiohttp.ClientConnectorCertificateError) as error:
-            raise StoreError(f"{type(error).__name__}: {error}") from error
+            raise StoreError(f"{type(error).__name__}: {without_queries(str(error))}") from error
         except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
-            raise Attempt(f"{type(error).__name__}: {error}") from error
+            raise Attempt(f"{type(error).__name__}: {without_queries(str(error))}") from error
 
     def _open_session(self) -> Any:
         import aiohttp

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
 import zlib
 from collections import deque
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from zarrasync._clients import PerLoop
+from zarrasync._runtime import name_lookup
 from zarrasync.codecs.base import Buffer
 from zarrasync.stores.remote import in_flight
 
@@ -234,8 +234,7 @@ class _Pool:
         """The host's addresses; asked for once by all who need them."""
         task, now = self._resolving, self._loop.time()
         if task is None or now - self._resolved > _RESOLVED or (task.done() and (task.cancelled() or task.exception())):
-            lookup = self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            task = self._resolving = self._loop.create_task(lookup)
+            task = self._resolving = self._loop.create_task(name_lookup(self._host, self._port))
             self._resolved = now
         return await asyncio.shield(task)
 

@@ -22,7 +22,7 @@ from typing import Any
 from zarrasync import config
 from zarrasync._calls import pause
 from zarrasync.codecs.base import Buffer
-from zarrasync.errors import WriteConflictError
+from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error
 
@@ -45,6 +45,10 @@ _token = ""
 _FLOCK = struct.Struct("hhqqi")
 """The system's ``struct flock``."""
 _readv = getattr(os, "readv", None)
+
+
+_SHARED = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108  # it holds nothing
+"""Where programs of all users meet, by preference."""
 
 
 class _Exclusive:
@@ -101,8 +105,24 @@ async def _take(place: str) -> int:
 
 
 def _open_lock_file() -> int:
-    """The file whose bytes are locked: the same for all processes, whatever their temporary directory is."""
-    folder = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()  # noqa: S108  # it holds nothing
+    """The file whose bytes are locked: the same for all processes, whatever their temporary directory is.
+
+    Raises:
+        StoreError: If there is no directory for it.
+    """
+    folders = [folder for folder in _SHARED if os.path.isdir(folder)] or [tempfile.gettempdir()]
+    failures = []
+    for folder in folders:
+        try:
+            return _open_in(folder)
+        except OSError as error:  # in a container /tmp may be read-only
+            failures.append(str(error))
+    raise StoreError(
+        f"there is no place for the file by whose locks processes keep out of each other's way: {failures}"
+    )
+
+
+def _open_in(folder: str) -> int:
     path = os.path.join(folder, "zarrasync.lock")
     try:  # systems may refuse to create what is there and another user's
         return os.open(path, os.O_RDWR | _SAFE)
@@ -125,7 +145,7 @@ def _let_go(handle: int, place: str) -> None:
 def _lock_byte(handle: int, place: str, kind: int) -> None:
     """Lock or unlock the byte of the lock file that stands for a place; fails if another process has it."""
     assert fcntl is not None
-    spot = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=7).digest(), "little")
+    spot = int.from_bytes(hashlib.blake2b(os.fsencode(place), digest_size=7).digest(), "little")
     if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: a lock of the open file, not of the process
         wanted = fcntl.F_UNLCK if kind == fcntl.LOCK_UN else fcntl.F_WRLCK
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(wanted, os.SEEK_SET, spot, 1, 0))

@@ -111,19 +111,28 @@ class MemoryStore(Store):
     async def erase(self, key: str, *, if_version: object = None) -> None:
         with self._lock:
             self._check(key, if_version)
-            self.values.pop(key, None)
+            try:
+                self.values.pop(key, None)
+            except Exception as error:
+                raise store_error(error, key, "erase", self) from error
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         check_prefix(prefix)
-        return [key for key in list(self.values) if isinstance(key, str) and key.startswith(prefix)]
+        try:
+            return [key for key in list(self.values) if isinstance(key, str) and key.startswith(prefix)]
+        except Exception as error:
+            raise store_error(error, prefix, "list", self) from error
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
-        return {
-            key: memoryview(value).nbytes
-            for key, value in list(self.values.items())
-            if isinstance(key, str) and key.startswith(prefix)
-        }
+        try:
+            return {
+                key: memoryview(value).nbytes
+                for key, value in list(self.values.items())
+                if isinstance(key, str) and key.startswith(prefix)
+            }
+        except Exception as error:
+            raise store_error(error, prefix, "list", self) from error
 
 
 def _version(data: memoryview) -> object:

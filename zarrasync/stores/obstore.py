@@ -159,20 +159,14 @@ class ObjectStore(RemoteStore):
 
     @cached_property
     def _service(self) -> tuple[str, ...]:
-        known = {str(name).lower(): str(value) for name, value in dict(getattr(self.store, "config", {})).items()}
-        wanted = (
-            "bucket",
-            "aws_bucket",
-            "container_name",
-            "azure_container_name",
-            "google_bucket",
-            "aws_endpoint",
-            "endpoint",
-        )
-        parts = tuple(f"{name.rpartition('_')[2]}={known[name]}" for name in wanted if name in known)
+        kind, config = type(self.store).__name__, dict(getattr(self.store, "config", {}))
+        known = {name: str(config[name]) for name in _PLACE if name in config}
+        for name, variables in _AROUND.get(kind, {}).items():
+            known.setdefault(name, _from_environment(variables))
+        parts = tuple(f"{name}={value}" for name, value in sorted(known.items()) if value)
         if not parts:
-            parts = (str(id(self.store)),) if type(self.store).__name__ == "MemoryStore" else (repr(self.store),)
-        return (type(self.store).__name__, *parts)
+            parts = (str(id(self.store)),) if kind == "MemoryStore" else (repr(self.store),)
+        return (kind, *parts)
 
     def location(self, key: str) -> Hashable:
         return (*self._service, self._path(key))
@@ -397,6 +391,20 @@ async def _leave(signed: SignedRequests | None) -> None:
         signed.leave()
 
 
+_PLACE = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
+"""Settings of obstore's that say what a key is a key in."""
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_AROUND: dict[str, dict[str, tuple[str, ...]]] = {
+    "S3Store": {"endpoint": _ENDPOINTS},
+    "AzureStore": {"account_name": ("AZURE_STORAGE_ACCOUNT_NAME",)},
+}
+"""Where obstore finds the like if nothing was set, without showing it."""
+
+
+def _from_environment(variables: Iterable[str]) -> str:
+    return next((os.environ[name] for name in variables if os.environ.get(name)), "")
+
+
 _buckets: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 _latest: deque[Any] = deque(maxlen=1)
 """Kept though nobody uses it now: who opens one array after the other uses it again. More would keep connections, too."""
@@ -514,11 +522,7 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
         found.setdefault(
             "aws_region", os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         )
-        surroundings = [
-            os.environ.get(name, "") for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-        ]
-        plain = any(str(url).startswith("http://") for url in (endpoint, *surroundings))
-        if not plain and "AWS_UNSIGNED_PAYLOAD" not in os.environ:
+        if not endpoint.startswith("http://") and "AWS_UNSIGNED_PAYLOAD" not in os.environ:
             # TLS protects what is sent. To hash it for the signature, too, which botocore does without TLS only, costs
             # client and server about a second for each 1.5 GB.
             found.setdefault("aws_unsigned_payload", "true")
@@ -531,7 +535,7 @@ _ELSEWHERE = re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CR
 
 
 def _add_profile(found: dict[str, Any], name: str) -> None:
-    """Add to settings for S3 what files say of a profile; of the user's, if none is named."""
+    """Add to settings for S3 what files say of a profile, of the user's if none is named, and the environment of the place."""
     profile, anonymous = read_profile(name), found.get("aws_skip_signature") == "true"
     told = any(map(_OWN_KEYS.search, found)) or (not name and any(map(_ELSEWHERE.fullmatch, os.environ)))
     if not anonymous and not told:
@@ -540,7 +544,8 @@ def _add_profile(found: dict[str, Any], name: str) -> None:
     region, endpoint = profile.settings.get("region"), profile.settings.get("endpoint_url")
     if region and (name or not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys()):
         found.setdefault("aws_region", region)
-    if endpoint and (name or not any(variable.startswith("AWS_ENDPOINT") for variable in os.environ)):
+    around = _from_environment(_ENDPOINTS)
+    if endpoint := (endpoint or around) if name else (around or endpoint):
         found.setdefault("aws_endpoint", endpoint)
 
 

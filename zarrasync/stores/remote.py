@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -83,7 +84,9 @@ class RemoteStore(Store):
             await gate.acquire()
             asked = now()
             try:
-                async with asyncio.timeout(settings.request_timeout or None):
+                left = settings.total_timeout - (asked - begin) if settings.total_timeout else math.inf
+                limit = min(settings.request_timeout or math.inf, max(left, 0.0))
+                async with asyncio.timeout(None if limit == math.inf else limit):
                     answer = await make()
             except Attempt as failure:
                 last: Exception = failure
@@ -100,7 +103,7 @@ class RemoteStore(Store):
             pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311
             over = settings.total_timeout and spent + pause > settings.total_timeout
             if attempts > settings.retries or over:
-                reason = str(last) or f"no answer within {settings.request_timeout:g} s"
+                reason = str(last) or f"no answer within {limit:.3g} s"
                 raise StoreError(
                     f"could not {verb} {key!r} in {self!r}: {reason} (attempt {attempts}, after {spent:.1f} s)",
                     key=key,

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from zarrasync.config import Config
-from zarrasync.stores.answers import check_passing, range_of, value_of
+from zarrasync.stores.answers import check_passing, range_of, value_of, version_of
 from zarrasync.stores.base import Request, Value
 from zarrasync.stores.http1 import Answer, Client, Unfit, suits
 from zarrasync.stores.remote import Attempt
@@ -128,7 +128,7 @@ class SignedRequests:
         if answer.status not in (200, 206):
             # An end of a range that lies past the object's is nothing to remember.
             raise self._unfit("GET", answer, remember=answer.status != 416)
-        return value_of(request, answer, answer.headers.get("etag"))
+        return value_of(request, answer, version_of(answer))
 
     async def put(self, path: str, data: bytes) -> str | None:
         """Store an object, whatever is there; returns its version.

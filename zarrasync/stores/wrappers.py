@@ -8,13 +8,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from zarrasync._runtime import thread_lock
+from zarrasync._runtime import thread_lock, under_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.base import Listing, Request, Store, Value
 
-__all__ = ["AliasStore", "CountingStore", "Counts", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
+__all__ = ["AliasStore", "CountingStore", "Counts", "PrefixStore", "ReadOnlyStore", "WrapperStore", "distrusted"]
 
 
 class WrapperStore(Store):
@@ -31,6 +31,7 @@ class WrapperStore(Store):
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
         self.conditional, self.blocking, self.concurrency = inner.conditional, inner.blocking, inner.concurrency
         self.parallel, self.near, self.exclusive = inner.parallel, inner.near, inner.exclusive
+        self.missing = inner.missing
 
     @property
     def identity(self) -> Hashable:
@@ -87,6 +88,11 @@ class WrapperStore(Store):
 
     async def close(self) -> None:
         await self.inner.close()
+
+
+def distrusted(store: Store) -> bool:
+    """Whether what a cache knows must not be used: for a change of what is there that nothing compares afterwards."""
+    return under_lock() and (store.exclusive or not store.conditional)
 
 
 class PrefixStore(WrapperStore):

@@ -8,13 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync._memory import empty, keep_freed
-from zarrasync._runtime import Cancel, codec_pool, drive, helper_pool, turns
+from zarrasync._runtime import Cancel, codec_pool, drive, helper_pool, submit, turns
 from zarrasync.config import Config
 from zarrasync.errors import CodecError
 
@@ -222,7 +223,8 @@ class Computer:
                     batch.append((function, done))
                     size += nbytes
             if batch:
-                job = self._loop.run_in_executor(codec_pool(self._settings), _compute, [f for f, _ in batch])
+                work = partial(_compute, [function for function, _ in batch])
+                job = asyncio.wrap_future(submit(codec_pool(self._settings), work), loop=self._loop)
                 self._running.add(job)
                 job.add_done_callback(lambda job, batch=batch: self._finish(job, batch))  # type: ignore[misc]  # mypy does not infer a lambda's default
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import random
 import threading
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import Api
 
+import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Request, Value
@@ -353,3 +356,99 @@ async def test_files_of_others_are_left_alone(tmp_path: Path):
         await store.get(f"k{number}")
     store.clear()
     assert thesis.read_text() == "years of work"
+
+
+# ------------------------------------------------------------------ beside other writers
+
+
+def caches(inner: stores.Store, tmp_path: Path) -> list[stores.Store]:
+    return [stores.CachingStore(inner, max_age=60), stores.DiskCachingStore(inner, tmp_path / uuid.uuid4().hex)]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_rows_are_appended_behind_those_of_others(api: Api, which: int, tmp_path: Path):
+    await api(api.create_array(tmp_path / "a", data=np.zeros(4, "i4"), chunks=4))
+    cached = await api(api.open_array(caches(stores.LocalStore(tmp_path / "a"), tmp_path)[which], mode="r+"))
+    other = await api(api.open_array(tmp_path / "a", mode="r+"))
+    await api(other.append(np.full(4, 1, "i4")))
+    await api(cached.append(np.full(4, 2, "i4")))
+    assert sync.open_array(tmp_path / "a")[...].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("kind", ["memory", "local", "fsspec"])
+async def test_changes_are_made_of_what_is_there(api: Api, which: int, kind: str, tmp_path: Path):
+    """Also where nothing compares afterwards; the other handle's chunk and attributes stay."""
+    inner: stores.Store = {
+        "memory": stores.MemoryStore(),
+        "local": stores.LocalStore(tmp_path / "a"),
+        "fsspec": stores.resolve(f"memory://{uuid.uuid4().hex}"),
+    }[kind]
+    await api(api.create_array(inner, data=np.zeros(8, "i4"), chunks=8))
+    cached = await api(api.open_array(caches(inner, tmp_path)[which], mode="r+"))
+    other = await api(api.open_array(inner, mode="r+"))
+    await api(cached.view[0:2].read())
+    await api(other.view[0].write(1))
+    await api(other.update_attributes({"x": 1}))
+    await api(cached.view[1].write(2))
+    await api(cached.update_attributes({"y": 2}))
+    found = await api(api.open_array(inner))
+    assert (await api(found.view[:3].read())).tolist() == [1, 2, 0]
+    assert dict(found.attrs) == {"x": 1, "y": 2}
+
+
+async def test_who_waits_for_anothers_request_has_errors_of_its_own(tmp_path: Path):
+    values: dict[str, bytes] = {}
+    sync.create_array(values, data=np.arange(64), chunks=4)
+    bad = stores.FaultyStore(stores.MemoryStore(values), fails=lambda operation, key: key == "c/3")
+    array = await za.open_array(stores.CachingStore(stores.LatencyStore(bad, 0.02)))
+    whole = asyncio.ensure_future(array.view[...].read())
+    await asyncio.sleep(0.005)  # its request is on the way
+    assert (await array[0:4]).tolist() == [0, 1, 2, 3]
+    with pytest.raises(StoreError, match="c/3"):
+        await whole
+
+
+def test_damaged_entries_count_as_none(tmp_path: Path):
+    sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
+
+    def read() -> list[int]:
+        store = stores.DiskCachingStore(stores.LocalStore(tmp_path / "a"), tmp_path / "cache")
+        return sync.open_array(store)[...].tolist()
+
+    read()
+    entries = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert entries
+    chance = random.Random(1)
+    for _ in range(100):
+        for path in entries:
+            data = bytearray(path.read_bytes())
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            path.write_bytes(data)
+        assert read() == list(range(8))
+
+
+def test_services_are_told_apart(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("obstore")
+
+    def of(url: str, **options: Any) -> stores.Store:
+        return stores.resolve(url, options)
+
+    anonymous = {"token": "anon"}
+    one, two = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    assert of("gs://b/p", endpoint_url=one, **anonymous) != of("gs://b/p", endpoint_url=two, **anonymous)
+    assert of("gs://b/p", endpoint_url=one, **anonymous) == of("gs://b/p", endpoint_url=one, **anonymous)
+    keys = {"key": "k", "secret": "s"}
+    for backend in ("obstore", "fsspec"):
+        found = []
+        for endpoint in (one, two):
+            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+            found.append(of("s3://b/p", backend=backend, **keys))
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+        found.append(of("s3://b/p", backend=backend, endpoint_url=two, **keys))
+        assert [found[0] == found[1], found[1] == found[2]] == [False, True]
+    for backend in ("obstore", "fsspec"):
+        if backend == "fsspec":
+            pytest.importorskip("adlfs")
+        a, b = (of("az://c/p", backend=backend, account_name=name, account_key="QUFB") for name in "ab")
+        assert a != b

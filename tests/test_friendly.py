@@ -5,6 +5,7 @@ import copy
 import json
 import pickle
 import re
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -335,3 +336,49 @@ async def test_the_fields_of_a_codec_are_kept(api):
     assert b'"factor": 5' in store["zarr.json"]
     found = await api(api.open_array(store))
     np.testing.assert_array_equal(await api(found.get_basic_selection()), np.arange(5))
+
+
+class Failing(MutableMapping[str, bytes]):
+    """A mapping that fails at what it is told to."""
+
+    def __init__(self) -> None:
+        self.values_, self.bad = dict[str, bytes](), ""
+
+    def _try(self, what: str) -> None:
+        if what == self.bad:
+            raise OSError("the disk is gone")
+
+    def __getitem__(self, key: str) -> bytes:
+        self._try("read")
+        return self.values_[key]
+
+    def __setitem__(self, key: str, value: bytes) -> None:
+        self._try("write")
+        self.values_[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        self._try("erase")
+        del self.values_[key]
+
+    def __iter__(self) -> Iterator[str]:
+        self._try("list")
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+
+async def test_mappings_that_fail(api):
+    mapping = Failing()
+    group = await api(api.create_group(mapping))
+    array = await api(group.create_array("a", data=np.arange(8), chunks=4))
+    for what, call in {
+        "read": lambda: array.view[:].read(),
+        "write": lambda: array.view[:].write(3),
+        "erase": lambda: array.view[:].write(0),
+        "list": group.array_keys,
+    }.items():
+        mapping.bad = what
+        with pytest.raises(StoreError, match=f"could not {what} .*the disk is gone"):
+            await api(call())
+        mapping.bad = ""

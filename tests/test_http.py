@@ -428,3 +428,48 @@ async def test_damaged_answers_never_become_fill_values():
             np.testing.assert_array_equal(await array[...], values)
             np.testing.assert_array_equal(await array[13:57:3, 91], values[13:57:3, 91])
         await array.close()
+
+
+async def test_a_server_that_calls_everything_out_of_range():
+    from aiohttp import web
+
+    asked: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=416)
+
+    async with served(handler) as url, store_of(url) as store:
+        with pytest.raises(StoreError, match="answered 416"):
+            await store.get("a")
+        with pytest.raises(StoreError, match="answered 416"):
+            await store.fetch([stores.Request("a", 5, 5)])
+    assert len(asked) == 3
+
+
+async def test_signatures_do_not_show_where_redirects_fail():
+    from aiohttp import web
+
+    async def handler(request: web.Request) -> web.Response:
+        where = "ftp://h/x?token=hush-hush" if request.path.startswith("/else") else str(request.rel_url)
+        return web.Response(status=302, headers={"Location": where})
+
+    async with served(handler) as url:
+        for path in ("round", "else"):
+            with pytest.raises(StoreError) as found:
+                await za.open_array(f"{url}/{path}?signature=hush-hush", zarr_format=3, config=FAST)
+            assert "hush-hush" not in str(found.value)
+
+
+async def test_a_time_to_wait_that_is_no_number():
+    from aiohttp import web
+
+    left = [1]
+
+    async def handler(request: web.Request) -> web.Response:
+        if left.pop() if left else 0:
+            return web.Response(status=503, headers={"Retry-After": "\u00b2"})
+        return web.Response(body=VALUE)
+
+    async with served(handler) as url, store_of(url) as store:
+        assert await store.get("a") == VALUE

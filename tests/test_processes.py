@@ -232,3 +232,28 @@ def test_a_writer_that_is_killed_leaves_no_lock_and_no_torn_value(tmp_path: Path
         assert (values == values[0]).all()
         array[0] = turn + 1
         assert array[0] == turn + 1
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("kind", ["http", "local"])
+def test_threads_that_go_on_when_the_main_one_has_ended(way: str, kind: str, tmp_path: Path, http):
+    """Python's pools of threads take nothing more then."""
+    url, root = http
+    sync.create_array(root / "a", data=np.arange(1 << 16), chunks=1 << 10)
+    where = f"{url}/a" if kind == "http" else str(root / "a")
+    script = f"""
+import asyncio, threading
+import zarrasync as za
+from zarrasync import sync
+
+async def read():
+    return (await (await za.open_array({where!r}, zarr_format=3))[...]).sum()
+
+def work():
+    threading.main_thread().join()
+    print(sync.open_array({where!r}, zarr_format=3)[...].sum() if {way == "sync"} else asyncio.run(read()))
+
+threading.Thread(target=work).start()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.stderr) == (str(np.arange(1 << 16).sum()), "")

@@ -18,6 +18,7 @@ from conftest import Api, http_server
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.errors import MissingChunkError, NodeNotFoundError, StoreError
+from zarrasync.stores import local
 
 VALUES = np.arange(100, dtype="i4").reshape(10, 10)
 
@@ -41,6 +42,40 @@ def test_file_urls_name_what_they_say(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sync.open_array(f"file://localhost{tmp_path}/run").shape == (10, 10)
     assert sync.open_array((tmp_path / "a b").as_uri()).shape == (1,)
     np.testing.assert_array_equal(sync.open_array(tmp_path / "run")[...], VALUES)
+
+
+def test_colons_in_names_are_no_chains(tmp_path: Path):
+    sync.create_array(tmp_path / "run", data=np.full(4, 7))
+    for number, name in enumerate(("run::a.zarr", "run::b.zarr", "x::y")):
+        sync.create_array(f"{tmp_path}/{name}", data=np.full(4, number), overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["run", "run::a.zarr", "run::b.zarr", "x::y"]
+    assert [int(sync.open_array(f"{tmp_path}/{name}")[0]) for name in ("run", "run::a.zarr", "run::b.zarr")] == [
+        7,
+        0,
+        1,
+    ]
+    assert isinstance(stores.resolve("http://[::1]:9/x?t=12::30"), stores.HTTPStore)
+
+
+def test_names_that_are_no_utf8(tmp_path: Path):
+    name = os.path.join(tmp_path, os.fsdecode(b"caf\xe9.zarr"))
+    array = sync.create_array(name, data=np.arange(1, 11), chunks=5)
+    array[1] = 7
+    array.attrs["a"] = 1
+    array.append([11])
+    assert sync.open_array(name)[...].tolist() == [1, 7, *range(3, 12)]
+
+
+def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As in containers whose /tmp is read-only."""
+    monkeypatch.setattr(local, "_SHARED", ("/proc", str(tmp_path)))
+    array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
+    array[1] = 5
+    assert (tmp_path / "zarrasync.lock").is_file()
+    monkeypatch.setattr(local, "_SHARED", ("/proc",))
+    with pytest.raises(StoreError, match="no place for the file"):
+        array[1] = 6
+    assert array[:3].tolist() == [0, 5, 2]
 
 
 # ------------------------------------------------------------------ fsspec's chains

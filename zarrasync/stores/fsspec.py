@@ -79,6 +79,7 @@ class FsspecStore(RemoteStore):
         self.listable = protocol not in ("http", "https", "data")
         self.settings = config.get()
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
+        self._service = self._find_service()
         self._clients: PerLoop[Any] = PerLoop(self._make_client, _close_client)
 
     @classmethod
@@ -119,8 +120,7 @@ class FsspecStore(RemoteStore):
     def lasting(self) -> bool:
         return self.protocol not in ("memory", "reference")  # references may be in memory, too
 
-    @property
-    def _service(self) -> tuple[str, str]:
+    def _find_service(self) -> tuple[str, str]:
         """What the paths are paths in: an endpoint, or (zip files, references, …) one filesystem instance."""
         fs = self._template
         if self.protocol not in _SERVICES:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -101,6 +101,7 @@ class ObjectStore(RemoteStore):
         self.store, self.prefix = store, check_prefix(prefix)
         self.conditional = type(store).__name__ not in ("LocalStore", "HTTPStore")
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
+        self._service = self._find_service()
         self._signed = self._by_urls()
 
     @classmethod
@@ -157,8 +158,8 @@ class ObjectStore(RemoteStore):
         own = getattr(self.store, "prefix", None) or ""
         return f"{own}/{self.prefix}{key}" if own else f"{self.prefix}{key}"
 
-    @cached_property
-    def _service(self) -> tuple[str, ...]:
+    def _find_service(self) -> tuple[str, ...]:
+        """What keys are keys in, as it is now: the environment may change."""
         kind, config = type(self.store).__name__, dict(getattr(self.store, "config", {}))
         known = {name: str(config[name]) for name in _PLACE if name in config}
         for name, variables in _AROUND.get(kind, {}).items():
@@ -179,7 +180,7 @@ class ObjectStore(RemoteStore):
         return f"ObjectStore({without_queries(repr(self.store))}{below})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("conditional", "settings", "store", "prefix", "usual", "concurrency", "missing", "_instead")
+        kept = ("conditional", "settings", "store", "prefix", "usual", "concurrency", "missing", "_instead", "_service")
         return {"_other": None, **{name: getattr(self, name) for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -129,6 +129,16 @@ def test_cat_as_csv_and_json(here, capsys):
     np.testing.assert_array_equal(np.array(json.loads(capsys.readouterr().out), "f4"), FIELD[1, 2])
 
 
+def test_stats_of_large_numbers_are_exact(tmp_path, capsys):
+    values = np.array([2**53 + 1, 2**60 + 7, -(2**62) - 1])
+    sync.create_array(tmp_path / "x", data=values)
+    assert main(["stats", str(tmp_path / "x"), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out).values()
+    assert (found["minimum"], found["maximum"]) == (values.min(), values.max())
+    assert main(["stats", str(tmp_path / "x")]) == 0
+    assert {str(values.min()), str(values.max())} <= set(capsys.readouterr().out.split())
+
+
 def test_stats_are_numpys(here, capsys):
     assert main(["stats", "data.zarr", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
-from zarrasync.errors import NodeExistsError, ShapeError
+from zarrasync.errors import NodeExistsError, ShapeError, StoreError
 
 da = pytest.importorskip("dask.array")
 
@@ -164,3 +164,20 @@ def test_nothing_is_replaced_before_all_fits(tmp_path: Path):
     assert sync.open_array(url)[0] == 1
     to_zarr(da.ones((0, 3)), tmp_path / "empty")
     assert sync.open_array(tmp_path / "empty").shape == (0, 3)
+
+
+@pytest.mark.parametrize("scheduler", ["processes", "cluster"])
+def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytest.FixtureRequest):
+    """What lives in this process's memory is nothing for workers of others."""
+    import dask
+
+    if scheduler == "cluster":
+        request.getfixturevalue("cluster")
+    settings = {} if scheduler == "cluster" else {"scheduler": "processes"}
+    with dask.config.set(**settings), pytest.raises(StoreError, match="belongs to this process"):
+        to_zarr(da.ones(10, chunks=5), {})
+    with dask.config.set(scheduler="threads"):
+        target: dict[str, bytes] = {}
+        to_zarr(da.ones(10, chunks=5), target)
+        assert sync.open_array(target)[...].sum() == 10
+        assert to_zarr(da.ones(10, chunks=5), {}, return_stored=True).sum().compute() == 10

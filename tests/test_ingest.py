@@ -20,7 +20,7 @@ from conftest import Api
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync.errors import ChecksumError, NodeExistsError, ShapeError, StoreError
+from zarrasync.errors import ChecksumError, MetadataError, NodeExistsError, NodeTypeError, ShapeError, StoreError
 
 VALUES = np.arange(1, 90 * 70 + 1, dtype="i4").reshape(90, 70)
 LAYOUTS = [{"chunks": (20, 20)}, {"chunks": (5, 10), "shards": (20, 40)}, {"chunks": [[30, 60], [10, 40, 20]]}]
@@ -360,6 +360,28 @@ def test_the_command_takes_what_xarray_opens(tmp_path: Path):
     assert found["t"].attrs["unit"] == "K"
 
 
+def test_the_command_takes_groups_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("h5netcdf")
+    from zarrasync.cli import main
+
+    top, below = xarray.Dataset({"a": ("x", [1, 2])}), xarray.Dataset({"b": ("x", [3, 4])}, attrs={"title": "t"})
+    source = str(tmp_path / "t.nc")
+    xarray.DataTree.from_dict({"/": top, "/sub/deep": below}).to_netcdf(source, engine="h5netcdf")
+    assert main(["ingest", source, str(tmp_path / "all.zarr"), "--verify"]) == 0
+    found = sync.open_group(tmp_path / "all.zarr")
+    assert [name for name, _ in found.members(None)] == ["a", "sub", "sub/deep", "sub/deep/b"]
+    assert dict(found["sub/deep"].attrs) == {"title": "t"}
+    assert main(["ingest", source, str(tmp_path / "part.zarr"), "--path", "sub"]) == 0
+    assert sync.open_array(tmp_path / "part.zarr", path="deep/b")[...].tolist() == [3, 4]
+    capsys.readouterr()
+    assert main(["ingest", source, str(tmp_path / "x.zarr"), "--path", "nowhere"]) == 1
+    np.save(tmp_path / "x.npy", np.arange(3))
+    assert main(["ingest", str(tmp_path / "x.npy"), str(tmp_path / "x.zarr"), "--path", "nowhere"]) == 1
+    assert capsys.readouterr().err.count("nowhere") == 2
+    assert not (tmp_path / "x.zarr").exists()
+
+
 # ------------------------------------------------------------------ what sources say
 
 
@@ -448,3 +470,52 @@ async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, ho
         await api(api.create_array(source, data=values, chunks=(4, 4)))
         await api(api.copy(source, kept, chunks=(2, 2)))
     np.testing.assert_array_equal(await api((await api(api.open_array(kept)))[...]), values)
+
+
+# ------------------------------------------------------------------ once more
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (np.array([1, 300, -1]), {"dtype": "u1"}),
+        (np.array([1.5, 2.5]), {"dtype": "i4"}),
+        (np.arange(4.0), {"chunks": 2, "fill_value": np.nan, "compressors": None, "attributes": {"a": 1}}),
+        (np.arange(4.0), {"zarr_format": 2}),
+    ],
+)
+async def test_the_same_call_again(api: Api, values: np.ndarray, options: dict[str, Any]):
+    store: dict[str, bytes] = {}
+    first = await api(api.ingest(values, store, verify=True, **options))
+    again = await api(api.ingest(values, store, verify=True, **options))
+    assert (first.blocks, again.blocks, again.skipped, again.verified) == (again.skipped, 0, first.blocks, first.blocks)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"chunkz": 3}, TypeError, "did you mean 'chunks'"),
+        ({"chunks": 3}, ShapeError, "is there with chunks"),
+        ({"dtype": "f4"}, NodeTypeError, "is there with data type"),
+        ({"zarr_format": 2}, NodeTypeError, "is there in Zarr format 3, not 2"),
+        ({"fill_value": 7}, MetadataError, "is there with the fill value"),
+        ({"compressors": "nosuch"}, MetadataError, "nosuch"),
+    ],
+)
+async def test_options_of_another_array_than_what_is_there(
+    api: Api, options: dict[str, Any], error: type[Exception], match: str
+):
+    store: dict[str, bytes] = {}
+    await api(api.ingest(np.arange(4.0), store, chunks=2))
+    before = dict(store)
+    with pytest.raises(error, match=match):
+        await api(api.ingest(np.arange(4.0), store, **options))
+    assert store == before
+
+
+async def test_blocks_that_replace_each_other(api: Api):
+    pairs = [(slice(0, 6), np.full(6, 1)), (slice(4, 10), np.full(6, 2))]
+    store: dict[str, bytes] = {}
+    report = await api(api.ingest(pairs, store, shape=10, dtype="i8", chunks=5, verify=True, concurrency=1))
+    assert (report.blocks, report.verified) == (2, 1)
+    assert (await api((await api(api.open_array(store)))[...])).tolist() == [1] * 4 + [2] * 6

@@ -289,3 +289,51 @@ async def test_what_killed_writers_leave_is_told_of(api: Api, there: Path):
         assert [(found.severity, found.key) for found in report.findings] == [
             ("note", "c/0.1d20.a9f6-1.zarrasync-partial")
         ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["ingest", "{0}", "{0}"], ["ingest", "{0}/sub", "{0}"], ["ingest", "{0}", "{0}", "--dest-path", "sub"]],
+)
+def test_groups_are_not_ingested_into_themselves(
+    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+):
+    from zarrasync.cli import main
+
+    group = sync.create_group(tmp_path / "g")
+    group["a"] = VALUES
+    group.create_group("sub")["b"] = VALUES
+    assert main([text.format(tmp_path / "g") for text in arguments] + ["--overwrite", "--verify"]) == 1
+    assert "can not be replaced by what is read from it" in capsys.readouterr().err
+    check(tmp_path / "g" / "a")
+    check(tmp_path / "g" / "sub" / "b")
+
+
+@pytest.mark.parametrize("kind", ["array", "group"])
+async def test_nodes_of_another_format_are_not_passed_over(api: Api, kind: str):
+    """What is opened to go on with, or created, is not put beside what is there."""
+    store: dict[str, bytes] = {}
+    await api(api.create_group(store))
+    await api(api.create_array(store, path="a", data=VALUES))
+    before = dict(store)
+    with pytest.raises(NodeExistsError, match="of Zarr format 3"):
+        if kind == "group":
+            await api(api.open_group(store, mode="a", zarr_format=2))
+        else:
+            await api(api.open_array(store, path="a", mode="a", zarr_format=2, shape=5, dtype="i8"))
+    assert store == before
+
+
+def test_dask_over_what_its_functions_are_given(there: Path):
+    da = pytest.importorskip("dask.array")
+    from zarrasync.integrations.dask import to_zarr
+
+    array = sync.open_array(there)
+    lazy = da.zeros(5, chunks=2).map_blocks(
+        lambda block, other, block_info=None: block + other[slice(*block_info[0]["array-location"][0])],
+        array,
+        dtype="i8",
+    )
+    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        to_zarr(lazy, there, overwrite=True)
+    check(there)

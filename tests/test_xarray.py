@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
-from zarrasync.errors import CodecError, NodeExistsError, ShapeError
+from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -562,3 +563,70 @@ def test_a_dataset_is_not_erased_for_what_can_not_be_stored_or_is_made_of_it(tmp
     with pytest.raises(ShapeError):
         write_dataset(other, tmp_path / "new", encoding={"a": {"chunks": (1, 1)}})
     assert not (tmp_path / "new").exists()
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+SIX = xr.Dataset({"a": ("t", np.arange(6.0)), "b": ("t", np.arange(6.0) + 10)}, attrs={"title": "all"})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "error", "match"),
+    [
+        (SIX, {"mode": "w", "append_dim": "t"}, ValueError, "append_dim adds to one that is there"),
+        (SIX, {"mode": "w-", "region": {"t": slice(0, 6)}}, ValueError, "region adds to one that is there"),
+        (SIX, {"mode": "a", "zarr_format": 2}, NodeExistsError, "of Zarr format 3"),
+        (SIX, {"append_dim": "t", "zarr_format": 2}, NodeExistsError, "of Zarr format 3"),
+        (SIX.rename(a="../x"), {"mode": "w"}, InvalidKeyError, "../x"),
+        (SIX.rename(a=1), {"mode": "w"}, TypeError, "texts for names"),
+        (SIX[["a"]].isel(t=slice(0, 4)), {"mode": "a"}, ShapeError, "a has 4 elements along 't', where b has 6"),
+        (SIX, {"mode": "w", "encoding": {"a": {"chunk": (10,)}}}, ValueError, "unknown encoding 'chunk'"),
+        (SIX, {"append_dim": "t", "encoding": {"a": {"chunks": (10,)}}}, ValueError, "can not be chosen"),
+        (SIX["a"], {"mode": "w"}, TypeError, "takes a Dataset, found DataArray"),
+    ],
+)
+def test_what_would_lose_or_break_what_is_there_is_refused(
+    dataset: Any, options: dict[str, Any], error: type[Exception], match: str
+):
+    store: dict[str, bytes] = {}
+    write_dataset(SIX, store)
+    before = dict(store)
+    with pytest.raises(error, match=match):
+        write_dataset(dataset, store, **options)
+    assert store == before
+
+
+def test_a_region_leaves_the_groups_attributes():
+    store: dict[str, bytes] = {}
+    write_dataset(SIX, store)
+    write_dataset(SIX.isel(t=slice(2, 4)).assign_attrs(title="a part") + 0, store, region={"t": slice(2, 4)})
+    assert dict(sync.open_group(store).attrs) == {"title": "all"}
+
+
+@pytest.mark.parametrize("engine", ["zarr", "zarrasync"])
+def test_fill_values_stay(engine: str, tmp_path: Path):
+    sync.create_array(tmp_path / "x", path="a", shape=(4,), dtype="f8", fill_value=7.0, dimension_names=["t"])
+    found = xr.open_dataset(tmp_path / "x", engine=engine, consolidated=False)
+    found.to_zarr(tmp_path / "theirs", consolidated=False)
+    write_dataset(found, tmp_path / "ours")
+    for name in ("theirs", "ours"):
+        assert sync.open_array(tmp_path / name, path="a").fill_value == 7.0
+
+
+def test_trees_of_consolidated_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tree = xr.DataTree.from_dict({"/": SIX, "/below": SIX + 1})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree.to_zarr(tmp_path / "tree", consolidated=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = xr.open_datatree("~/tree", engine="zarrasync", consolidated=True)
+    xr.testing.assert_identical(found.load(), tree)
+
+
+def test_an_element_of_text_is_of_its_type():
+    words = np.array(["a", "bb", "ccc"], dtype=np.dtypes.StringDType())
+    store: dict[str, bytes] = {}
+    sync.create_array(store, path="s", data=words, dimension_names=["x"])
+    picked = xr.open_dataset(store, engine="zarrasync")["s"].isel(x=1)
+    assert (picked.dtype, picked.load().dtype, picked.item()) == (words.dtype, words.dtype, "bb")

@@ -7,6 +7,7 @@ lists, unless something is to be overwritten.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -161,7 +162,8 @@ async def open_array(
     except NodeNotFoundError:
         if mode != "a":
             raise
-        return await create_array_at(node, **options)
+        # Nothing of this format is there; of another there may be something.
+        return await create_array_at(replace(node, sure=False), **options)
     if not isinstance(found, AsyncArray):
         raise NodeTypeError(
             f"{node.name} in {node.store!r} is a group; open_group or open opens it",
@@ -214,7 +216,7 @@ async def open_group(
     except NodeNotFoundError:
         if mode != "a":
             raise
-        return await create_group_at(node, attributes=attributes)
+        return await create_group_at(replace(node, sure=False), attributes=attributes)
     if not isinstance(found, AsyncGroup):
         raise NodeTypeError(
             f"{node.name} in {node.store!r} is an array; open_array or open opens it",

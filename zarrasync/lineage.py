@@ -91,10 +91,9 @@ def _roots(graph: Any) -> Iterator[Any]:
     layers: Mapping[str, Any] = getattr(graph, "layers", {"": graph})
     above = getattr(graph, "dependencies", {})
     for name, layer in layers.items():
-        if not above.get(name):
-            indices = getattr(layer, "indices", None)
-            if indices is None:
-                yield from layer.values()
-            else:  # tasks that are alike but for where they look
-                yield from (argument for argument, _ in indices)
-                yield getattr(layer, "task", None)
+        indices = getattr(layer, "indices", None)
+        if indices is not None:  # tasks that are alike but for where they look
+            yield from (argument for argument, _ in indices)
+            yield getattr(layer, "task", None)
+        elif not above.get(name):
+            yield from layer.values()

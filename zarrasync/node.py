@@ -300,6 +300,8 @@ class Node:
 
     def _taken(self, found: Found | None) -> NodeExistsError:
         kind = "an array" if found is not None and isinstance(found.metadata, ArrayMetadata) else "a group"
+        if found is not None and not found.format.is_same(self.format):
+            kind += f" of Zarr format {found.format.zarr_format!r}"
         return NodeExistsError(
             f"{kind} exists at {self.name} in {self.store!r}; pass overwrite=True to replace it",
             path=self.path,

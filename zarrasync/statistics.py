@@ -65,7 +65,7 @@ class Summary:
         if not valid.size:
             return
         with np.errstate(over="ignore", invalid="ignore"):  # what has no finite sum has no finite mean
-            low, high = float(valid.min()), float(valid.max())
+            low, high = valid.min().item(), valid.max().item()
             self.minimum = low if self.minimum is None else min(low, self.minimum)
             self.maximum = high if self.maximum is None else max(high, self.maximum)
             # Chan's way to join the moments of two sets, which keeps the digits where the mean is large.

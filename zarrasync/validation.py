@@ -278,7 +278,7 @@ def _leftovers(root: Node, nodes: Mapping[str, Found], keys: Sequence[str], look
         root.format.chunk_prefix(p): f.metadata for p, f in nodes.items() if isinstance(f.metadata, ArrayMetadata)
     }
     documents = {key for path in (*nodes, *look.broken) for key in root.format.document_keys(path)}
-    documents |= {str(root.format.consolidated_key(path)) for path in nodes}
+    documents |= {str(root.format.consolidated_key(path)) for path in nodes} | {root.format.entry or ""}
     # Nothing can be said of what belongs to nodes that could not be read.
     broken = tuple(root.format.chunk_prefix(path) for path in look.broken)
     strange = []

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from zarrasync import sync
+from zarrasync import stores, sync
 from zarrasync._bridge import run
 from zarrasync.cli.arguments import FORMATS, Commands, add_destination, codec, open_node, options, shape
 from zarrasync.cli.console import Console
@@ -15,6 +15,8 @@ from zarrasync.creation import check_axes
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.formats import may_be_zarr
 from zarrasync.info import counted, size_text
+from zarrasync.keys import normalize_path
+from zarrasync.lineage import refuse_own_source
 from zarrasync.node import on_store
 
 __all__ = ["add"]
@@ -103,6 +105,9 @@ def _ingest(given: argparse.Namespace, console: Console) -> int:
         check_axes(what, wanted, (len(source.shape) for source in arrays.values()))
     if not single:
         with_mode: Any = "w" if given.overwrite else "a"
+        if given.overwrite:
+            at = stores.resolve(given.dest, options(given.dest_option))
+            refuse_own_source(at, normalize_path(given.dest_path), *arrays.values())
         group = sync.open_group(
             given.dest,
             path=given.dest_path,
@@ -214,6 +219,8 @@ def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[s
 
     found: dict[str, Any]
     attributes: dict[str, dict[str, Any]] = {}
+    if given.path and given.url.endswith((".npy", ".npz")):
+        raise ValueError(f"{given.url} has no groups, and nothing at {given.path!r}; --dest-path says where to write")
     if given.url.endswith(".npy"):
         found = {"": np.load(given.url, mmap_mode="r")}
     elif given.url.endswith(".npz"):
@@ -257,5 +264,17 @@ def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
         raise ImportError("files of other formats are read by xarray: pip install 'zarrasync[xarray]'") from error
     from zarrasync.integrations.xarray import stored_variables
 
-    dataset = xarray.open_dataset(given.url, decode_cf=False, chunks=None)  # open until the process ends
-    return stored_variables(dataset), {"": dict(dataset.attrs)}
+    try:
+        groups = xarray.open_groups(given.url, decode_cf=False, chunks=None)  # open until the process ends
+    except (NotImplementedError, ValueError):  # a format, or a library, without groups
+        groups = {"/": xarray.open_dataset(given.url, decode_cf=False, chunks=None)}
+    top = f"/{normalize_path(given.path)}".rstrip("/")
+    below = {name.removeprefix(top).strip("/"): own for name, own in groups.items() if f"{name}/".startswith(f"{top}/")}
+    if not below:
+        raise NodeNotFoundError(f"{given.url} has no group {given.path!r}; it has {', '.join(sorted(groups))}")
+    arrays = {
+        "/".join(part for part in (group, name) if part): variable
+        for group, dataset in below.items()
+        for name, variable in stored_variables(dataset).items()
+    }
+    return arrays, {group: dict(dataset.attrs) for group, dataset in below.items()}

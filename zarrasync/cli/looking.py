@@ -256,8 +256,8 @@ def _stats(given: argparse.Namespace, console: Console) -> int:
         return 0
 
     def number(value: float | None) -> str:
-        if value is None:
-            return ""
+        if value is None or isinstance(value, int):
+            return "" if value is None else f"{value}"
         whole = math.isfinite(value) and value == int(value) and abs(value) < 1e15
         return f"{int(value)}" if whole else f"{value:.6g}"
 

@@ -37,7 +37,7 @@ class _LazyArray(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         def read(selection: tuple[Any, ...]) -> Any:
-            return np.asarray(self._view(key)[selection].read())
+            return np.asarray(self._view(key)[selection].read(), self.dtype)
 
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.VECTORIZED, read)
 
@@ -45,7 +45,7 @@ class _LazyArray(BackendArray):
         """Read without blocking the event loop."""
 
         async def read(selection: tuple[Any, ...]) -> Any:
-            return np.asarray(await self._view(key)[selection]._async.read())
+            return np.asarray(await self._view(key)[selection]._async.read(), self.dtype)
 
         return await indexing.async_explicit_indexing_adapter(
             key, self.shape, indexing.IndexingSupport.VECTORIZED, read
@@ -92,6 +92,8 @@ class StoredGroup(AbstractDataStore):
             attributes[FILL] = FillValueCoder.decode(attributes[FILL], array.dtype)
         elif mask and array.fill_value is not None:
             attributes[FILL] = array.fill_value
+        if not mask and array._async._node.format.has_dimension_names:  # stays so if the dataset is written again
+            encoding["fill_value"] = array.fill_value
         return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from zarrasync.info import DIMENSIONS
 from zarrasync.ingesting import IngestReport
 from zarrasync.integrations._xarrayfitting import alike, fitting, lossless
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
-from zarrasync.keys import join
+from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
 from zarrasync.stores import Store
 
@@ -37,6 +37,10 @@ Wanted = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 _CATCH_UP = 10.0
 """Seconds in which another writer makes all variables longer, once it has begun to."""
 _CREATING = ("chunks", "shards", "compressors", "filters", "serializer", "fill_value", "order", "chunk_key_encoding")
+_ENCODINGS = frozenset(
+    {*_CREATING, "compressor", "dtype", "preferred_chunks", "coordinates", "grid_mapping", "dimension_names"}
+)
+"""Encodings that are left when xarray's coders have taken theirs."""
 
 
 async def write(
@@ -57,6 +61,8 @@ async def write(
     unknown = sorted(set(encoding) - set(map(str, dataset.variables)))
     if unknown:
         raise ValueError(f"the encoding names {unknown[0]!r}, which is no variable of the dataset")
+    if strange := [name for name in dataset.variables if not isinstance(name, str)]:
+        raise TypeError(f"variables have texts for names where they are stored; found {strange[0]!r}")
     found = await _group(store, group, mode, zarr_format, config) if mode in ("a", "r+") else None
     spoken = formats.by_name(zarr_format or 3) if found is None else found._node.format
     if spoken.zarr_format not in (2, 3):
@@ -69,15 +75,19 @@ async def write(
     work = _Work(spoken, store, group, append_dim, place, verify, config)
     names = [str(name) for name in variables]
     # All is looked at before anything is changed.
+    for name in names:
+        normalize_path(join(group, name))
     plans = [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
     for plan in plans:
         if not plan.joins and mode != "w-":
             path = group if mode == "w" else join(group, plan.name)
             refuse_own_source(store, path, plan.encoded)
-    options: Any = {"path": group, "zarr_format": spoken.zarr_format, "config": config}
-    node = found or await za.create_group(store, overwrite=mode == "w", **options)
+    _check_sizes(plans, present)
+    options: Any = {"path": group, "mode": mode, "zarr_format": spoken.zarr_format, "config": config}
+    node = found or await za.open_group(store, **options)
     work.node = node
-    await node.update_attributes(_plain(attributes))
+    if mode != "r+":
+        await node.update_attributes(_plain(attributes))
     reserved: list[tuple[za.AsyncArray, int, int, int]] = []
     try:
         places = await work.prepare(plans, reserved)
@@ -90,6 +100,27 @@ async def write(
         await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
     await _refresh_above(node, store, group, config)
     return dict(zip(names, reports, strict=True))
+
+
+def _check_sizes(plans: Sequence[Plan], present: Mapping[str, Variable]) -> None:
+    """Complain about a variable that is replaced by one that does not fit the others that are there."""
+    replaced = {plan.name for plan in plans if not plan.joins}
+    sizes = {
+        str(dim): (n, name)
+        for name, variable in present.items()
+        if name not in replaced
+        for dim, n in variable.sizes.items()
+    }
+    for plan in plans:
+        for dim, n in () if plan.joins else plan.encoded.sizes.items():
+            there, whose = sizes.get(str(dim), (n, ""))
+            if there != n:
+                raise ShapeError(
+                    f"{plan.name} has {n} elements along {dim!r}, where {whose} has {there} in the store; "
+                    "append_dim adds some, mode='w' replaces all",
+                    found=(n,),
+                    wanted=(there,),
+                )
 
 
 async def _refresh_above(node: AsyncGroup, store: Store, group: str, config: Any) -> None:
@@ -199,6 +230,8 @@ class _Work:
         Raises:
             ShapeError: If it does not fit the array that is there.
         """
+        if encoding and present is not None and (self.region is not None or self.append_dim in variable.dims):
+            raise ValueError(f"{name} is stored as what is there is; its encoding {dict(encoding)} can not be chosen")
         variable = variable.copy(deep=False)
         variable.encoding = dict(encoding) if encoding is not None else fitting(variable)
         joins = present is not None and (self.region is not None or self.append_dim in variable.dims)
@@ -219,6 +252,10 @@ class _Work:
             if joins:  # of units that are changed, which is refused
                 warnings.filterwarnings("ignore", "Times can't be serialized", UserWarning)
             encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
+        if unknown := sorted(set(encoding or ()) & set(encoded.encoding) - _ENCODINGS):
+            raise ValueError(
+                f"{name} has the unknown encoding {unknown[0]!r}; known are {', '.join(sorted(_ENCODINGS))}"
+            )
         if joins and present is not None:
             self._check(name, encoded, present)
             encoded = lossless(name, encoded, present, timed=variable.dtype.kind in "mM")

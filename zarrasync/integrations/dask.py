@@ -18,7 +18,7 @@ import numpy as np
 from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync.creation import check_options, plan_array
-from zarrasync.errors import ShapeError
+from zarrasync.errors import ShapeError, StoreError
 from zarrasync.ingesting import Unaligned, check_unaligned
 from zarrasync.keys import normalize_path
 from zarrasync.lineage import refuse_own_source
@@ -122,7 +122,43 @@ def store(
     if shared:
         _judge(shared, source, target.metadata, unaligned, conditional=target.store.conditional)
     place = tuple(slice(a, b) for a, b, _ in spans)
-    return da.store(source, target, lock=False, regions=place, compute=compute, return_stored=return_stored, **options)
+    goal: Any = target if target.store.lasting else _OfThisProcess(target)
+    options.update(lock=False, regions=place, compute=compute, return_stored=return_stored)
+    try:
+        return da.store(source, goal, **options)
+    except Exception as error:
+        if isinstance(goal, _OfThisProcess) and goal.sent:  # schedulers say that something could not be serialized
+            raise goal.refusal from error
+        raise
+
+
+class _OfThisProcess:
+    """An array in a store that other processes would have a copy of: what they wrote there would be lost."""
+
+    def __init__(self, array: sync.Array) -> None:
+        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+        self.sent = False
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.array[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.array[key] = value
+
+    def __dask_tokenize__(self) -> Any:
+        return self.array.__dask_tokenize__()
+
+    def __reduce__(self) -> Any:
+        self.sent = True
+        raise self.refusal
+
+    @property
+    def refusal(self) -> StoreError:
+        """Why it is not sent to other processes."""
+        return StoreError(
+            f"{self.array.store!r} belongs to this process: what others write into it is lost; store into files or an "
+            "object store, or compute with threads"
+        )
 
 
 def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, conditional: bool) -> None:

@@ -6,6 +6,7 @@ Arrays are lazy and pickle; ``await dataset.load_async()`` reads all variables s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -87,9 +88,16 @@ async def write_dataset_async(
     """
     if append_dim is not None and region is not None:
         raise ValueError("append_dim adds at the end, region writes into what is there: give one of them")
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"write_dataset takes a Dataset, found {type(dataset).__name__}; to_dataset() may make one of it"
+        )
     chosen = mode or ("a" if append_dim is not None else "r+" if region is not None else "w-")
     if chosen not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
+    if (append_dim is not None or region is not None) and chosen in ("w", "w-"):
+        what = "region" if append_dim is None else "append_dim"
+        raise ValueError(f"mode={chosen!r} makes a new group, {what} adds to one that is there: give one of them")
     if append_dim is not None and append_dim not in dataset.dims:
         raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(map(str, dataset.dims))}")
     return await _xarraywriting.write(
@@ -161,16 +169,10 @@ class ZarrasyncBackend(BackendEntrypoint):
             use_zarr_fill_value_as_mask: Whether the arrays' fill values mean missing; ``None``: in format 2.
             config: Settings.
         """
-        node = sync.open_group(
-            filename_or_obj,
-            path=group or "",
-            zarr_format=zarr_format,
-            use_consolidated=consolidated,
-            storage_options=storage_options,
-            config=config,
-        )
-        return StoreBackendEntrypoint().open_dataset(
-            StoredGroup(node, mask=use_zarr_fill_value_as_mask),
+        node = _open(filename_or_obj, group, storage_options, zarr_format, consolidated, config)
+        return _decoded(
+            node,
+            use_zarr_fill_value_as_mask,
             mask_and_scale=mask_and_scale,
             decode_times=decode_times,
             concat_characters=concat_characters,
@@ -184,14 +186,11 @@ class ZarrasyncBackend(BackendEntrypoint):
         self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any
     ) -> dict[str, Dataset]:
         """Open a group and all below it as datasets by path."""
-        known = ("storage_options", "zarr_format", "config")
-        where = {name: options[name] for name in known if name in options}
-        nodes = sync.list_nodes(filename_or_obj, path=group or "", **where)
-        paths = [path for path, kind in nodes if kind == "group"]
-        start = len(group.strip("/")) if group else 0
-        return {
-            f"/{path[start:].strip('/')}": self.open_dataset(filename_or_obj, group=path, **options) for path in paths
-        }
+        known = ("storage_options", "zarr_format", "consolidated", "config")
+        node = _open(filename_or_obj, group, *(options.pop(name, None) for name in known))
+        mask = options.pop("use_zarr_fill_value_as_mask", None)
+        below = {name: member for name, member in node.members(max_depth=None) if isinstance(member, sync.Group)}
+        return {f"/{name}": _decoded(one, mask, **options) for name, one in {"": node, **below}.items()}
 
     def open_datatree(self, filename_or_obj: StoreLike, **options: Any) -> DataTree:
         """Open a group and all below it as a tree."""
@@ -200,3 +199,27 @@ class ZarrasyncBackend(BackendEntrypoint):
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Never: the engine is used where it is named."""
         return False
+
+
+def _open(
+    store: StoreLike,
+    group: str | None,
+    storage_options: Mapping[str, Any] | None,
+    zarr_format: int | str | None,
+    consolidated: bool | None,
+    config: Any,
+) -> sync.Group:
+    """The group that is opened; ``~`` in a path is the user's directory, as in xarray's own engines."""
+    return sync.open_group(
+        os.path.expanduser(store) if isinstance(store, str) else store,
+        path=group or "",
+        zarr_format=zarr_format,
+        use_consolidated=consolidated,
+        storage_options=storage_options,
+        config=config,
+    )
+
+
+def _decoded(node: sync.Group, mask: bool | None, **options: Any) -> Dataset:
+    """A group as a dataset."""
+    return StoreBackendEntrypoint().open_dataset(StoredGroup(node, mask=mask), **options)

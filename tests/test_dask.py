@@ -181,3 +181,25 @@ def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytes
         to_zarr(da.ones(10, chunks=5), target)
         assert sync.open_array(target)[...].sum() == 10
         assert to_zarr(da.ones(10, chunks=5), {}, return_stored=True).sum().compute() == 10
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "match"),
+    [
+        (VALUES, {}, TypeError, "found ndarray"),
+        (da.ones(10)[da.arange(10) > 3], {}, ShapeError, "compute_chunk_sizes"),
+        (da.ones(10), {"region": (slice(0, 10),), "chunks": 5}, TypeError, "chunks are for a new one"),
+        (da.ones(10), {"shape": 5}, TypeError, "the source's"),
+    ],
+)
+def test_sources_and_options_that_are_none(source: Any, options: dict[str, Any], error: type[Exception], match: str):
+    target: dict[str, bytes] = {}
+    with pytest.raises(error, match=match):
+        to_zarr(source, target, **options)
+    assert not target
+
+
+def test_another_type_than_the_sources(tmp_path: Path):
+    to_zarr(da.arange(10, chunks=5), tmp_path / "x", dtype="f4")
+    found = sync.open_array(tmp_path / "x")
+    assert (found.dtype, found[...].tolist()) == (np.dtype("f4"), list(range(10)))

@@ -109,7 +109,10 @@ def store(
 
     Raises:
         ShapeError: If the source does not fit, or blocks share chunks; says how to rechunk.
+        StoreError: If other processes would write into copies of a store that is in this one's memory.
+        TypeError: If the source is no dask array.
     """
+    _check_source(source)
     check_unaligned(unaligned)
     box: Any = tuple(slice(0, n) for n in target.shape) if region is None else region
     if not isinstance(box, tuple | list) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
@@ -130,6 +133,16 @@ def store(
         if isinstance(goal, _OfThisProcess) and goal.sent:  # schedulers say that something could not be serialized
             raise goal.refusal from error
         raise
+
+
+def _check_source(source: Any) -> None:
+    """Complain about what is no dask array, or one of unknown sizes."""
+    if not isinstance(source, da.Array):
+        raise TypeError(
+            f"the source is a dask array, found {type(source).__name__}; dask.array.asarray makes one of it"
+        )
+    if any(math.isnan(n) for n in source.shape):
+        raise ShapeError("the sizes of the source's blocks are not known; source.compute_chunk_sizes() finds them out")
 
 
 class _OfThisProcess:
@@ -226,8 +239,15 @@ def to_zarr(
     Raises:
         NodeExistsError: If there is a node and ``overwrite`` is not set.
         ShapeError: If blocks share chunks; says how to rechunk.
+        StoreError: If other processes would write into copies of a store that is in this one's memory.
+        TypeError: If the source is no dask array, or options are not for creating one.
     """
+    _check_source(source)
     check_options(set(options) - {"zarr_format"})
+    if region is not None and options:
+        raise TypeError(f"region= writes into an array that is there; {', '.join(sorted(options))} are for a new one")
+    if "shape" in options:
+        raise TypeError("the shape of a new array is the source's")
     check_unaligned(unaligned)
     where: dict[str, Any] = {"path": path, "storage_options": storage_options, "config": config}
     if region is not None:
@@ -237,13 +257,13 @@ def to_zarr(
             options.setdefault("chunks", tuple(max(1, *own) for own in source.chunks))
         chosen = formats.by_name(options.get("zarr_format") or settings.resolve(config).zarr_format)
         parameters = {name: value for name, value in options.items() if name != "zarr_format"}
-        planned = plan_array(chosen, shape=source.shape, dtype=source.dtype, **parameters)
+        parameters.setdefault("dtype", source.dtype)
+        planned = plan_array(chosen, shape=source.shape, **parameters)
         shared = _shared_axes(source.chunks, planned, (0,) * source.ndim)
         if shared:  # before anything is replaced
             _judge(shared, source, planned, unaligned, conditional=resolve(target, storage_options).conditional)
         if overwrite:
             refuse_own_source(resolve(target, storage_options), normalize_path(path), source)
-        array = sync.create_array(
-            target, shape=source.shape, dtype=source.dtype, overwrite=overwrite, **where, **options
-        )
+        options.setdefault("dtype", source.dtype)
+        array = sync.create_array(target, shape=source.shape, overwrite=overwrite, **where, **options)
     return store(source, array, region=region, unaligned=unaligned, compute=compute, return_stored=return_stored)

@@ -32,7 +32,7 @@ import tasks
 from workloads import WORKLOADS
 
 HERE = Path(__file__).parent
-PEERS = ("zarrasync", "zarrista", "tensorstore")
+PEERS = ("zarrasync", "zarrs-python", "zarrista", "tensorstore")
 Call = Callable[[], Any]
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
 
@@ -240,6 +240,7 @@ def main() -> None:
         ("zstd-64k", "strided", "strided"),
         ("zstd-64k", "async", "concurrent"),
         ("raw-64k", "write", "store"),
+        ("raw-tiny", "write", "store"),
     ]
     print("| task | array | " + " | ".join([*PEERS, "C, 1 thread", "C, 2 threads"]) + " |")
     print("|---|---|" + "--:|" * (len(PEERS) + 2))
@@ -248,7 +249,7 @@ def main() -> None:
         for name, task, loop in rows:
             path, workload = Path(root) / name, WORKLOADS[name]
             data = workload.data()
-            able = [peer for peer in PEERS if task in ("read", "write") or peer != "zarrista"]
+            able = [peer for peer in PEERS if task in ("read", "write") or peer not in ("zarrs-python", "zarrista")]
             if task == "write":
                 calls = {peer: partial(engines.make(peer).write, path, workload, data) for peer in able}
             else:

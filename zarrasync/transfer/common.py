@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import length_hint
@@ -13,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from zarrasync._calls import Flights, first_error
-from zarrasync._runtime import Gate, budget, thread_lock
+from zarrasync._runtime import Cancel, Gate, budget, thread_lock
 from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
@@ -21,8 +23,9 @@ from zarrasync.indexing import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.regions import Part, Points, Run
 from zarrasync.stores.base import Store
+from zarrasync.transfer.jobs import Job, run_jobs
 
-__all__ = ["Chunks", "Missing", "batches", "side_by_side"]
+__all__ = ["Chunks", "Missing", "batches", "run_parts", "side_by_side"]
 
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
@@ -30,6 +33,11 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Run)
 _SMALL = 1 << 15
 """Bytes of a chunk below which the interpreter's part of its decoding counts."""
+
+_TRIAL = 32
+"""Chunks whose time tells whether other threads would help."""
+_QUICK_READ, _QUICK_WRITE = 9e-6, 45e-6
+"""Seconds that a small chunk takes one thread where two take longer: after each system call they wait for the interpreter."""
 
 Index: TypeAlias = tuple[bytes, object, "int | None"]
 """A shard's index, and the shard's version and size."""
@@ -182,6 +190,12 @@ class Chunks:
         beside |= unit.unlocked
         return 1 if unit.nbytes < _SMALL and not beside else self.config.pool_size
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether threads may be in each other's way."""
+        unit = self.chain.unit
+        return _is_locked() and unit is self.chain and unit.nbytes < _SMALL and not unit.unlocked
+
     def full_key(self, key: str) -> str:
         """A key as the user's store has it."""
         return self.prefix + key
@@ -193,6 +207,53 @@ class Chunks:
 
 _is_locked: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
 """Whether the interpreter runs one thread at a time, as all do but free-threaded ones."""
+
+
+def run_parts(
+    parts: Sequence[R],
+    make: Callable[[Sequence[R], int], Sequence[Job]],
+    chunks: Chunks,
+    flag: Cancel,
+    threads: int,
+    *,
+    decoding: bool,
+) -> None:
+    """Do the jobs of parts on as many threads as pay.
+
+    Whether others help with small chunks is a matter of how long the system's calls take, so that it is tried: files come
+    from memory, or from a disk far away.
+
+    Args:
+        parts: What to do.
+        make: Makes jobs of parts for a number of threads.
+        chunks: Where the chunks are.
+        flag: Set from elsewhere to stop; set here on failure.
+        threads: Threads to use at the most.
+        decoding: Whether chunks are read.
+    """
+    if threads > 1 and chunks.doubtful and sum(part.count for part in parts) >= 8 * _TRIAL:
+        least = math.inf
+        for _ in range(2):  # something else may have had the processor meanwhile
+            head, parts = _split(parts, _TRIAL)
+            begin = time.perf_counter()
+            run_jobs(make(head, 1), chunks.config, flag, 1)
+            least = min(least, time.perf_counter() - begin)
+        if least < _TRIAL * (_QUICK_READ if decoding else _QUICK_WRITE):
+            threads = 1
+    run_jobs(make(parts, threads), chunks.config, flag, threads)
+
+
+def _split(parts: Sequence[R], count: int) -> tuple[list[R], list[R]]:
+    """The parts of so many chunks at the beginning, and the others."""
+    head, rest = list[R](), deque(parts)
+    while count and rest:
+        part = rest.popleft()
+        if part.count > count:
+            rest.appendleft(part.section(count, part.count))  # type: ignore[arg-type]  # of its own kind
+            part = part.section(0, count)  # type: ignore[assignment]  # likewise
+        head.append(part)
+        count -= part.count
+    return head, list(rest)
 
 
 class Taken:

@@ -19,8 +19,8 @@ from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing import Layout, Transform
 from zarrasync.regions import Part, Run
 from zarrasync.stores.base import Request, Store, Value
-from zarrasync.transfer.common import Chunks, Fields, Index, Missing, Taken, batches, dtype_of, side_by_side
-from zarrasync.transfer.jobs import Computer, Job, Progress, run_jobs, scratch
+from zarrasync.transfer.common import Chunks, Fields, Index, Missing, Taken, batches, dtype_of, run_parts, side_by_side
+from zarrasync.transfer.jobs import Computer, Job, Progress, scratch
 from zarrasync.transfer.placing import LARGE, Found, Placing, Rows, Workspace, absence, cut
 
 __all__ = ["read"]
@@ -246,9 +246,10 @@ class _Reading(Placing):
             work = sum(part.count * self.chain.work(part.region, self.out) for part in parts)
             threads = min(threads, 1 + work // _ALONE)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
-            run_jobs(self._jobs(parts, nbytes, threads), self.chunks.config, self.flag, threads)
+            run_parts(parts, self._jobs, self.chunks, self.flag, threads, decoding=True)
 
-    def _jobs(self, parts: Sequence[Run], nbytes: int, threads: int) -> list[Job]:
+    def _jobs(self, parts: Sequence[Run], threads: int) -> list[Job]:
+        nbytes = self.chain.nbytes
         whole, searches = self.whole_and_searched(parts)
         jobs: list[Job] = [partial(self._search_job, part, search) for part, search in searches]
         jobs.extend(partial(self._chunk_job, batch) for batch in batches(whole, nbytes, self.chunks.config, threads))

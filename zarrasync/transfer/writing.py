@@ -22,8 +22,8 @@ from zarrasync.indexing import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.regions import Part, assign
 from zarrasync.stores.base import ABSENT, Request
-from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, side_by_side
-from zarrasync.transfer.jobs import Computer, Progress, run_jobs, scratch
+from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, run_parts, side_by_side
+from zarrasync.transfer.jobs import Computer, Job, Progress, scratch
 
 __all__ = ["as_array", "storable", "write"]
 
@@ -188,9 +188,11 @@ class _Writing:
                         return
                     drive(self._write_part(part, _here))
 
-        groups = batches(parts, nbytes, self.chunks.config, threads)
-        async with self.chunks.taken(min(threads, len(groups)) * self._room):
-            run_jobs([partial(job, batch) for batch in groups], self.chunks.config, flag, threads)
+        def jobs(parts: Sequence[Part], threads: int) -> list[Job]:
+            return [partial(job, batch) for batch in batches(parts, nbytes, self.chunks.config, threads)]
+
+        async with self.chunks.taken(min(threads, sum(part.count for part in parts)) * self._room):
+            run_parts(parts, jobs, self.chunks, flag, threads, decoding=False)
             await self._erase_empty()
 
     async def on_loop(self, parts: Sequence[Part]) -> None:

@@ -199,6 +199,15 @@ def test_sources_and_options_that_are_none(source: Any, options: dict[str, Any],
     assert not target
 
 
+def test_stores_of_others_are_written_by_processes(tmp_path: Path):
+    zarr = pytest.importorskip("zarr")
+    import dask
+
+    with dask.config.set(scheduler="processes"):
+        to_zarr(da.ones(10, chunks=5), zarr.storage.LocalStore(tmp_path / "x"))
+    assert sync.open_array(tmp_path / "x")[...].sum() == 10
+
+
 def test_another_type_than_the_sources(tmp_path: Path):
     to_zarr(da.arange(10, chunks=5), tmp_path / "x", dtype="f4")
     found = sync.open_array(tmp_path / "x")

@@ -482,6 +482,8 @@ async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, ho
         (np.array([1.5, 2.5]), {"dtype": "i4"}),
         (np.arange(4.0), {"chunks": 2, "fill_value": np.nan, "compressors": None, "attributes": {"a": 1}}),
         (np.arange(4.0), {"zarr_format": 2}),
+        (np.arange(4.0), {"zarr_format": 2, "order": "F", "fill_value": None}),
+        (np.arange(6.0).reshape(2, 3), {"zarr_format": 2, "order": "F", "compressors": "zstd"}),
     ],
 )
 async def test_the_same_call_again(api: Api, values: np.ndarray, options: dict[str, Any]):

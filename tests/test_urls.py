@@ -14,6 +14,7 @@ import fsspec
 import numpy as np
 import pytest
 from conftest import Api, http_server
+from fsspec.implementations.dirfs import DirFileSystem
 
 import zarrasync as za
 from zarrasync import stores, sync
@@ -55,6 +56,8 @@ def test_colons_in_names_are_no_chains(tmp_path: Path):
         1,
     ]
     assert isinstance(stores.resolve("http://[::1]:9/x?t=12::30"), stores.HTTPStore)
+    fsspec.register_implementation("mycache", type("Mine", (DirFileSystem,), {"protocol": "mycache"}), clobber=True)
+    assert isinstance(stores.resolve("mycache::memory://x"), stores.FsspecStore)
 
 
 def test_names_that_are_no_utf8(tmp_path: Path):
@@ -72,6 +75,11 @@ def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest
     array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
     array[1] = 5
     assert (tmp_path / "zarrasync.lock").is_file()
+    monkeypatch.setattr(local, "_LOCK_FILE", "sys")  # others have one that can not be opened here
+    monkeypatch.setattr(local, "_SHARED", ("/proc", str(tmp_path)))
+    with pytest.raises(StoreError, match="no place for the file"):
+        array[1] = 6
+    monkeypatch.setattr(local, "_LOCK_FILE", "zarrasync.lock")
     monkeypatch.setattr(local, "_SHARED", ("/proc",))
     with pytest.raises(StoreError, match="no place for the file"):
         array[1] = 6
@@ -223,6 +231,10 @@ def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):
     assert (told["access_key_id"], told["region"], told["endpoint"]) == ("a", "eu-west-1", "https://own")
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     assert stores.resolve("s3://b/x").store.config["region"] == "eu-north-1"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://around")
+    assert stores.resolve("s3://b/x").store.config["endpoint"] == "http://around"
+    for name in ("aws_endpoint_url", "aws_endpoint", "endpoint_url"):
+        assert stores.resolve("s3://b/x", {name: "https://own"}).store.config["endpoint"] == "https://own"
     profile("no ini file", "\0")
     assert "access_key_id" not in stores.resolve("s3://b/x").store.config
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
-from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, ShapeError
+from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, NodeTypeError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -595,6 +595,25 @@ def test_what_would_lose_or_break_what_is_there_is_refused(
     with pytest.raises(error, match=match):
         write_dataset(dataset, store, **options)
     assert store == before
+
+
+@pytest.mark.parametrize("options", [{}, {"zarr_format": 3}, {"mode": "w", "group": "q"}, {"group": "q"}])
+def test_nothing_is_put_beside_nodes_of_another_format(options: dict[str, Any]):
+    store: dict[str, bytes] = {}
+    write_dataset(SIX, store, zarr_format=2)
+    before = dict(store)
+    with pytest.raises((NodeExistsError, NodeTypeError), match="format 2"):
+        write_dataset(SIX, store, **options)
+    assert store == before
+
+
+def test_a_fill_value_of_the_type_before_is_not_kept(tmp_path: Path):
+    sync.create_array(tmp_path / "x", path="a", shape=(4,), dtype="f8", fill_value=np.nan, dimension_names=["t"])
+    for engine in ("zarr", "zarrasync"):
+        found = xr.open_dataset(tmp_path / "x", engine=engine, consolidated=False)
+        found["a"].encoding.update(dtype="i2", _FillValue=-1)
+        write_dataset(found, tmp_path / engine)
+        assert sync.open_array(tmp_path / engine, path="a").dtype == np.dtype("i2")
 
 
 def test_a_region_leaves_the_groups_attributes():

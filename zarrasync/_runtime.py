@@ -101,7 +101,9 @@ def submit(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
     """
     try:
         return pool.submit(work)
-    except RuntimeError:
+    except RuntimeError as error:
+        if "shutdown" not in str(error):
+            raise
         job = Future[T]()
 
         def run() -> None:
@@ -517,6 +519,7 @@ class KeyLocks:
         with _keys_lock:
             if _keys.keys().isdisjoint(self._identities):
                 _keys.update({identity: _Held(me) for identity in self._identities})
+                _held_locks.set(_held_locks.get() + 1)
                 return
         async with AsyncExitStack() as stack:
             for identity in self._identities:
@@ -529,6 +532,7 @@ class KeyLocks:
         if self._held is not None:
             await self._held.aclose()
             return
+        _held_locks.set(_held_locks.get() - 1)
         with _keys_lock:
             for identity in self._identities:
                 KeyLock(identity)._pass_on()

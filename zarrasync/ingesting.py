@@ -48,6 +48,8 @@ _NUMBERS = "biufcmM"
 """Kinds of types of which NumPy says what fits into what."""
 _SAME = ("chunks", "shards", "dtype")
 """Parameters of which an array that is there has to be."""
+_PLANNED = ("filters", "serializer", "compressors", "fill_value", "order", "attributes", "dimension_names")
+"""Parameters that have to make sense, though what is there stays as it is."""
 _AT_ONCE = 8
 """Blocks on their way to a store behind a network, at the most."""
 
@@ -148,7 +150,7 @@ async def ingest(
     begin, report, tally = time.monotonic(), IngestReport(), Tally()
     check_unaligned(unaligned)
     given = source_of(source, options)
-    counting = CountingStore(resolve(store, storage_options))
+    counting = CountingStore(resolve(store, storage_options, config))
     if mode == "w":
         refuse_own_source(counting.inner, normalize_path(path), source)
     target = await _target(given, counting, path, mode, region, config, options)
@@ -229,10 +231,11 @@ def _check_options(found: AsyncArray, options: Mapping[str, Any]) -> None:
             wanted=str(wanted),
         )
     check_same(found.metadata, found.name, **{name: options[name] for name in _SAME if name in options})
-    parameters: dict[str, Any] = {"filters": found.filters, "serializer": found.serializer}
-    parameters |= {name: value for name, value in options.items() if name not in (*_SAME, "zarr_format", "shape")}
+    parameters = {name: value for name, value in options.items() if name in _PLANNED and value is not None}
+    if not parameters or (found.dtype.kind == "O" and "filters" not in parameters):  # objects need one to be planned
+        return
     planned = plan_array(own, shape=found.shape, dtype=found.metadata.dtype, **parameters)
-    if "fill_value" in options and not _alike(planned.spec.fill_value, found.metadata.spec.fill_value):
+    if "fill_value" in parameters and not _alike(planned.spec.fill_value, found.metadata.spec.fill_value):
         raise MetadataError(
             f"{found.name} is there with the fill value {found.fill_value!r}, not {options['fill_value']!r}"
         )

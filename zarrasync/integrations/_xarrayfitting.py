@@ -24,10 +24,21 @@ _NUMBERS = "biufc"
 def fitting(variable: Variable) -> dict[str, Any]:
     """A variable's encoding, without what was said of an array with another number of axes, which it was picked from."""
     encoding = dict(variable.encoding)
+    if "fill_value" in encoding and not _holds(encoding.get("dtype", variable.dtype), encoding["fill_value"]):
+        del encoding["fill_value"]  # that of another type, which the values had before
     sizes = (encoding.get(name) for name in ("chunks", "shards"))
     if any(isinstance(own, tuple | list) and len(own) != variable.ndim for own in sizes):
         return {name: value for name, value in encoding.items() if name not in _BY_AXES}
     return encoding
+
+
+def _holds(dtype: npt.DTypeLike, value: Any) -> bool:
+    """Whether a value is one of a data type."""
+    given, wanted = np.asarray(value), np.dtype(dtype)
+    if wanted.kind not in _NUMBERS or given.dtype.kind not in _NUMBERS:
+        return given.dtype.kind == wanted.kind
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool(np.array_equal(given.astype(wanted), given, equal_nan=given.dtype.kind in "fc"))
 
 
 def alike(variable: Variable, present: Variable) -> Variable:

@@ -6,8 +6,9 @@ import asyncio
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from xarray import Dataset, Variable
@@ -15,6 +16,7 @@ from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value, encode_
 from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 
 import zarrasync as za
+from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync._calls import together
 from zarrasync.creation import plan_array
@@ -38,7 +40,16 @@ _CATCH_UP = 10.0
 """Seconds in which another writer makes all variables longer, once it has begun to."""
 _CREATING = ("chunks", "shards", "compressors", "filters", "serializer", "fill_value", "order", "chunk_key_encoding")
 _ENCODINGS = frozenset(
-    {*_CREATING, "compressor", "dtype", "preferred_chunks", "coordinates", "grid_mapping", "dimension_names"}
+    {
+        *_CREATING,
+        "compressor",
+        "write_empty_chunks",
+        "dtype",
+        "preferred_chunks",
+        "coordinates",
+        "grid_mapping",
+        "dimension_names",
+    }
 )
 """Encodings that are left when xarray's coders have taken theirs."""
 
@@ -83,8 +94,10 @@ async def write(
             path = group if mode == "w" else join(group, plan.name)
             refuse_own_source(store, path, plan.encoded)
     _check_sizes(plans, present)
-    options: Any = {"path": group, "mode": mode, "zarr_format": spoken.zarr_format, "config": config}
-    node = found or await za.open_group(store, **options)
+    # For what is made anew not as a format that is known: there may be nodes of another one.
+    known = spoken.zarr_format if mode == "a" else None
+    own = replace(settings.resolve(config), zarr_format=spoken.zarr_format)
+    node = found or await za.open_group(store, path=group, mode=cast("Any", mode), zarr_format=known, config=own)
     work.node = node
     if mode != "r+":
         await node.update_attributes(_plain(attributes))
@@ -116,8 +129,8 @@ def _check_sizes(plans: Sequence[Plan], present: Mapping[str, Variable]) -> None
             there, whose = sizes.get(str(dim), (n, ""))
             if there != n:
                 raise ShapeError(
-                    f"{plan.name} has {n} elements along {dim!r}, where {whose} has {there} in the store; "
-                    "append_dim adds some, mode='w' replaces all",
+                    f"{plan.name} has {n} elements along {dim!r}, where {whose} has {there} in the store; mode='w' replaces "
+                    "all variables",
                     found=(n,),
                     wanted=(there,),
                 )

@@ -125,7 +125,7 @@ def store(
     if shared:
         _judge(shared, source, target.metadata, unaligned, conditional=target.store.conditional)
     place = tuple(slice(a, b) for a, b, _ in spans)
-    goal: Any = target if target.store.lasting else _OfThisProcess(target)
+    goal: Any = target if target.store.portable else _OfThisProcess(target)
     options.update(lock=False, regions=place, compute=compute, return_stored=return_stored)
     try:
         return da.store(source, goal, **options)

@@ -102,7 +102,7 @@ async def write_dataset_async(
         raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(map(str, dataset.dims))}")
     return await _xarraywriting.write(
         dataset,
-        resolve(store, storage_options),
+        resolve(store, storage_options, config),
         group=normalize_path(group),
         mode=chosen,
         append_dim=append_dim,

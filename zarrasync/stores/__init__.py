@@ -123,12 +123,13 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
 
 def _is_url(text: str) -> bool:
     """Whether a text is a URL or a chain of them, and not a path with colons in it."""
-    head, chained, _ = text.partition("::")
+    head, chained, rest = text.partition("::")
     if "://" in head or not chained:
         return "://" in text
     from fsspec import available_protocols
 
-    return head in available_protocols()
+    # Those that a program has registered itself are not among the known ones.
+    return head in available_protocols() or ("://" in rest and "/" not in head)
 
 
 def _local_path(url: str) -> str:

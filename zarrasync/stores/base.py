@@ -140,6 +140,11 @@ class Store(ABC):
         """Whether the identity means the same data in other processes, and later."""
         return True
 
+    @property
+    def portable(self) -> bool:
+        """Whether copies of it in other processes read and write the same data."""
+        return True
+
     @abstractmethod
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         """Get values or parts of them, in the order asked; ``None`` for an absent key.

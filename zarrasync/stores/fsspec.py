@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -77,7 +78,8 @@ class FsspecStore(RemoteStore):
         self.protocol = protocol
         self.writeable = protocol not in _READ_ONLY
         self.listable = protocol not in ("http", "https", "data")
-        self.settings = config.get()
+        # Others have limits and attempts of their own for each request, and make several for a large value.
+        self.settings = config.get() if protocol in ("http", "https") else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._service = self._find_service()
         self._clients: PerLoop[Any] = PerLoop(self._make_client, _close_client)
@@ -119,6 +121,10 @@ class FsspecStore(RemoteStore):
     @property
     def lasting(self) -> bool:
         return self.protocol not in ("memory", "reference")  # references may be in memory, too
+
+    @property
+    def portable(self) -> bool:
+        return self.protocol != "memory"
 
     def _find_service(self) -> tuple[str, str]:
         """What the paths are paths in: an endpoint, or (zip files, references, …) one filesystem instance."""

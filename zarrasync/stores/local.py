@@ -49,6 +49,7 @@ _readv = getattr(os, "readv", None)
 
 _SHARED = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108  # it holds nothing
 """Where programs of all users meet, by preference."""
+_LOCK_FILE = "zarrasync.lock"
 
 
 class _Exclusive:
@@ -117,13 +118,15 @@ def _open_lock_file() -> int:
             return _open_in(folder)
         except OSError as error:  # in a container /tmp may be read-only
             failures.append(str(error))
+            if os.path.lexists(os.path.join(folder, _LOCK_FILE)):
+                break  # others may use it
     raise StoreError(
         f"there is no place for the file by whose locks processes keep out of each other's way: {failures}"
     )
 
 
 def _open_in(folder: str) -> int:
-    path = os.path.join(folder, "zarrasync.lock")
+    path = os.path.join(folder, _LOCK_FILE)
     try:  # systems may refuse to create what is there and another user's
         return os.open(path, os.O_RDWR | _SAFE)
     except FileNotFoundError:

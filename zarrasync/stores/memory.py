@@ -41,6 +41,10 @@ class MemoryStore(Store):
     def lasting(self) -> bool:
         return False
 
+    @property
+    def portable(self) -> bool:
+        return False
+
     def __repr__(self) -> str:
         kind = type(self.values)  # others may take their time to count, or fail
         return f"MemoryStore({len(self.values)} values)" if kind is dict else f"MemoryStore({kind.__name__})"

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync import config
@@ -41,7 +41,6 @@ _SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "
 _BULK = 1000
 _SMALL = 1 << 20
 """Bytes of a value up to which it pays to store it by a URL; obstore sends larger ones from threads of its own."""
-T = TypeVar("T")
 
 
 _first_used_in = 0
@@ -151,6 +150,10 @@ class ObjectStore(RemoteStore):
 
     @property
     def lasting(self) -> bool:
+        return self.portable
+
+    @property
+    def portable(self) -> bool:
         return type(self.store).__name__ != "MemoryStore"
 
     def _path(self, key: str) -> str:
@@ -235,30 +238,30 @@ class ObjectStore(RemoteStore):
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         if (other := self._elsewhere()) is not None:
             return await other.fetch(requests, versions=versions)
-        return await together([partial(self._fetch_one, request, versions) for request in requests])
+        signed, targets = await self._sign("GET", "read", [request.key for request in requests])
+        work = zip(requests, targets, strict=True)
+        return await together([partial(self._fetch_one, request, versions, signed, target) for request, target in work])
 
-    async def _fetch_one(self, request: Request, versions: bool) -> Value | None:
-        key, path = request.key, self.prefix + request.key
-        with suppress(Unfit):
-            return await self._by_url("GET", key, "read", lambda signed: signed.get(path, request))
-        found: Value | None = await self._call(key, "read", partial(self._get, request, versions))
+    async def _fetch_one(
+        self, request: Request, versions: bool, signed: SignedRequests | None, target: str
+    ) -> Value | None:
+        found: Value | None
+        if signed is not None:
+            with suppress(Unfit):  # obstore can do more, and knows what to say
+                found = await self._request(request.key, "read", partial(signed.get, target, request))
+                return found
+        found = await self._call(request.key, "read", partial(self._get, request, versions))
         return found
 
-    async def _by_url(self, method: str, key: str, verb: str, make: Callable[[SignedRequests], Awaitable[T]]) -> T:
-        """What a request by a signed URL brings.
-
-        Raises:
-            Unfit: Where obstore can do more, and knows what to say.
-        """
+    async def _sign(self, method: str, verb: str, keys: Sequence[str]) -> tuple[SignedRequests | None, Sequence[str]]:
+        """What to ask for values by; by nothing where obstore is to ask."""
         try:
-            signed = await self._signed.get()
+            signed = await self._signed.get() if keys else None
             if signed is None or not signed.takes(method):
-                raise Unfit
-            return await self._request(key, verb, partial(make, signed))
-        except (Unfit, StoreError):
-            raise
+                return None, [""] * len(keys)
+            return signed, await signed.sign(method, [self.prefix + key for key in keys])
         except Exception as error:  # obstore finds no keys, or panics
-            raise store_error(error, key, verb, self) from error
+            raise store_error(error, keys[0], verb, self) from error
 
     async def _get(self, request: Request, versions: bool) -> Value | None:
         import obstore
@@ -309,9 +312,10 @@ class ObjectStore(RemoteStore):
         if (other := self._elsewhere()) is not None:
             return await other.put(key, data, if_version=if_version)
         if if_version is None and memoryview(data).nbytes <= _SMALL:
-            value = bytes(data)
-            with suppress(Unfit):
-                return await self._by_url("PUT", key, "write", lambda signed: signed.put(self.prefix + key, value))
+            signed, (target,) = await self._sign("PUT", "write", [key])
+            if signed is not None:
+                with suppress(Unfit):
+                    return await self._request(key, "write", partial(signed.put, target, bytes(data)))
         return await self._call(key, "write", partial(self._put, key, data, if_version))
 
     async def _put(self, key: str, data: Buffer, if_version: object) -> object:
@@ -473,6 +477,7 @@ _AZURE = {
 _GCS = {"endpoint_url": "google_base_url"}
 _NAMES = {"s3": _S3, "azure": _AZURE, "gcs": _GCS}
 _OWN = ("aws_", "google_", "azure_")
+_ENDPOINT = ("aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
 _PROVIDER = "credential_provider"
 """What obstore asks for keys, in its own words."""
 
@@ -513,7 +518,7 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
             return None
     if service == "s3":
         _add_profile(found, str(found.pop("profile", "")))
-    told = (found.get(name) for name in ("aws_endpoint", "azure_endpoint", "google_base_url"))
+    told = (found.get(name) for name in (*_ENDPOINT, "azure_endpoint", "google_base_url"))
     endpoint = str(next((one for one in told if one is not None), ""))
     if endpoint and "://" not in endpoint:
         raise ValueError(f"the endpoint {endpoint!r} has no scheme: 'https://{endpoint}', or 'http://…'")
@@ -546,8 +551,9 @@ def _add_profile(found: dict[str, Any], name: str) -> None:
     if region and (name or not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys()):
         found.setdefault("aws_region", region)
     around = _from_environment(_ENDPOINTS)
-    if endpoint := (endpoint or around) if name else (around or endpoint):
-        found.setdefault("aws_endpoint", endpoint)
+    endpoint = (endpoint or around) if name else (around or endpoint)
+    if endpoint and found.keys().isdisjoint(_ENDPOINT):
+        found["aws_endpoint"] = endpoint
 
 
 _CONNECTION = {

@@ -78,14 +78,14 @@ class RemoteStore(Store):
         """
         settings, gate = self.settings, self.limiter()
         now = asyncio.get_running_loop().time
-        begin, attempts, wait = now(), 0, _FIRST_WAIT
+        attempts, spent, wait = 0, 0.0, _FIRST_WAIT  # spent: without waiting for one's turn
         while True:
             attempts += 1
             await gate.acquire()
             asked = now()
             try:
-                left = settings.total_timeout - (asked - begin) if settings.total_timeout else math.inf
-                limit = min(settings.request_timeout or math.inf, max(left, 0.0))
+                left = settings.total_timeout - spent if settings.total_timeout else math.inf
+                limit = min(settings.request_timeout or math.inf, left)
                 async with asyncio.timeout(None if limit == math.inf else limit):
                     answer = await make()
             except Attempt as failure:
@@ -99,7 +99,7 @@ class RemoteStore(Store):
                 return answer
             finally:
                 gate.release()
-            spent = now() - begin
+            spent += now() - asked
             pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311
             over = settings.total_timeout and spent + pause > settings.total_timeout
             if attempts > settings.retries or over:
@@ -109,5 +109,6 @@ class RemoteStore(Store):
                     key=key,
                     attempts=attempts,
                 ) from last
+            spent += pause
             await asyncio.sleep(pause)
             wait = min(2 * wait, _LONGEST_WAIT)

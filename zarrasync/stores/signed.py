@@ -6,18 +6,17 @@ rest of a request. What is out of the ordinary is left to it: proxies, settings 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs, quote, urlsplit
 
 from zarrasync.config import Config
-from zarrasync.stores.answers import check_passing, range_of, value_of, version_of
+from zarrasync.stores.answers import check_passing, range_of, value_of
 from zarrasync.stores.base import Request, Value
 from zarrasync.stores.http1 import Answer, Client, Unfit, suits
 from zarrasync.stores.remote import Attempt
@@ -26,9 +25,6 @@ __all__ = ["SignedRequests"]
 
 _HOLDS = timedelta(minutes=15)
 """As long as a service believes a request that is signed in its head."""
-_BELIEVED = 0.05
-"""Seconds for which keys that lapse are believed to hold: obstore looks for new ones 0.1 s after it did at the earliest,
-so that no signature waits for them on the event loop meanwhile."""
 _HEADERS = {"User-Agent": "zarrasync", "Accept-Encoding": "identity"}
 _WHERE = frozenset({"bucket", "region", "default_region", "endpoint", "virtual_hosted_style_request"})
 _WHO = frozenset(
@@ -56,28 +52,23 @@ _WRITTEN = re.compile("AWS_(SERVER_SIDE_ENCRYPTION|SSE_.*|CHECKSUM_ALGORITHM)", 
 """The same, where something is stored."""
 
 
+Sign: TypeAlias = Callable[[str, Sequence[str]], Awaitable[list[str]]]
+
+
 class SignedRequests:
     """Requests for objects of a bucket, on one event loop.
 
     Args:
         client: Where the bucket is.
-        sign: Makes the path and query to ask for of a method and an object's path.
-        renew: Sees that there are keys that hold; ``None`` where they do not lapse.
+        sign: Makes the URLs to ask for of a method and objects' paths.
+        skip: What of a URL is not in the request.
         missing: Statuses that mean that there is no such object.
         methods: What may be asked for so.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        sign: Callable[[str, str], str],
-        renew: Callable[[], Awaitable[Any]] | None,
-        missing: frozenset[int],
-        methods: set[str],
-    ) -> None:
-        self._client, self._sign, self._missing = client, sign, missing
-        self._renew, self._renewing, self._renewed = renew, asyncio.Lock(), asyncio.get_running_loop().time()
-        self._methods = methods
+    def __init__(self, client: Client, sign: Sign, skip: int, missing: frozenset[int], methods: set[str]) -> None:
+        self._client, self._sign, self._skip = client, sign, skip
+        self._missing, self._methods = missing, methods
 
     @classmethod
     async def make(cls, store: Any, settings: Config, missing: frozenset[int]) -> SignedRequests | None:
@@ -91,63 +82,64 @@ class SignedRequests:
         from urllib.request import getproxies
 
         anonymous, provided = _is_anonymous(store), store.credential_provider is not None
-        sign, renew = partial(_public if anonymous else _signed, store), partial(_renewed, store)
-        told = anonymous or ("access_key_id" in store.config and not provided)
-        url = sign("GET", "x") if told else await renew()
+        told = "access_key_id" in store.config and not provided
+        sign: Sign = partial(_public if anonymous else _at_once if told else _renewing, store)
+        (url,) = await sign("GET", ["x"])
         parts, proxies = urlsplit(url), getproxies()
-        allowed = parts.scheme == "https" or "allow_http" in (store.client_options or {})
-        if not allowed or parts.scheme in proxies or "all" in proxies or not suits(url, _HEADERS):
+        if (parts.scheme != "https" and not _allows_http(store)) or not suits(url, _HEADERS):
             return None
-        lapse = not told and (provided or _key_in(parts.query) != os.environ.get("AWS_ACCESS_KEY_ID"))
+        if parts.scheme in proxies or "all" in proxies:
+            return None
+        if not (anonymous or provided) and _key_in(parts.query) == os.environ.get("AWS_ACCESS_KEY_ID"):
+            sign = partial(_at_once, store)
         where = f"{parts.scheme}://{parts.netloc}"
         client = await Client.make(where, _HEADERS, 0)  # what S3 calls compressed is as it was stored
-        return cls(
-            client,
-            lambda method, path: sign(method, path)[len(where) :],
-            renew if lapse else None,
-            missing | {404},
-            {"GET"} if anonymous or not _is_plain_to_write(store) else {"GET", "PUT"},
-        )
+        methods = {"GET"} if anonymous or not _is_plain_to_write(store) else {"GET", "PUT"}
+        return cls(client, sign, len(where), missing | {404}, methods)
 
     def takes(self, method: str) -> bool:
         """Whether to ask so: obstore does what was answered by something out of the ordinary before."""
         return method in self._methods
 
-    async def get(self, path: str, request: Request) -> Value | None:
+    async def sign(self, method: str, paths: Sequence[str]) -> list[str]:
+        """What to ask for objects by; holds for a quarter of an hour.
+
+        Raises:
+            Exception: Of obstore's, if it finds no keys.
+        """
+        return [url[self._skip :] for url in await self._sign(method, paths)]
+
+    async def get(self, target: str, request: Request) -> Value | None:
         """What a request asks for of an object.
 
         Raises:
             Unfit: If obstore has to ask.
             Attempt: If it failed in a way that may pass.
-            Exception: Of obstore's, if it finds no keys.
         """
         wanted = range_of(request)
-        answer = await self._ask("GET", path, f"Range: {wanted}\r\n" if wanted else "")
+        answer = await self._ask("GET", self._client.get(target, f"Range: {wanted}\r\n" if wanted else ""))
         if answer.status in self._missing:
             return None
         if answer.status not in (200, 206):
             # An end of a range that lies past the object's is nothing to remember.
             raise self._unfit("GET", answer, remember=answer.status != 416)
-        return value_of(request, answer, version_of(answer))
+        return value_of(request, answer, answer.headers.get("etag"))
 
-    async def put(self, path: str, data: bytes) -> str | None:
+    async def put(self, target: str, data: bytes) -> str | None:
         """Store an object, whatever is there; returns its version.
 
         Raises:
             Unfit: If obstore has to ask.
             Attempt: If it failed in a way that may pass.
-            Exception: Of obstore's, if it finds no keys.
         """
-        answer = await self._ask("PUT", path, data)
+        answer = await self._ask("PUT", self._client.put(target, data))
         if answer.status != 200:
             raise self._unfit("PUT", answer, remember=True)
         return answer.headers.get("etag")
 
-    async def _ask(self, method: str, path: str, rest: Any) -> Answer:
-        await self._hold_keys()
-        send: Any = self._client.get if method == "GET" else self._client.put
+    async def _ask(self, method: str, asking: Awaitable[Answer]) -> Answer:
         try:
-            answer: Answer = await send(self._sign(method, path), rest)
+            answer = await asking
         except (Unfit, ssl.SSLCertVerificationError) as error:  # obstore may trust others
             self._methods.discard(method)
             raise Unfit(str(error)) from error
@@ -160,16 +152,6 @@ class SignedRequests:
         if remember:
             self._methods.discard(method)
         return Unfit(f"{answer.status} {answer.reason}")
-
-    async def _hold_keys(self) -> None:
-        """Have keys that hold for a moment."""
-        now = asyncio.get_running_loop().time
-        if self._renew is None or now() - self._renewed < _BELIEVED:
-            return
-        async with self._renewing:
-            if now() - self._renewed >= _BELIEVED:
-                await self._renew()
-                self._renewed = now()
 
     def leave(self) -> None:
         """Use the connections no more."""
@@ -188,6 +170,7 @@ def _ordinary(store: Any, settings: Config) -> bool:
         and client.items() <= known.items()
         and retries.get("max_retries", settings.retries) == settings.retries
         and not any(map(_UNSEEN.fullmatch, os.environ))
+        and store.config.get("skip_signature", "false") in ("true", "false")  # obstore knows other words
         and (not _is_anonymous(store) or _is_plain(told))
     )
 
@@ -205,6 +188,10 @@ def _is_plain_to_write(store: Any) -> bool:
     )
 
 
+def _allows_http(store: Any) -> bool:
+    return str((store.client_options or {}).get("allow_http")).lower() == "true"
+
+
 def _is_anonymous(store: Any) -> bool:
     return bool(store.config.get("skip_signature") == "true")
 
@@ -214,23 +201,24 @@ def _key_in(query: str) -> str:
     return parse_qs(query).get("X-Amz-Credential", [""])[0].partition("/")[0]
 
 
-def _signed(store: Any, method: Any, path: str) -> str:
+async def _at_once(store: Any, method: Any, paths: Sequence[str]) -> list[str]:
+    """Signed by keys that are known."""
     import obstore
 
-    return str(obstore.sign(store, method, path, _HOLDS))
+    return list(obstore.sign(store, method, list(paths), _HOLDS))
 
 
-async def _renewed(store: Any) -> str:
-    """A signed URL, for which obstore may have had to ask some service for keys."""
+async def _renewing(store: Any, method: Any, paths: Sequence[str]) -> list[str]:
+    """Signed by keys that obstore may have to ask for, which the event loop must not wait for."""
     import obstore
 
-    return str(await obstore.sign_async(store, "GET", "x", _HOLDS))
+    return list(await obstore.sign_async(store, method, list(paths), _HOLDS))
 
 
-def _public(store: Any, method: str, path: str) -> str:
-    """Where an object lies that everybody may read, as obstore asks for it."""
+async def _public(store: Any, method: str, paths: Sequence[str]) -> list[str]:
+    """Where objects lie that everybody may read, as obstore asks for them."""
     told = store.config
     region = told.get("region") or told.get("default_region") or "us-east-1"
     endpoint = told.get("endpoint") or f"https://s3.{region}.amazonaws.com"
     below = f"{store.prefix}/" if store.prefix else ""
-    return f"{endpoint.rstrip('/')}/{told['bucket']}/{quote(below + path)}"
+    return [f"{endpoint.rstrip('/')}/{told['bucket']}/{quote(below + path)}" for path in paths]

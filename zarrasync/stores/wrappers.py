@@ -41,6 +41,10 @@ class WrapperStore(Store):
     def lasting(self) -> bool:
         return self.inner.lasting
 
+    @property
+    def portable(self) -> bool:
+        return self.inner.portable
+
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return await self.inner.unfinished(prefix)
 

@@ -49,6 +49,10 @@ class ZarrPythonStore(RemoteStore):
     def lasting(self) -> bool:
         return False  # hashes of texts are others in each process
 
+    @property
+    def portable(self) -> bool:
+        return "MemoryStore" not in type(self.store).__name__
+
     def __repr__(self) -> str:
         return f"ZarrPythonStore({without_queries(repr(self.store))})"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import time
 from collections import OrderedDict, deque
@@ -34,10 +33,10 @@ R = TypeVar("R", bound=Run)
 _SMALL = 1 << 15
 """Bytes of a chunk below which the interpreter's part of its decoding counts."""
 
-_TRIAL = 32
-"""Chunks whose time tells whether other threads would help."""
-_QUICK_READ, _QUICK_WRITE = 9e-6, 45e-6
-"""Seconds that a small chunk takes one thread where two take longer: after each system call they wait for the interpreter."""
+_TRIAL, _STRETCH = 64, 4096
+"""Chunks for each thread whose time tells whether several pay, and chunks after which that is tried again."""
+_PAYS = 0.8
+"""What several threads have to take of the time of one: where they take turns in the interpreter they lose now and then."""
 
 Index: TypeAlias = tuple[bytes, object, "int | None"]
 """A shard's index, and the shard's version and size."""
@@ -215,13 +214,11 @@ def run_parts(
     chunks: Chunks,
     flag: Cancel,
     threads: int,
-    *,
-    decoding: bool,
 ) -> None:
     """Do the jobs of parts on as many threads as pay.
 
-    Whether others help with small chunks is a matter of how long the system's calls take, so that it is tried: files come
-    from memory, or from a disk far away.
+    After each of the system's calls a thread waits for the interpreter. Whether several are faster with small chunks is a
+    matter of how long these calls take, so that it is tried: files are in memory, or on a disk far away.
 
     Args:
         parts: What to do.
@@ -229,18 +226,20 @@ def run_parts(
         chunks: Where the chunks are.
         flag: Set from elsewhere to stop; set here on failure.
         threads: Threads to use at the most.
-        decoding: Whether chunks are read.
     """
-    if threads > 1 and chunks.doubtful and sum(part.count for part in parts) >= 8 * _TRIAL:
-        least = math.inf
-        for _ in range(2):  # something else may have had the processor meanwhile
-            head, parts = _split(parts, _TRIAL)
-            begin = time.perf_counter()
-            run_jobs(make(head, 1), chunks.config, flag, 1)
-            least = min(least, time.perf_counter() - begin)
-        if least < _TRIAL * (_QUICK_READ if decoding else _QUICK_WRITE):
-            threads = 1
-    run_jobs(make(parts, threads), chunks.config, flag, threads)
+
+    def work(parts: Sequence[R], threads: int) -> float:
+        begin = time.perf_counter()
+        run_jobs(make(parts, threads), chunks.config, flag, threads)
+        return time.perf_counter() - begin
+
+    while threads > 1 and chunks.doubtful and sum(part.count for part in parts) >= 4 * _TRIAL * threads:
+        alone, parts = _split(parts, _TRIAL)
+        shared, parts = _split(parts, _TRIAL * threads)
+        pays = work(alone, 1) * threads * _PAYS > work(shared, threads)
+        stretch, parts = _split(parts, _STRETCH)
+        work(stretch, threads if pays else 1)
+    work(parts, threads)
 
 
 def _split(parts: Sequence[R], count: int) -> tuple[list[R], list[R]]:

@@ -246,7 +246,7 @@ class _Reading(Placing):
             work = sum(part.count * self.chain.work(part.region, self.out) for part in parts)
             threads = min(threads, 1 + work // _ALONE)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
-            run_parts(parts, self._jobs, self.chunks, self.flag, threads, decoding=True)
+            run_parts(parts, self._jobs, self.chunks, self.flag, threads)
 
     def _jobs(self, parts: Sequence[Run], threads: int) -> list[Job]:
         nbytes = self.chain.nbytes

@@ -192,7 +192,7 @@ class _Writing:
             return [partial(job, batch) for batch in batches(parts, nbytes, self.chunks.config, threads)]
 
         async with self.chunks.taken(min(threads, sum(part.count for part in parts)) * self._room):
-            run_parts(parts, jobs, self.chunks, flag, threads, decoding=False)
+            run_parts(parts, jobs, self.chunks, flag, threads)
             await self._erase_empty()
 
     async def on_loop(self, parts: Sequence[Part]) -> None:

@@ -116,6 +116,16 @@ def s3(s3_endpoint: str) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without keys for S3: the directory where ``credentials`` and ``config`` of AWS's tools are looked for."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    return tmp_path
+
+
+@pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
     """A certificate for ``localhost`` that it has signed itself, and a context for its server."""
     if shutil.which("openssl") is None:

@@ -320,16 +320,6 @@ def test_keys_of_the_environment_are_those_of_the_store(bucket: Bucket, monkeypa
     assert set(bucket.keys) == {"k"}
 
 
-@pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without keys, whose files of AWS's tools are to be written."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    return tmp_path
-
-
 def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
     """As programs in Kubernetes and on virtual machines have them: a service tells, and they lapse."""
     lapse = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -184,16 +184,12 @@ def test_directories_with_links_from_the_root(tmp_path: Path):
 
 
 @pytest.fixture
-def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def profile(nobody: Path) -> Any:
     """Writes what files of AWS's tools say; nothing stands in the environment."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
 
     def write(credentials: str = "", config: str = "") -> None:
-        (tmp_path / "credentials").write_text(credentials)
-        (tmp_path / "config").write_text(config)
+        (nobody / "credentials").write_text(credentials)
+        (nobody / "config").write_text(config)
 
     return write
 

@@ -16,6 +16,7 @@ Rules that hold for every store and are tested on each:
 from __future__ import annotations
 
 import builtins
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
@@ -401,6 +402,11 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
         given = {"client_kwargs": {"region_name": region}}
         hint = f" (the bucket lies in another region: pass storage_options={given})"
     return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {plain_text(error)}{hint}", key=key)
+
+
+def from_environment(variables: Iterable[str]) -> str:
+    """What the first of some variables says that says something."""
+    return next((os.environ[name] for name in variables if os.environ.get(name)), "")
 
 
 def plain_text(error: Exception) -> str:

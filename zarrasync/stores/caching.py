@@ -68,8 +68,8 @@ class CachingStore(WrapperStore):
 
     Many readers who want the same at the same time cost one request. What is written or erased through this store is
     forgotten at once; changes that others make are seen after ``max_age`` seconds, after ``clear``, when a conditional
-    write meets them, and by whoever changes a value under a lock. Nothing of it is stored: in the terms of the draft of format 3 it is a storage
-    transformer that metadata does not name.
+    write meets them, and by whoever changes a value under a lock. Nothing of it is stored: in the terms of the draft of
+    format 3 it is a storage transformer that metadata does not name.
 
     Args:
         inner: The store to read from.

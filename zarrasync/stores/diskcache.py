@@ -37,8 +37,8 @@ class DiskCachingStore(WrapperStore):
 
     Processes may share the directory, and it outlives them. An entry is written in one step and carries a checksum: a
     damaged one counts as none. What is written or erased through this store is forgotten; changes that others make are
-    seen after ``max_age`` seconds, and by whoever changes a value under a lock. What is kept of mappings, of fsspec's memory and of stores of zarr-python, which nothing
-    tells from others later, is for this object alone. Put a ``CachingStore`` in front for what is used again at once.
+    seen after ``max_age`` seconds, and by whoever changes a value under a lock. What is kept of mappings, of fsspec's
+    memory and of stores of zarr-python, which nothing tells from others later, is for this object alone. Put a ``CachingStore`` in front for what is used again at once.
 
     Args:
         inner: The store to read from.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import inspect
-import os
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +24,7 @@ from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.answers import AGAIN, SLOW_DOWN
-from zarrasync.stores.base import ABSENT, Listing, Request, Value, clip, store_error, without_queries
+from zarrasync.stores.base import ABSENT, Listing, Request, Value, clip, from_environment, store_error, without_queries
 from zarrasync.stores.remote import Attempt, RemoteStore
 
 __all__ = ["FsspecStore"]
@@ -132,7 +131,7 @@ class FsspecStore(RemoteStore):
         if self.protocol not in _SERVICES:
             return (self.protocol, str(fs._fs_token))
         told = {**(fs.storage_options.get("client_kwargs") or {}), **fs.storage_options}
-        place = [told.get("endpoint_url") or _from_environment(_AROUND.get(self.protocol, ()))]
+        place = [told.get("endpoint_url") or from_environment(_AROUND.get(self.protocol, ()))]
         if self.protocol in _AZURE:
             connection = str(told.get("connection_string") or "").split(";")
             place += [getattr(fs, "account_url", ""), *(part for part in connection if not _SECRET.match(part))]
@@ -410,10 +409,6 @@ class FsspecStore(RemoteStore):
             return []
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
-
-
-def _from_environment(variables: Iterable[str]) -> str:
-    return next((os.environ[name] for name in variables if os.environ.get(name)), "")
 
 
 def _is_asynchronous(kind: type) -> bool:

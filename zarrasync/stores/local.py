@@ -162,7 +162,8 @@ class LocalStore(Store):
     A value gets its name in one step after it is complete (temporary file, then rename), so a reader
     or a crash never sees half of one. Conditional writes and locks hold among the threads and processes of a machine
     that see the same ``/tmp`` (``/dev/shm`` or ``/var/tmp`` where that can not be written), where the file lies whose bytes
-    they lock (on Windows among threads; creating, ``if_version=ABSENT``, among processes too). Machines that share a disk do not lock each other out.
+    they lock (on Windows among threads; creating, ``if_version=ABSENT``, among processes too). Machines that share a disk
+    do not lock each other out.
 
     Args:
         root: The directory. It is made when the first value is written.

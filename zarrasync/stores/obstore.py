@@ -30,7 +30,17 @@ from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.aws import read_profile
-from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, plain_text, store_error, without_queries
+from zarrasync.stores.base import (
+    ABSENT,
+    Listing,
+    Request,
+    Store,
+    Value,
+    from_environment,
+    plain_text,
+    store_error,
+    without_queries,
+)
 from zarrasync.stores.http1 import Unfit
 from zarrasync.stores.remote import RemoteStore, in_flight
 from zarrasync.stores.signed import SignedRequests
@@ -166,7 +176,7 @@ class ObjectStore(RemoteStore):
         kind, config = type(self.store).__name__, dict(getattr(self.store, "config", {}))
         known = {name: str(config[name]) for name in _PLACE if name in config}
         for name, variables in _AROUND.get(kind, {}).items():
-            known.setdefault(name, _from_environment(variables))
+            known.setdefault(name, from_environment(variables))
         parts = tuple(f"{name}={value}" for name, value in sorted(known.items()) if value)
         if not parts:
             parts = (str(id(self.store)),) if kind == "MemoryStore" else (repr(self.store),)
@@ -406,10 +416,6 @@ _AROUND: dict[str, dict[str, tuple[str, ...]]] = {
 """Where obstore finds the like if nothing was set, without showing it."""
 
 
-def _from_environment(variables: Iterable[str]) -> str:
-    return next((os.environ[name] for name in variables if os.environ.get(name)), "")
-
-
 _buckets: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 _latest: deque[Any] = deque(maxlen=1)
 """Kept though nobody uses it now: who opens one array after the other uses it again. More would keep connections, too."""
@@ -550,7 +556,7 @@ def _add_profile(found: dict[str, Any], name: str) -> None:
     region, endpoint = profile.settings.get("region"), profile.settings.get("endpoint_url")
     if region and (name or not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys()):
         found.setdefault("aws_region", region)
-    around = _from_environment(_ENDPOINTS)
+    around = from_environment(_ENDPOINTS)
     endpoint = (endpoint or around) if name else (around or endpoint)
     if endpoint and found.keys().isdisjoint(_ENDPOINT):
         found["aws_endpoint"] = endpoint

@@ -256,4 +256,6 @@ def work():
 threading.Thread(target=work).start()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    if sys.version_info[:2] == (3, 12) and "can't create new thread" in done.stderr:
+        pytest.skip("Python 3.12 starts no thread once the main one has ended")
     assert (done.stdout.strip(), done.stderr) == (str(np.arange(1 << 16).sum()), "")

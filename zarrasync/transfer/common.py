@@ -233,26 +233,29 @@ def run_parts(
         run_jobs(make(parts, threads), chunks.config, flag, threads)
         return time.perf_counter() - begin
 
-    while threads > 1 and chunks.doubtful and sum(part.count for part in parts) >= 4 * _TRIAL * threads:
-        alone, parts = _split(parts, _TRIAL)
-        shared, parts = _split(parts, _TRIAL * threads)
+    if threads == 1 or not chunks.doubtful:
+        work(parts, threads)
+        return
+    waiting, left = deque(parts), sum(part.count for part in parts)
+    while left >= 4 * _TRIAL * threads:
+        alone, shared = _take(waiting, _TRIAL), _take(waiting, _TRIAL * threads)
         pays = work(alone, 1) * threads * _PAYS > work(shared, threads)
-        stretch, parts = _split(parts, _STRETCH)
-        work(stretch, threads if pays else 1)
-    work(parts, threads)
+        work(_take(waiting, _STRETCH), threads if pays else 1)
+        left -= _TRIAL * (1 + threads) + _STRETCH
+    work(list(waiting), threads)
 
 
-def _split(parts: Sequence[R], count: int) -> tuple[list[R], list[R]]:
-    """The parts of so many chunks at the beginning, and the others."""
-    head, rest = list[R](), deque(parts)
-    while count and rest:
-        part = rest.popleft()
+def _take(waiting: deque[R], count: int) -> list[R]:
+    """The parts of so many chunks at the beginning, which are taken away."""
+    head = list[R]()
+    while count and waiting:
+        part = waiting.popleft()
         if part.count > count:
-            rest.appendleft(part.section(count, part.count))  # type: ignore[arg-type]  # of its own kind
+            waiting.appendleft(part.section(count, part.count))  # type: ignore[arg-type]  # of its own kind
             part = part.section(0, count)  # type: ignore[assignment]  # likewise
         head.append(part)
         count -= part.count
-    return head, list(rest)
+    return head
 
 
 class Taken:

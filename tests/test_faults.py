@@ -202,6 +202,35 @@ def test_a_bucket_of_another_region_says_which(bucket: Bucket, backend: str, kin
         assert "'region_name': 'eu-central-1'" in str(found.value)
 
 
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+async def test_a_bucket_that_is_not_there_is_no_absence(s3: tuple[str, dict[str, Any]], backend: str):
+    options = {**s3[1], "backend": backend}
+    store = stores.resolve("s3://no-bucket-of-anybody/below", options)
+    attempts: dict[str, Callable[[], Any]] = {
+        "read": lambda: store.get("key"),
+        "write": lambda: store.put("key", b"value"),
+        "list": lambda: store.list_prefix(""),
+        "erase": lambda: store.erase_values(["key"]),
+    }
+    for verb, attempt in attempts.items():
+        with pytest.raises(StoreError, match=rf"(?s)^could not {verb} '\w*' in .*there is no such bucket") as found:
+            await attempt()
+        assert str(found.value).count("could not") == 1
+    await store.close()
+    with pytest.raises(StoreError, match="there is no such bucket"):
+        sync.open_array("s3://no-bucket-of-anybody/below", storage_options=options)
+
+
+def test_a_bucket_that_goes_leaves_no_fill_values(bucket: Bucket):
+    array = sync.open_array("s3://bucket", storage_options=bucket.options())
+    gone = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
+    bucket.fault = lambda key, data: (404, {"Content-Type": "application/xml"}, gone)
+    with pytest.raises(StoreError, match="there is no such bucket"):
+        array[...]
+    bucket.fault = lambda key, data: None
+    assert clients_of(bucket, array.store, path=array.path) == {LEAN}
+
+
 LEAN, OBSTORE = ("zarrasync", True), ("object_store", False)
 
 

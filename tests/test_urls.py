@@ -103,6 +103,21 @@ async def test_caches_of_fsspec(api: Api, s3, cache: str, tmp_path: Path):
         np.testing.assert_array_equal(await api(array.view[...].read()), VALUES)
 
 
+@pytest.mark.parametrize("kind", ["s3", "file", "memory"])
+async def test_directories_of_filesystems(api: Api, s3, kind: str, tmp_path: Path):
+    """Through a URL, and as an object; both are the same place as the path that they stand for."""
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    url, options = {"s3": s3, "file": (f"file://{tmp_path}", {}), "memory": (f"memory://{tmp_path}", {})}[kind]
+    array = await api(api.create_array(f"dir://below/a.zarr::{url}", data=VALUES, storage_options={kind: options}))
+    fs = fsspec.filesystem(kind, **options)
+    store = stores.FsspecStore(DirFileSystem(url.partition("://")[2], fs), "below/a.zarr")
+    same = stores.FsspecStore(fs, f"{url}/below/a.zarr")
+    assert store.location("key") == same.location("key")
+    for place in (array.store, store, same):
+        np.testing.assert_array_equal(await api((await api(api.open_array(place))).view[...].read()), VALUES)
+
+
 @pytest.mark.parametrize("remote", ["s3", "http"])
 def test_references_to_what_is_far_away(s3, http, remote: str, tmp_path: Path):
     url, options = s3

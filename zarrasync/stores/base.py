@@ -87,6 +87,7 @@ _REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect w
 """What S3 and its clients say when a bucket lies in another region than the one that was asked."""
 
 
+_NO_BUCKET = re.compile(r"(?i)NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist")
 _QUERY = re.compile(r"(\w+://[^\s'\"?<>]+)\?[^\s'\"<>)]+")
 
 
@@ -401,7 +402,14 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
         region = elsewhere[1] or "…"
         given = {"client_kwargs": {"region_name": region}}
         hint = f" (the bucket lies in another region: pass storage_options={given})"
+    if lacks_bucket(error):
+        hint = " (there is no such bucket: look at the URL, and at endpoint and account among the options)"
     return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {plain_text(error)}{hint}", key=key)
+
+
+def lacks_bucket(answer: object) -> bool:
+    """Whether a service says that there is no bucket at all: that tells nothing about a key, least of all its absence."""
+    return _NO_BUCKET.search(str(answer)) is not None
 
 
 def from_environment(variables: Iterable[str]) -> str:

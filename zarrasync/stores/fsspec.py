@@ -24,7 +24,17 @@ from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
 from zarrasync.stores.answers import AGAIN, SLOW_DOWN
-from zarrasync.stores.base import ABSENT, Listing, Request, Value, clip, from_environment, store_error, without_queries
+from zarrasync.stores.base import (
+    ABSENT,
+    Listing,
+    Request,
+    Value,
+    clip,
+    from_environment,
+    lacks_bucket,
+    store_error,
+    without_queries,
+)
 from zarrasync.stores.remote import Attempt, RemoteStore
 
 __all__ = ["FsspecStore"]
@@ -64,13 +74,17 @@ class FsspecStore(RemoteStore):
     """
 
     def __init__(self, fs: Any, path: str = "", *, concurrency: int = 0, missing: Iterable[int] = ()) -> None:
+        from fsspec.implementations.dirfs import DirFileSystem
+
         refused = frozenset(missing) - {404}
         if refused - {401, 403}:
             raise ValueError(f"missing takes 401, 403 and 404, found {sorted(refused)}")
         self.missing = frozenset({401, 403}) if refused else frozenset()
         self._missing = (*_MISSING, PermissionError) if refused else _MISSING
-        self._template = fs
-        self.path = str(fs._strip_protocol(path)).rstrip("/")
+        path = str(fs._strip_protocol(path)).rstrip("/")
+        while isinstance(fs, DirFileSystem):  # paths below a directory are paths of the filesystem it lies in
+            fs, path = fs.fs, str(fs._join(path)).rstrip("/")
+        self._template, self.path = fs, path
         # Caches of files say what the filesystem behind them is, and are not asynchronous themselves.
         self.blocking = not (fs.async_impl and _is_asynchronous(type(fs)))
         protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
@@ -184,6 +198,8 @@ class FsspecStore(RemoteStore):
         await gate.acquire()
         try:
             return await getattr(fs, f"_{name}")(*args, **options)
+        except FileNotFoundError as error:
+            raise _found_missing(error) from error
         finally:
             gate.release()
 
@@ -240,6 +256,8 @@ class FsspecStore(RemoteStore):
         fs = await self._clients.get()
         try:
             return await fs._cat_file(path, **options)
+        except FileNotFoundError as error:
+            raise _found_missing(error) from error
         except Exception as error:
             if not _passes(error):
                 raise
@@ -415,6 +433,15 @@ def _is_asynchronous(kind: type) -> bool:
     from fsspec.asyn import AsyncFileSystem
 
     return issubclass(kind, AsyncFileSystem)
+
+
+class NoSuchBucket(Exception):
+    """What an absent key looks like, too, to most filesystems."""
+
+
+def _found_missing(error: FileNotFoundError) -> Exception:
+    """What it was that was not found: the key, or the bucket that it was looked for in."""
+    return NoSuchBucket(str(error)) if lacks_bucket(error) else error
 
 
 _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")

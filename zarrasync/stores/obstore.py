@@ -37,6 +37,7 @@ from zarrasync.stores.base import (
     Store,
     Value,
     from_environment,
+    lacks_bucket,
     plain_text,
     store_error,
     without_queries,
@@ -241,7 +242,9 @@ class ObjectStore(RemoteStore):
             gate.release()
 
     def _means_absent(self, error: Exception, verb: str) -> bool:
-        return isinstance(error, FileNotFoundError) or (verb == "read" and _status(error) in self.missing)
+        if isinstance(error, FileNotFoundError):
+            return verb != "write" and not lacks_bucket(error)
+        return verb == "read" and _status(error) in self.missing
 
     # -------------------------------------------------------------- reading
 
@@ -344,9 +347,9 @@ class ObjectStore(RemoteStore):
         except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
             raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
         except FileNotFoundError as error:
-            if isinstance(mode, dict):  # the value that was to be replaced is gone
+            if isinstance(mode, dict) and not lacks_bucket(error):  # the value that was to be replaced is gone
                 raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
-            raise StoreError(f"could not write {key!r} in {self!r}: {error}", key=key) from error
+            raise
         return answer.get("e_tag")
 
     async def erase(self, key: str, *, if_version: object = None) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from zarrasync.config import Config
 from zarrasync.stores.answers import check_passing, range_of, value_of
-from zarrasync.stores.base import Request, Value
+from zarrasync.stores.base import Request, Value, lacks_bucket
 from zarrasync.stores.http1 import Answer, Client, Unfit, suits
 from zarrasync.stores.remote import Attempt
 
@@ -25,6 +25,8 @@ __all__ = ["SignedRequests"]
 
 _HOLDS = timedelta(minutes=15)
 """As long as a service believes a request that is signed in its head."""
+_ERROR = 2000
+"""Bytes of an answer in which a service says what is wrong."""
 _HEADERS = {"User-Agent": "zarrasync", "Accept-Encoding": "identity"}
 _WHERE = frozenset({"bucket", "region", "default_region", "endpoint", "virtual_hosted_style_request"})
 _WHO = frozenset(
@@ -118,11 +120,11 @@ class SignedRequests:
         """
         wanted = range_of(request)
         answer = await self._ask("GET", self._client.get(target, f"Range: {wanted}\r\n" if wanted else ""))
-        if answer.status in self._missing:
+        if answer.status in self._missing and not lacks_bucket(bytes(answer.body[:_ERROR])):
             return None
         if answer.status not in (200, 206):
-            # An end of a range that lies past the object's is nothing to remember.
-            raise self._unfit("GET", answer, remember=answer.status != 416)
+            # An end of a range that lies past the object's is nothing to remember, nor a bucket that may come.
+            raise self._unfit("GET", answer, remember=answer.status not in (404, 416))
         return value_of(request, answer, answer.headers.get("etag"))
 
     async def put(self, target: str, data: bytes) -> str | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google_server import Google, google_storage
 
 import zarrasync as za
 from zarrasync import stores, sync
@@ -203,6 +204,13 @@ def gcs(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[s
     return f"gs://test-bucket/{uuid.uuid4().hex}", {"endpoint_url": gcs_endpoint, "token": "anon", "project": "p"}
 
 
+@pytest.fixture
+def google() -> Iterator[Google]:
+    """A server of Google Cloud Storage's XML interface, which is what obstore speaks."""
+    with google_storage() as server:
+        yield server
+
+
 AZURE = {
     "account_name": "devstoreaccount1",
     # What every emulator has; it is no secret.
@@ -281,6 +289,7 @@ WRITEABLE = [
     "latency",
     "zip",
     "gcs",
+    "gcs-obstore",
     "azure",
     "azure-obstore",
 ]
@@ -329,6 +338,8 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
     if kind == "gcs":
         url, options = request.getfixturevalue("gcs")
         return stores.resolve(url, {**options, "backend": "fsspec"})
+    if kind == "gcs-obstore":
+        return stores.resolve("gs://bucket/somewhere", request.getfixturevalue("google").options())
     if kind.startswith("azure"):
         url, options = request.getfixturevalue("azure")
         return stores.resolve(url, {**options, "backend": "obstore" if kind.endswith("obstore") else "fsspec"})

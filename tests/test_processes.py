@@ -86,11 +86,13 @@ def strict_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, d
     log.close()
 
 
-@pytest.fixture(params=["files", "s3"])
+@pytest.fixture(params=["files", "s3", "google"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any], int]:
     """A URL, its storage options, and how many writes are fair."""
     if request.param == "files":
         return str(tmp_path / "x"), {}, 60
+    if request.param == "google":
+        return "gs://bucket/x", request.getfixturevalue("google").options(), 8
     url, options = request.getfixturevalue("strict_s3")
     return f"{url}/{tmp_path.name}", options, 8
 

@@ -152,6 +152,11 @@ class ObjectStore(RemoteStore):
             instead=instead,
         )
 
+    @property
+    def _tag(self) -> str:
+        """What obstore calls that by which the service compares versions: Google's knows them by number."""
+        return "version" if type(self.store).__name__ == "GCSStore" else "e_tag"
+
     def _by_urls(self) -> PerLoop[SignedRequests | None]:
         return PerLoop(partial(SignedRequests.make, self.store, self.settings, self.missing), _leave)
 
@@ -305,7 +310,7 @@ class ObjectStore(RemoteStore):
         meta = answer.meta
         if length is not None:
             data = data[len(data) - min(length, len(data)) :] if request.suffix else data[:length]
-        return Value(data, meta.get("e_tag"), meta["size"])
+        return Value(data, meta.get(self._tag), meta["size"])
 
     async def _past_end(self, request: Request, error: Exception) -> Value | None:
         """A range that lies past the end has no bytes; obstore calls that a failure like any other."""
@@ -316,7 +321,7 @@ class ObjectStore(RemoteStore):
         meta = await obstore.head_async(self.store, self.prefix + request.key)
         size = meta["size"]
         if request.start >= size or size == 0:
-            return Value(b"", meta.get("e_tag"), size)
+            return Value(b"", meta.get(self._tag), size)
         raise error
 
     # -------------------------------------------------------------- writing
@@ -339,7 +344,7 @@ class ObjectStore(RemoteStore):
         if if_version is ABSENT:
             mode = "create"
         elif if_version is not None:
-            mode = {"e_tag": if_version}
+            mode = {self._tag: if_version}
         value: Any = data if stays(data) else bytes(data)
         try:
             path, large = self.prefix + key, len(value) > 64 << 20
@@ -350,7 +355,7 @@ class ObjectStore(RemoteStore):
             if isinstance(mode, dict) and not lacks_bucket(error):  # the value that was to be replaced is gone
                 raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
             raise
-        return answer.get("e_tag")
+        return answer.get(self._tag)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         if if_version is not None:

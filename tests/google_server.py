@@ -1,0 +1,168 @@
+"""A server of Google Cloud Storage's XML interface as far as objects go: generations, conditions, ranges, listings.
+
+The emulators that can be installed speak the JSON interface; obstore, and whoever reads public data, this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+PAGE = 1000
+
+
+class Google:
+    """A service of buckets that are there as soon as they are named, but for one called ``nobodys``.
+
+    Attributes:
+        url: Its address.
+        objects: Data and generation, by bucket and name.
+        requests: Method, bucket and name, and headers, of all that was asked.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.objects: dict[str, tuple[bytes, int]] = {}
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.lock = threading.Lock()
+        self._generation = 1_700_000_000_000_000
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """Storage options of who may do everything."""
+        account = {"gcs_base_url": self.url, "disable_oauth": True}
+        nobody = {"client_email": "", "private_key": "", "private_key_id": ""}
+        told = {"google_service_account_key": json.dumps({**account, **nobody})}
+        return {**told, "client_options": {"allow_http": True}, **more}
+
+    def anonymous(self) -> dict[str, Any]:
+        """Those of who only reads."""
+        return {"token": "anon", "endpoint_url": self.url}
+
+    def put(self, name: str, data: bytes, wanted: str | None) -> int:
+        """Store an object if its generation is the wanted one; 0 if it is not."""
+        with self.lock:
+            _, known = self.objects.get(name, (b"", 0))
+            if wanted not in (None, str(known)):
+                return 0
+            self._generation += 1
+            self.objects[name] = data, self._generation
+            return self._generation
+
+    def page(self, bucket: str, query: dict[str, list[str]]) -> bytes:
+        """A page of a listing."""
+        prefix, delimiter, after = (query.get(name, [""])[0] for name in ("prefix", "delimiter", "continuation-token"))
+        entries: dict[str, str] = {}
+        with self.lock:
+            known = sorted(self.objects.items())
+        for full, (data, generation) in known:
+            own, _, name = full.partition("/")
+            if own != bucket or not name.startswith(prefix):
+                continue
+            end = name.find(delimiter, len(prefix)) if delimiter else -1
+            if end >= 0:
+                below = name[: end + len(delimiter)]
+                entries[below] = f"<CommonPrefixes><Prefix>{escape(below)}</Prefix></CommonPrefixes>"
+                continue
+            entries[name] = (
+                f"<Contents><Key>{escape(name)}</Key><Generation>{generation}</Generation><ETag>{_tag(data)}</ETag>"
+                f"<LastModified>2026-01-01T00:00:00.000Z</LastModified><Size>{len(data)}</Size></Contents>"
+            )
+        names = [name for name in entries if name > after]
+        more, names = len(names) > PAGE, names[:PAGE]
+        token = f"<NextContinuationToken>{escape(names[-1])}</NextContinuationToken>" if more else ""
+        listed = "".join(entries[name] for name in names)
+        return f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{listed}</ListBucketResult>".encode()
+
+
+def _tag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    google: Google
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def answer(self, status: int, body: bytes = b"", **headers: object) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def refuse(self, status: int, code: str) -> None:
+        self.answer(status, f"<Error><Code>{code}</Code></Error>".encode(), Content_Type="application/xml")
+
+    def do(self) -> None:
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url = urlsplit(self.path)
+        name, query = unquote(url.path[1:]), parse_qs(url.query)
+        bucket, _, key = name.partition("/")
+        self.google.requests.append((self.command, name, dict(self.headers)))
+        if bucket == "nobodys":
+            self.refuse(404, "NoSuchBucket")
+        elif not key:
+            self.answer(200, self.google.page(bucket, query), Content_Type="application/xml")
+        elif self.command == "PUT":
+            made = self.google.put(name, data, self.headers.get("x-goog-if-generation-match"))
+            if made:
+                self.answer(200, ETag=_tag(data), x_goog_generation=made)
+            else:
+                self.refuse(412, "PreconditionFailed")
+        elif self.command == "DELETE":
+            with self.google.lock:
+                gone = self.google.objects.pop(name, None)
+            self.refuse(404, "NoSuchKey") if gone is None else self.answer(204)
+        else:
+            self.read(name)
+
+    do_GET = do_HEAD = do_PUT = do_DELETE = do
+
+    def read(self, name: str) -> None:
+        found = self.google.objects.get(name)
+        if found is None:
+            self.refuse(404, "NoSuchKey")
+            return
+        data, generation = found
+        about = {"ETag": _tag(data), "x_goog_generation": generation, "Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if asked is None or self.command == "HEAD":
+            self.answer(200, data, **about)
+            return
+        first, last = asked.groups()
+        start = int(first) if first else max(0, len(data) - int(last))
+        stop = min(len(data), int(last) + 1) if first and last else len(data)
+        if start >= stop:
+            self.refuse(416, "InvalidRange")
+        else:
+            self.answer(206, data[start:stop], Content_Range=f"bytes {start}-{stop - 1}/{len(data)}", **about)
+
+
+@contextmanager
+def google_storage() -> Iterator[Google]:
+    """Such a service, for the length of a block."""
+    google = Google()
+    handler = type("Handler", (_Handler,), {"google": google})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    google.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield google
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -257,9 +257,9 @@ def test_missing_packages_are_named(monkeypatch):
         sync.open("s3://bucket/x", storage_options={"backend": "fsspec"})
 
 
-async def test_values_that_do_not_fit_name_the_chunk(api):
+async def test_values_that_do_not_fit_name_the_array(api):
     a = await api(api.create_array({}, name="x", shape=8, chunks=2, dtype="i4"))
-    with pytest.raises(CodecError, match=r"^x/c/0 in MemoryStore\(.*\): values of <U1 can not be stored as int32"):
+    with pytest.raises(CodecError, match=r"^/x in MemoryStore\(.*\): values of <U1 can not be stored as int32"):
         await api.write(a, ..., np.array(["a"] * 8))
     assert await api(a.nchunks_initialized()) == 0
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMappi
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 from zarrasync._bridge import run
@@ -185,7 +184,7 @@ class ArrayBase(_Closing):
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError("an array in a store can not be had without a copy; leave out copy=False")
-        values = np.asarray(self._run(self._async.view.read()))
+        values: npt.NDArray[Any] = self._run(self._async.view[...].read())
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __dask_tokenize__(self) -> Any:
@@ -240,7 +239,7 @@ class SelectionBase(Facade):
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError("a selection can not be had without a copy; leave out copy=False")
-        values = np.asarray(self._run(self._async.read()))
+        values: npt.NDArray[Any] = self._run(self._async[...].read())
         return values if dtype is None else values.astype(dtype, copy=False)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -18,7 +19,7 @@ from zarrasync._runtime import driven, regardless
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
 from zarrasync.creation import sizes_of
-from zarrasync.errors import ShapeError, ZarrError
+from zarrasync.errors import ShapeError
 from zarrasync.grids import Grid, outside
 from zarrasync.indexing import Stride, Transform, identity
 from zarrasync.info import Info, array_info, size_text
@@ -305,10 +306,13 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         # back what was cut off.
         target = old.with_shape(shape)
         if any(new < was for new, was in zip(target.shape, old.shape, strict=True)):
-            present = AsyncArray(self._node, old)
-            await present._clear_edges(target)
-            await present._erase_outside(target)
+            await AsyncArray(self._node, old)._clear_beyond(target)
         return target
+
+    async def _clear_beyond(self, target: ArrayMetadata) -> None:
+        """Leave nothing of what a smaller shape cuts off."""
+        await self._erase_outside(target)  # first, as there may be no room to write
+        await self._clear_edges(target)
 
     async def _erase_outside(self, target: ArrayMetadata) -> None:
         """Erase stored values that a smaller shape cuts off whole."""
@@ -335,7 +339,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             if start < stop and 0 not in edges:
                 box = [slice(0, edge) for edge in edges]
                 box[axis] = slice(start, stop)
-                await self[tuple(box)].write(np.full((), old.spec.fill_value, old.dtype.numpy))
+                await self[tuple(box)].write(old.spec.scalar)
 
     async def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add values at the end of an axis.
@@ -368,7 +372,11 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             async def write_and_grow(old: ArrayMetadata) -> ArrayMetadata:
                 self._check_append(values.shape, axis, old.shape)  # another writer may have resized it
                 grown = _longer(old, axis, values.shape[axis])
-                await self._write_at(grown, values, axis, old.shape[axis])
+                try:
+                    await self._write_at(grown, values, axis, old.shape[axis])
+                except BaseException:  # what is there already would come back when the array grows
+                    await _in_any_case(partial(AsyncArray(self._node, grown)._clear_beyond, old))
+                    raise
                 return grown
 
             await self._change(write_and_grow)
@@ -377,7 +385,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         try:
             await self._write_at(self._metadata, values, axis, start)
         except BaseException:
-            await self._give_back(axis, start, start + values.shape[axis])
+            await _in_any_case(partial(self._give_back, axis, start, start + values.shape[axis]))
             raise
 
     async def _reserve(self, axis: int, shape: tuple[int, ...], *, fresh: bool, at: int | None = None) -> int:
@@ -402,27 +410,15 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         await transfer.write(AsyncArray(self._node, metadata)._chunks, Transform(values.shape, maps), values)
 
     async def _give_back(self, axis: int, start: int, stop: int) -> None:
-        """Take back a place at the end of an axis that could not be written; in any case nothing is left there.
+        """Take back a place at the end of an axis that could not be written; in any case nothing is left there."""
 
-        Whoever is cancelled meanwhile leaves this going on.
-        """
-        if driven():
-            with regardless():
-                await self._clear_and_shrink(axis, start, stop)
-        else:
-            await asyncio.shield(asyncio.ensure_future(self._clear_and_shrink(axis, start, stop)))
-
-    async def _clear_and_shrink(self, axis: int, start: int, stop: int) -> None:
         async def shrink(old: ArrayMetadata) -> ArrayMetadata:
             return _longer(old, axis, start - stop) if old.shape[axis] == stop else old
 
-        # What made the write fail may stand in the way of this, too; then the place stays, and reads as fill values.
-        with contextlib.suppress(ZarrError, asyncio.CancelledError):
-            # First the values: as long as the array is that long the place is nobody else's.
-            place = tuple(slice(start, stop) if n == axis else slice(None) for n in range(self.ndim))
-            fill = np.full((), self._metadata.spec.fill_value, self.dtype)
-            await AsyncArray(self._node, self._metadata).view[place].write(fill)
-            await self._change(shrink, fresh=True)
+        # First the values: as long as the array is that long the place is nobody else's.
+        place = tuple(slice(start, stop) if n == axis else slice(None) for n in range(self.ndim))
+        await AsyncArray(self._node, self._metadata).view[place].write(self._metadata.spec.scalar)
+        await self._change(shrink, fresh=True)
 
     def _check_append(self, given: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> None:
         others = [n for number, n in enumerate(shape) if number != axis]
@@ -492,6 +488,23 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
 def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transform:
     return selectors.block(key, metadata.grid, shape)
+
+
+async def _in_any_case(repair: Callable[[], Awaitable[None]]) -> None:
+    """Repair what a call leaves that failed or was cancelled. What made it fail may stand in the way of this, too.
+
+    Whoever is cancelled meanwhile leaves this going on.
+    """
+
+    async def attempt() -> None:
+        with contextlib.suppress(Exception, asyncio.CancelledError):  # the first error is the one to tell of
+            await repair()
+
+    if driven():
+        with regardless():
+            await attempt()
+    else:
+        await asyncio.shield(asyncio.ensure_future(attempt()))
 
 
 def _longer(old: ArrayMetadata, axis: int, count: int) -> ArrayMetadata:

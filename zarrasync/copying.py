@@ -298,8 +298,8 @@ async def _compare(source: AsyncArray, target: AsyncArray) -> None:
     """Complain if the copy does not read as the source does."""
     limit = source.config.memory_budget // 8
     for region in plan_blocks(target.metadata, source.metadata.write_chunks, limit):
-        one, other = await source.view[region].read(), await target.view[region].read()
-        if not _same(np.asarray(one), np.asarray(other)):
+        one, other = [await array.view[(*region, ...)].read() for array in (source, target)]
+        if not _same(one, other):
             spot = ", ".join(f"{s.start}:{s.stop}" for s in region)
             raise ChecksumError(
                 f"{target.name}[{spot}] in {target.store!r} differs from {source.name} in {source.store!r}"

@@ -76,7 +76,8 @@ def plan_array(
     stored = chunks if shards in (None, False) else shards
     edges = _edges(stored, sizes)
     if edges is not None:
-        greatest = tuple(max(own) for own in edges if own)
+        listed: Any = stored
+        greatest = tuple(max(own) if own else n for own, n in zip(edges, listed, strict=True))
         chunks, shards = (greatest, shards) if stored is chunks else (chunks, greatest)
     inner, outer = chunk_shapes(sizes, itemsize, chunks, shards)
     fill = data_type.default_fill() if fill_value is _UNSET else fills.as_fill(data_type, fill_value)
@@ -248,17 +249,14 @@ def chunk_shapes(
 
 
 def _edges(value: Any, shape: tuple[int, ...]) -> Edges | None:
-    """The sizes of chunks along each axis, where they are listed: ``[[10, 20, 30], [5, 5]]``."""
+    """The sizes of chunks along each axis, where they are listed: ``[[10, 20, 30], 5]``; none for the one size of an axis."""
     if not isinstance(value, list | tuple) or not any(isinstance(item, list | tuple) for item in value):
         return None
     if len(value) != len(shape):
         raise ShapeError(f"chunks {value!r} has {len(value)} axes, the shape {shape} has {len(shape)}", wanted=shape)
     try:
-        return tuple(
-            unrolled(own) if isinstance(own, list | tuple) else (operator.index(own),) * max(-(-n // own), 1)
-            for own, n in zip(value, shape, strict=True)
-        )
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+        return tuple(unrolled(own) if isinstance(own, list | tuple) else None for own in value)
+    except (TypeError, ValueError) as error:
         raise ShapeError(f"chunks {value!r}: a list of sizes per axis, or one size: {error}") from error
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "DataType",
     "from_json",
     "from_numpy",
+    "from_stored",
     "has_order",
     "is_raw",
     "packed",
@@ -173,7 +174,19 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
         raise MetadataError(f"data type {dtype!r} is not known to NumPy or Zarr") from error
     if found.kind == "T":
         return STRING
-    return _from_native(packed(found.newbyteorder("=")))
+    sized = isinstance(dtype, str) and dtype.endswith("0")
+    if not found.itemsize and found.kind in "US" and not sized:  # NumPy's way to say: of any length
+        return STRING if found.kind == "U" else BYTES
+    return from_stored(found)
+
+
+def from_stored(dtype: np.dtype[Any]) -> DataType:
+    """The Zarr data type of stored elements of a dtype: its text has the length that is said, be it none.
+
+    Raises:
+        MetadataError: If Zarr has no such type.
+    """
+    return _from_native(packed(dtype.newbyteorder("=")))
 
 
 def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -27,6 +27,7 @@ __all__ = [
     "RegularAxis",
     "grid_of",
     "guess_chunks",
+    "lazy_product",
     "outside",
     "regular_grid",
     "unrolled",

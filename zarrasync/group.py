@@ -352,9 +352,9 @@ async def plan_with_data(node: Node, options: dict[str, Any]) -> tuple[ArrayMeta
 async def _read_now(data: Any) -> Any:
     """Values that are in memory, of some that may be read when they are looked at."""
     lazy = getattr(data, "_async", data)  # of the synchronous API
-    lazy = lazy[...] if isinstance(lazy, AsyncArray) else lazy
-    if isinstance(lazy, AsyncSelection):
-        return _bridge.run(lazy.read(), blocking=lazy.array.store.blocking) if driven() else await lazy.read()
+    if isinstance(lazy, AsyncArray | AsyncSelection):
+        whole = lazy[...]
+        return _bridge.run(whole.read(), blocking=whole.array.store.blocking) if driven() else await whole.read()
     return np.asanyarray(data) if hasattr(data, "shape") and not isinstance(data, np.ndarray) else data
 
 

@@ -242,7 +242,7 @@ class Layout:
         if order != list(range(len(self.shape))):
             held = tuple(slice(None) if dim in order else -1 for dim in range(len(self.shape)))
             kept = sorted(order)
-            result = result[held].transpose([kept.index(dim) for dim in order])
+            result = result[(*held, ...)].transpose([kept.index(dim) for dim in order])
         return result.reshape(self.buffer_shape)
 
 

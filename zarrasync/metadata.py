@@ -205,7 +205,7 @@ class ArrayMetadata(NodeMetadata):
         fill = np.zeros((), self.dtype.numpy)[()] if self.fill_value is None else self.fill_value
         if self.fill_value is None and self.dtype.is_variable:
             fill = self.dtype.default_fill()
-        return ArraySpec(self.write_chunks, self.dtype, fill)
+        return ArraySpec(self.write_chunks, self.dtype, fill, self.fill_value is None)
 
     def with_shape(self, shape: tuple[int, ...]) -> ArrayMetadata:
         """A copy with another shape.

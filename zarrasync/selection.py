@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
@@ -17,6 +16,7 @@ from zarrasync import selectors, transfer
 from zarrasync._runtime import driven
 from zarrasync.coverage import Coverage
 from zarrasync.errors import SelectionError
+from zarrasync.grids import Axis, RegularAxis, lazy_product
 from zarrasync.indexing import Transform, compose
 from zarrasync.info import counted, size_text
 from zarrasync.metadata import ArrayMetadata
@@ -213,25 +213,30 @@ class AsyncSelection(Awaited):
             region = next(regions, None)
             while region is not None:
                 following = next(regions, None)
-                block = await (ahead if ahead is not None else self[region].read())
+                block = await (ahead if ahead is not None else self[(*region, ...)].read())
                 ahead = None
                 if following is not None and not driven():
-                    ahead = asyncio.ensure_future(self[following].read())
-                yield region, np.asarray(block)
+                    ahead = asyncio.ensure_future(self[(*following, ...)].read())
+                yield region, block
                 region = following
         finally:
             if ahead is not None:
                 ahead.cancel()
 
-    def _regions(self, unit: tuple[int, ...] | Literal["auto"]) -> Generator[Region, None, None]:
+    def _regions(self, unit: tuple[int, ...] | Literal["auto"]) -> Iterator[Region]:
+        axes = self._cut(unit)
+        for block in lazy_product([range(axis.nchunks) for axis in axes]):
+            starts = [axis.start(number) for axis, number in zip(axes, block, strict=True)]
+            ends = [start + axis.size(n) for axis, start, n in zip(axes, starts, block, strict=True)]
+            yield tuple(slice(start, min(end, n)) for start, end, n in zip(starts, ends, self.shape, strict=True))
+
+    def _cut(self, unit: tuple[int, ...] | Literal["auto"]) -> Sequence[Axis]:
+        """The axes as they are cut into blocks."""
         shape = self.shape
         if unit == "auto":
             metadata = self.array.metadata
             if metadata.edges is not None and shape == metadata.shape:
-                axes = metadata.grid.axes
-                ends = [[*(axis.start(i) for i in range(axis.nchunks)), n] for axis, n in zip(axes, shape, strict=True)]
-                yield from product(*([slice(a, b) for a, b in pairwise(own)] for own in ends))
-                return
+                return metadata.grid.axes
             whole = metadata.write_chunks
             steps = list(whole) if len(whole) == len(shape) else list(shape)
             budget = self.array.config.memory_budget // 8
@@ -242,9 +247,7 @@ class AsyncSelection(Awaited):
             steps = list(unit)
             if len(steps) != len(shape) or any(n < 1 for n in steps):
                 raise SelectionError(f"unit {unit} must have a positive size per axis of shape {shape}", shape=shape)
-        steps = [max(n, 1) for n in steps]
-        cuts = [[slice(a, min(a + s, n)) for a in range(0, n, s)] for n, s in zip(shape, steps, strict=True)]
-        yield from product(*cuts)
+        return [RegularAxis(n, max(step, 1)) for n, step in zip(shape, steps, strict=True)]
 
     # -------------------------------------------------------------- explaining
 

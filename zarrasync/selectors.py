@@ -36,7 +36,7 @@ def numpy_style(key: Any, shape: Shape) -> Transform:
     plain = _plain(key, shape)
     if plain is not None:
         return _assemble(plain, shape)
-    items = _expand(key, shape)
+    items = _expand(key, shape, bare_masks=True)
     if not any(_is_array(item) for item, _ in items):
         return _assemble(items, shape)
     arrays: dict[int, list[IntArray]] = {}
@@ -67,7 +67,7 @@ def numpy_style(key: Any, shape: Shape) -> Transform:
     assert first is not None
     dims = tuple(range(first, first + len(over)))
     for number, group in arrays.items():
-        for axis, values in zip(items[number][1], group, strict=True):
+        for axis, values in zip(items[number][1], group, strict=False):  # a mask of no axes has an array all the same
             maps[axis] = _gather(dims, values, over)
     return Transform(tuple(result), tuple(m for m in maps if m is not None))
 
@@ -224,10 +224,19 @@ def _plain(key: Any, shape: Shape) -> list[tuple[Any, tuple[int, ...]]] | None:
     return [(item, (axis,)) for axis, item in enumerate(items)]
 
 
-def _expand(key: Any, shape: Shape, *, split_masks: bool = True) -> list[tuple[Any, tuple[int, ...]]]:
-    """A key as items with the axes each consumes: ellipsis filled in, missing axes taken whole."""
+def _expand(
+    key: Any, shape: Shape, *, split_masks: bool = True, bare_masks: bool = False
+) -> list[tuple[Any, tuple[int, ...]]]:
+    """A key as items with the axes each consumes: ellipsis filled in, missing axes taken whole.
+
+    Args:
+        key: The key.
+        shape: What it is a key to.
+        split_masks: Whether a mask takes as many axes as it has, rather than one.
+        bare_masks: Whether there may be booleans, masks of no axes: they make one of their own, of size 1 or 0.
+    """
     items = list(key) if isinstance(key, tuple) else [key]
-    widths = [_width(item, shape, split_masks) for item in items]
+    widths = [0 if bare_masks and _is_bare_mask(item) else _width(item, shape, split_masks) for item in items]
     ellipses = [number for number, item in enumerate(items) if isinstance(item, EllipsisType)]
     if len(ellipses) > 1:
         raise SelectionError("a selection has at most one '...'", shape=shape)
@@ -272,6 +281,10 @@ def _width(item: Any, shape: Shape, split_masks: bool) -> int:
 
 def _is_integer(item: Any) -> bool:
     return type(item) is int or (isinstance(item, int | np.integer) and not isinstance(item, bool))
+
+
+def _is_bare_mask(item: Any) -> bool:
+    return isinstance(item, bool | np.bool_) or (isinstance(item, np.ndarray) and item.dtype == bool and not item.ndim)
 
 
 def _is_array(item: Any) -> bool:
@@ -330,8 +343,10 @@ def _index_arrays(item: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
     """An index array or mask as non-negative integers per axis that it consumes."""
     values = np.asarray(item)
     if values.dtype == bool:
+        if not values.ndim:
+            return [np.zeros(int(values), np.int64)]
         extents = tuple(shape[axis] for axis in axes)
-        if values.shape != extents:
+        if values.shape != extents and values.size:  # one of no elements picks none, whatever its shape, says NumPy
             raise SelectionError(
                 f"a boolean index of shape {values.shape} does not match axes {axes} of shape {shape}", shape=shape
             )

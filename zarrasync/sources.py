@@ -83,14 +83,16 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
         source = np.load(source, mmap_mode="r")
     inner = getattr(source, "_async", source)  # of a synchronous array
     if isinstance(inner, AsyncArray):
-        found = Source(inner.shape, inner._metadata.dtype, lambda region: inner.view[region].read(), asynchronous=True)
+        found = Source(
+            inner.shape, inner._metadata.dtype, lambda region: inner.view[(*region, ...)].read(), asynchronous=True
+        )
         found.chunks = inner._metadata.write_chunks
         found.described = {"dimension_names": inner.dimension_names, "attributes": dict(inner.metadata.attributes)}
         if inner.fill_value is not None:
             found.described["fill_value"] = inner.fill_value
         return found
     if isinstance(inner, AsyncSelection):
-        return Source(inner.shape, inner.dtype, lambda region: inner[region].read(), asynchronous=True)
+        return Source(inner.shape, inner.dtype, lambda region: inner[(*region, ...)].read(), asynchronous=True)
     if hasattr(source, "shape") and hasattr(source, "dtype") and hasattr(source, "__getitem__"):
         return _array_like(source)
     missing = [name for name in ("shape", "dtype") if options.get(name) is None]

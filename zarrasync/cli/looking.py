@@ -177,11 +177,11 @@ def _cat(given: argparse.Namespace, console: Console) -> int:
         )
     with _opened(given.output, binary=kind == "npy") as file:
         if kind == "npy":
-            file.write(npy_bytes(np.asarray(view.read())))
+            file.write(npy_bytes(view[...].read()))
         elif kind == "csv":
             _write_rows(view, file)
         else:
-            file.write((as_json_text(np.asarray(view.read())) if kind == "json" else _shown(view)) + "\n")
+            file.write((as_json_text(view[...].read()) if kind == "json" else _shown(view)) + "\n")
     return 0
 
 
@@ -201,7 +201,7 @@ def _opened(output: str | None, *, binary: bool) -> Iterator[Any]:
 def _write_rows(view: sync.Selection, file: Any) -> None:
     """Lines of columns, a few rows at a time."""
     if view.nbytes <= _AT_ONCE or not view.ndim:
-        file.write(as_csv(np.asarray(view.read())))
+        file.write(as_csv(view[...].read()))
         return
     each = max(view.nbytes // len(view), 1)
     step = max(_AT_ONCE // each, 1)
@@ -219,7 +219,7 @@ def _shown(view: sync.Selection) -> str:
         edges = tuple(np.r_[0:4, n - 3 : n] if n > 6 else np.arange(n) for n in view.shape)
         values = np.asarray(view.oindex[edges].read())
         return np.array2string(values, threshold=0, edgeitems=3, max_line_width=120)
-    values = np.asarray(view.read())
+    values = view[...].read()
     with np.printoptions(threshold=_THRESHOLD, linewidth=120):
         return f"{values if values.ndim else values[()]}"
 
@@ -229,7 +229,7 @@ def _head(given: argparse.Namespace, console: Console) -> int:
     for name, array in _arrays(given):
         view = array.view[tuple(slice(0, max(given.n, 0)) for _ in array.shape)]
         if console.as_json:
-            found[name] = np.asarray(view.read())
+            found[name] = view[...].read()
         else:
             console.text(f"{name} {array.shape} {array.dtype}")
             console.text(_shown(view))

@@ -59,11 +59,13 @@ class ArraySpec:
         shape: The chunk's shape.
         dtype: Its data type.
         fill_value: The array's fill value; zero where the array has none.
+        undefined: Whether it has none. Then no chunk is one of nothing but the fill value.
     """
 
     shape: tuple[int, ...]
     dtype: DataType
     fill_value: Any
+    undefined: bool = False
 
     def replace(self, **changes: Any) -> ArraySpec:
         """A copy with changes."""

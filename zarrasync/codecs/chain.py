@@ -314,6 +314,7 @@ class BoundChain:
 
     def encode_rows(self, rows: npt.NDArray[np.uint8], *, keep_empty: bool = False) -> list[Buffer | None]:
         """The encoded chunks of the memory of ``boxes``; ``None`` for those that hold nothing but the fill value."""
+        keep_empty |= self.spec.undefined
         empty = np.zeros(len(rows), np.bool_) if keep_empty else self.empty_rows(rows)
         values: Sequence[Buffer] = list(rows[~empty] if empty.any() else rows)
         for codec in self._wrap:
@@ -333,7 +334,7 @@ class BoundChain:
 
     def is_empty(self, array: Array) -> bool:
         """Whether every element is the fill value, bit for bit."""
-        return is_fill(array, self.spec.fill_value, self._fill_bits)
+        return not self.spec.undefined and is_fill(array, self.spec.fill_value, self._fill_bits)
 
     # -------------------------------------------------------------- parts of chunks
 

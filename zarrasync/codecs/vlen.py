@@ -79,9 +79,15 @@ class _BoundVlen(BoundWhole):
         parts = [array.size.to_bytes(4, "little")]
         for value in array.reshape(-1).tolist():
             try:
-                data = value.encode() if self._text else bytes(value)
+                data = value.encode() if self._text else _bytes(value)
             except (AttributeError, TypeError, UnicodeEncodeError) as error:
                 wanted = "text" if self._text else "bytes"
                 raise self._codec.fail(f"{value!r} is not {wanted}", "encode") from error
             parts += (len(data).to_bytes(4, "little"), data)
         return b"".join(parts)
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError  # of a number ``bytes`` would make so many zeros
+    return bytes(value)

@@ -67,7 +67,7 @@ def parse_type(value: Any, filters: Sequence[Any] = ()) -> TypeFound:
         stored = numpy_dtype(value, ordered=False)
         if stored.kind not in "biufc" or value.strip("<>|")[1:] != str(stored.itemsize):
             raise MetadataError(f"unknown data type {value!r}")
-        return TypeFound(dtypes.from_numpy(stored), BytesCodec(None, stored), filters)
+        return TypeFound(dtypes.from_stored(stored), BytesCodec(None, stored), filters)
     if not isinstance(value, Mapping) or not isinstance(value.get("extension"), str) or "type" not in value:
         raise MetadataError(f"expected a name, or an object with 'extension' and 'type', found {value!r}")
     if _KNOWN.fullmatch(value["extension"]):

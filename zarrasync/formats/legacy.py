@@ -67,7 +67,7 @@ def parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCod
     stored = numpy_dtype(value)
     first = str(filters[0].get("id")) if filters else "no filter"
     if first == "categorize":
-        data_type = dtypes.OBJECT if stored.kind == "O" else dtypes.from_numpy(stored)
+        data_type = dtypes.OBJECT if stored.kind == "O" else dtypes.from_stored(stored)
         return data_type, ObjectCodec(filters[0]), filters[1:]
     if stored.kind == "O":
         if first in OBJECT_CODECS:
@@ -77,7 +77,7 @@ def parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCod
             raise MetadataError(f"objects need one of these as their first filter: {wanted}; found {first!r}")
         data_type, maker = _VARIABLE[first]
         return data_type, maker, filters[1:]
-    return dtypes.from_numpy(stored), BytesCodec(None, stored), filters
+    return dtypes.from_stored(stored), BytesCodec(None, stored), filters
 
 
 def numpy_dtype(value: Any, *, ordered: bool = True) -> np.dtype[Any]:
@@ -201,7 +201,8 @@ def render_fill(data_type: DataType, value: Any, maker: ArrayBytesCodec) -> Any:
     dtype = data_type.numpy
     if dtype.kind in "SV":
         stored = maker.stored_form(dtype) if isinstance(maker, BytesCodec) else dtype
-        return base64.b64encode(np.array(value, dtype).astype(stored).tobytes()).decode()
+        data = np.array(value, dtype).astype(stored).tobytes() if dtype.itemsize else b""  # NumPy makes S1 of S0
+        return base64.b64encode(data).decode()
     if dtype.kind == "f":
         return float(value)
     if dtype.kind == "c":

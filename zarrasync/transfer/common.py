@@ -8,13 +8,14 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import length_hint
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from zarrasync._calls import Flights, first_error
-from zarrasync._runtime import Cancel, Gate, budget, thread_lock
+from zarrasync._runtime import Cancel, Gate, budget, in_worker, thread_lock
 from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
@@ -24,12 +25,13 @@ from zarrasync.regions import Part, Points, Run
 from zarrasync.stores.base import Store
 from zarrasync.transfer.jobs import Job, run_jobs
 
-__all__ = ["Chunks", "Missing", "batches", "run_parts", "side_by_side"]
+__all__ = ["Chunks", "Missing", "batches", "carry_out", "run_parts", "side_by_side"]
 
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
+R_contra = TypeVar("R_contra", bound=Run, contravariant=True)
 _SMALL = 1 << 15
 """Bytes of a chunk below which the interpreter's part of its decoding counts."""
 
@@ -294,6 +296,31 @@ def dtype_of(chunks: Chunks, fields: Fields) -> np.dtype[Any]:
     """The dtype of a selection of fields."""
     dtype = chunks.metadata.dtype.numpy
     return dtype if fields is None else dtype[fields]
+
+
+class Operation(Protocol[R_contra]):
+    """A read or a write of stored values of one shape."""
+
+    async def on_threads(self, parts: Sequence[R_contra], /) -> None:
+        """Carry it out on a blocking store."""
+
+    async def on_loop(self, parts: Sequence[R_contra], /) -> None:
+        """Carry it out on an asynchronous store."""
+
+
+async def carry_out(chunks: Chunks, parts: Sequence[R], begin: Callable[[Chunks], Operation[R]]) -> None:
+    """Read or write parts, in the way that suits the store: an operation for each shape of stored values."""
+    blocking = chunks.store.blocking
+
+    async def one(item: tuple[Chunks, Sequence[R]]) -> None:
+        operation = begin(item[0])
+        await (
+            in_worker(partial(operation.on_threads, item[1]), computing=chunks.store.near)
+            if blocking
+            else operation.on_loop(item[1])
+        )
+
+    await side_by_side(one, chunks.alike(parts), 1 if blocking else chunks.concurrency)
 
 
 async def side_by_side(work: Callable[[T], Awaitable[None]], items: Iterable[T], count: int) -> None:

@@ -74,12 +74,19 @@ class Workspace:
 
 
 class Placing:
-    """One read's output, and what is needed to fill it."""
+    """One read's output, and what is needed to fill it; takes down the keys that should not be absent."""
 
-    def __init__(self, chunks: Chunks, out: Array, missing: Missing, fields: Fields, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        chunks: Chunks,
+        out: Array,
+        missing: Missing,
+        absent: list[str],
+        fields: Fields,
+        progress: Progress | None,
+    ) -> None:
         self.chunks, self.out, self.fields, self.progress = chunks, out, fields, progress
-        self.missing = missing
-        self.absent: list[str] = []
+        self.missing, self.absent = missing, absent
         self.chain = chunks.chain
         self.flag = cancel_flag()
 
@@ -254,15 +261,6 @@ class Placing:
         """Tell of progress."""
         if self.progress is not None:
             self.progress(part.size * self.out.itemsize)
-
-    def complain(self) -> None:
-        """Raise if chunks were absent and should not have been.
-
-        Raises:
-            MissingChunkError: With their keys.
-        """
-        if self.absent:
-            raise absence(self.chunks, self.absent)
 
 
 def absence(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:

@@ -19,7 +19,18 @@ from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing import Layout, Transform
 from zarrasync.regions import Part, Run
 from zarrasync.stores.base import Request, Store, Value
-from zarrasync.transfer.common import Chunks, Fields, Index, Missing, Taken, batches, dtype_of, run_parts, side_by_side
+from zarrasync.transfer.common import (
+    Chunks,
+    Fields,
+    Index,
+    Missing,
+    Taken,
+    batches,
+    carry_out,
+    dtype_of,
+    run_parts,
+    side_by_side,
+)
 from zarrasync.transfer.jobs import Computer, Job, Progress, scratch
 from zarrasync.transfer.placing import LARGE, Found, Placing, Rows, Workspace, absence, cut
 
@@ -101,13 +112,12 @@ async def read(
         if not np.may_share_memory(buffer, out):
             out[...] = await read(chunks, transform, missing=missing, fields=fields, progress=progress)
             return out
-    for alike, runs in chunks.alike(chunks.runs(transform)):
-        operation = _Reading(alike, buffer, missing, fields, progress)
-        if chunks.store.blocking:
-            await in_worker(partial(operation.on_threads, runs), computing=chunks.store.near)
-        else:
-            await operation.on_loop(runs)
-        operation.complain()
+    absent: list[str] = []
+    await carry_out(
+        chunks, chunks.runs(transform), lambda alike: _Reading(alike, buffer, missing, absent, fields, progress)
+    )
+    if absent:
+        raise absence(chunks, absent)
     return layout.to_result(buffer) if out is None else out
 
 

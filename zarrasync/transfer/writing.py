@@ -15,14 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._calls import Patience
-from zarrasync._runtime import cancel_flag, drive, in_worker
+from zarrasync._runtime import cancel_flag, drive
 from zarrasync.codecs.base import Array, Buffer
+from zarrasync.dtypes import OBJECT
 from zarrasync.errors import CodecError, ShapeError, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.regions import Part, assign
 from zarrasync.stores.base import ABSENT, Request
-from zarrasync.transfer.common import Chunks, Fields, batches, dtype_of, run_parts, side_by_side
+from zarrasync.transfer.common import Chunks, Fields, batches, carry_out, dtype_of, run_parts, side_by_side
 from zarrasync.transfer.jobs import Computer, Job, Progress, scratch
 
 __all__ = ["as_array", "storable", "write"]
@@ -62,17 +63,16 @@ async def write(
     """
     dtype, fill = dtype_of(chunks, fields), chunks.metadata.spec.fill_value
     fill = fill if fields is None else fill[fields]
-    buffer = transform.layout.to_buffer(_broadcast(values, transform.shape, dtype, fill)) if transform.size else None
-    if buffer is None:
+    try:
+        given = _broadcast(values, transform.shape, dtype, fill, of_objects=chunks.metadata.dtype == OBJECT)
+    except CodecError as error:
+        error.at(f"/{chunks.prefix}".rstrip("/") or "/", repr(chunks.origin or chunks.store))
+        raise
+    if not transform.size:
         return
-    blocking = chunks.store.blocking
-    for alike, parts in chunks.alike(chunks.parts(transform, runs=blocking)):
-        operation = _Writing(alike, buffer, fields, progress, absent=absent)
-        await (
-            in_worker(partial(operation.on_threads, parts), computing=chunks.store.near)
-            if blocking
-            else operation.on_loop(parts)
-        )
+    buffer = transform.layout.to_buffer(given)
+    parts = chunks.parts(transform, runs=chunks.store.blocking)
+    await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent=absent))
 
 
 def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
@@ -82,16 +82,17 @@ def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
         CodecError: If they can not be stored as that type.
     """
     if dtype.kind == "O" and not isinstance(values, np.ndarray):
-        given = np.empty((), object) if isinstance(values, bytes) else np.array(values, object)
-        if isinstance(values, bytes):
-            given[()] = values
-        return given
+        return _element(values) if isinstance(values, bytes) else np.array(values, object)
     try:
         if isinstance(values, np.ma.MaskedArray):
             with np.errstate(all="ignore"):  # what lies under the mask may be anything
                 given = np.ma.getdata(values).astype(dtype)
-            given[np.ma.getmaskarray(values)] = fill
+            _fill_masked(given, np.ma.getmaskarray(values), fill)
             return given
+        if isinstance(values, np.ndarray) and hasattr(
+            values.dtype, "na_object"
+        ):  # NumPy would spell out what is missing
+            values = values.astype(object)
         return np.asarray(values, _wanted(values, dtype))
     except (ValueError, TypeError, OverflowError) as error:
         raise CodecError(f"{_shown(values)} can not be stored as {dtype}: {error}", direction="encode") from error
@@ -104,16 +105,38 @@ def storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:
         ShapeError: If they do not broadcast to its shape.
         CodecError: If they can not be stored as its data type.
     """
-    dtype = metadata.dtype.numpy
-    found = _broadcast(values, metadata.shape, dtype, metadata.spec.fill_value)
-    # Numbers are cast chunk by chunk, which can not fail.
-    return found if found.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS else _cast(found, dtype)
+    fill, of_objects = metadata.spec.fill_value, metadata.dtype == OBJECT
+    return _broadcast(values, metadata.shape, metadata.dtype.numpy, fill, of_objects=of_objects)
 
 
-def _broadcast(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any) -> Array:
+def _element(value: Any) -> Array:
+    """An array of one object, whatever it is."""
+    array = np.empty((), object)
+    array[()] = value
+    return array
+
+
+def _fill_masked(array: Array, mask: npt.NDArray[Any], fill: Any) -> None:
+    """Put the fill value where a mask says so, which has fields if the array has."""
+    if mask.dtype.names is None:
+        array[mask] = fill
+        return
+    for name in mask.dtype.names:
+        _fill_masked(array[name], mask[name], fill[name])
+
+
+def _broadcast(
+    values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any, *, of_objects: bool
+) -> Array:
+    if of_objects and not shape and (isinstance(values, list | tuple) or getattr(values, "ndim", False)):
+        return _element(values)
     given = as_array(values, dtype, fill)
     while given.ndim > len(shape) and given.shape[0] == 1:
-        given = given[0]  # NumPy's assignment drops leading axes of size 1, too
+        given = given[0, ...]  # NumPy's assignment drops leading axes of size 1, too
+    if not (
+        given.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS
+    ):  # which are cast chunk by chunk: that can not fail
+        given = _cast(given, dtype)
     if given.shape == shape:
         given = given.view()
         given.flags.writeable = False  # as NumPy makes what it broadcasts: no codec works in the caller's memory
@@ -151,6 +174,7 @@ class _Writing:
     ) -> None:
         self.chunks, self.values, self.fields, self.progress = chunks, values, fields, progress
         self.absent = absent
+        self.itemsize = dtype_of(chunks, fields).itemsize
         self.chain = chunks.chain
         self.store = chunks.store
         self.keep_empty = chunks.config.write_empty_chunks
@@ -228,7 +252,7 @@ class _Writing:
             self.chunks.locate(error, key)
             raise
         if self.progress is not None:
-            self.progress(part.region.size * self.values.itemsize)
+            self.progress(part.region.size * self.itemsize)
 
     async def _change_part(self, key: str, part: Part, compute: Compute) -> None:
         """Replace a part of a value, again and again until nobody else has changed it meanwhile."""
@@ -277,7 +301,7 @@ class _Writing:
             async with self.store.locks(list(kept)):
                 await self.store.put_values(list(kept), list(kept.values()))
         if self.progress is not None:
-            self.progress(run.size * self.values.itemsize)
+            self.progress(run.size * self.itemsize)
 
     def _encode_rows(self, keys: Sequence[str], rows: npt.NDArray[np.uint8]) -> list[Buffer | None]:
         try:
@@ -297,12 +321,8 @@ class _Writing:
         assert boxes is not None  # runs are made of such chunks
         if not run.region.covers(self.chain.spec.shape):
             boxes[...] = self.chain.spec.scalar
-        try:
-            with np.errstate(invalid="ignore"):
-                run.write(boxes, self.values)
-        except (ValueError, TypeError) as error:
-            unfit = _unfit(self.values, boxes.dtype, error)
-            raise self.chunks.locate(unfit, self.chunks.key(run.coords)) from error
+        with np.errstate(invalid="ignore"):
+            run.write(boxes, self.values)
 
     async def _erase_empty(self) -> None:
         """Erase values that were overwritten with nothing, many to a request."""
@@ -366,9 +386,6 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     try:
         with np.errstate(invalid="ignore"):
             return array.astype(dtype, order="C")
-    except (ValueError, TypeError) as error:
-        raise _unfit(array, dtype, error) from error
-
-
-def _unfit(array: Array, dtype: np.dtype[Any], error: Exception) -> CodecError:
-    return CodecError(f"values of {array.dtype} can not be stored as {dtype}: {error}", direction="encode")
+    except (ValueError, TypeError, OverflowError) as error:
+        text = f"values of {array.dtype} can not be stored as {dtype}: {error}"
+        raise CodecError(text, direction="encode") from error

@@ -1,0 +1,300 @@
+"""Values on their way into arrays and out of them: what is written is there, what can not be is refused whole."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+from conftest import Api
+
+from zarrasync import stores, sync
+from zarrasync.errors import CodecError, ShapeError, StoreError, ZarrError
+
+ZERO = np.array([0, 0, 5, 0])
+
+
+# ------------------------------------------------------------------ fill values that are undefined
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft-2022"])
+@pytest.mark.parametrize("dtype", ["i4", "M8[s]"])
+async def test_no_value_is_that_of_absent_chunks_where_there_is_none(api: Api, zarr_format: Any, dtype: str):
+    """``null`` leaves open what other readers make of absent chunks."""
+    store: dict[str, bytes] = {}
+    options = {"shape": 4, "chunks": 2, "dtype": dtype, "zarr_format": zarr_format, "fill_value": None}
+    array = await api(api.create_array(store, **options))
+    await api.write(array, ..., ZERO.astype(dtype))
+    assert await api(array.nchunks_initialized()) == 2
+    await api.write(array, 2, np.array(0, dtype))  # a part of a chunk, which is zero then
+    assert await api(array.nchunks_initialized()) == 2
+    np.testing.assert_array_equal(await api(array.view.read(missing="error")), np.zeros(4, dtype))
+    await api(array.resize(3))
+    await api(array.resize(4))
+    assert await api(array.nchunks_initialized()) == 2
+    copied: dict[str, bytes] = {}
+    await api(api.copy(store, copied, compressors=None))
+    assert await api((await api(api.open_array(copied))).nchunks_initialized()) == 2
+
+
+def test_zeros_beside_no_fill_value_are_read_by_zarr_python(tmp_path: Path):
+    zarr = pytest.importorskip("zarr")
+    theirs = zarr.create_array(tmp_path, shape=(4,), chunks=(2,), dtype="M8[s]", zarr_format=2, fill_value=None)
+    theirs[:] = np.array([9, 9, 9, 9], "M8[s]")
+    sync.open_array(tmp_path, mode="r+")[0:2] = np.zeros(2, "M8[s]")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path)[:], np.array([0, 0, 9, 9], "M8[s]"))
+
+
+# ------------------------------------------------------------------ data types
+
+
+@pytest.mark.parametrize("dtype", [str, np.str_, "U", "<U", np.dtype(str), "string"])
+def test_text_of_any_length(dtype: Any):
+    array = sync.create_array({}, shape=2, dtype=dtype)
+    array[:] = ["abc", "de"]
+    assert array[:].tolist() == ["abc", "de"]
+
+
+@pytest.mark.parametrize("dtype", [bytes, np.bytes_, "S", np.dtype(bytes), "bytes"])
+def test_bytes_of_any_length(dtype: Any):
+    array = sync.create_array({}, shape=2, dtype=dtype)
+    array[:] = [b"abc\0", bytearray(b"de")]
+    assert array[:].tolist() == [b"abc\0", b"de"]
+
+
+@pytest.mark.parametrize("value", [3, True, [1, 2], -1, np.int64(7), None, "text", 1.5])
+def test_bytes_are_made_of_bytes_alone(value: Any):
+    """``bytes(3)`` is three zeros."""
+    array = sync.create_array({}, shape=2, dtype="bytes")
+    given = np.empty(1, object)
+    given[0] = value
+    with pytest.raises(CodecError, match="is not bytes"):
+        array[:1] = given
+
+
+def test_strings_of_no_length_can_be_opened_again():
+    for zarr_format, dtype in ((2, "S0"), (2, "U0"), (3, "S0"), (3, "U0")):
+        store: dict[str, bytes] = {}
+        sync.create_array(store, shape=3, dtype=dtype, zarr_format=zarr_format)
+        assert sync.open_array(store)[:].tolist() == np.zeros(3, dtype).tolist()
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_text_is_refused_rather_than_spelt_out(missing: Any):
+    dtype = np.dtypes.StringDType(na_object=missing)
+    array = sync.create_array({}, shape=2, dtype="string")
+    array[:] = np.array(["a", "b"], dtype)
+    assert array[:].tolist() == ["a", "b"]
+    with pytest.raises(CodecError, match="can not be stored"):
+        array[:] = np.array(["c", missing], dtype)
+    assert array[:].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("bytes", b"ab\0\0"), ("U4", "ab"), ("string", "ab"), ("i4", 7)])
+async def test_arrays_without_axes_keep_type_and_value(api: Api, dtype: str, value: Any):
+    array = await api(api.create_array({}, shape=(), dtype=dtype))
+    await api.write(array, (), value)
+    copied = await api(api.create_array({}, data=array.view))
+    assert copied.dtype == array.dtype
+    for one in (array, copied):
+        assert await api(one.view[()].read()) == value
+        blocks = one.view.chunks()
+        found = [block async for block in blocks] if api.name == "async" else list(blocks)
+        assert [(at, block.dtype, block.tolist()) for at, block in found] == [((), array.dtype, value)]
+    if api.name == "sync":
+        for made in (np.asarray(array), np.asarray(array.view), np.asarray(copied)):
+            assert (made.dtype, made.tolist()) == (array.dtype, value)
+        other = sync.create_array({}, shape=1, dtype=dtype)
+        other[:] = array
+        assert other[:].tolist() == [value]
+
+
+# ------------------------------------------------------------------ what fits, and what does not
+
+
+@pytest.mark.parametrize("dtype", ["i4", "string", "bytes"])
+async def test_single_elements(api: Api, dtype: str):
+    value = {"i4": 5, "string": "x", "bytes": b"x"}[dtype]
+    array = await api(api.create_array({}, shape=(3, 3), dtype=dtype, chunks=2))
+    for key, given in (((0, 0), [value]), ((1, 2), np.array([[value]], array.dtype)), ((2, 0, None), [value])):
+        await api.write(array, key, given)
+        assert await api(array.view[key].read()) == value
+    out = np.empty(1, array.dtype)
+    await api(array.view[2, 0, None].read(out=out))
+    assert out.tolist() == [value]
+
+
+def test_elements_that_are_arrays_or_lists():
+    ragged = sync.create_array({}, shape=3, dtype=object, zarr_format=2, filters=[numcodecs.VLenArray("i4")])
+    ragged[0], ragged[1] = np.array([1, 2], "i4"), np.array([3], "i4")
+    assert [value.tolist() for value in ragged[:]] == [[1, 2], [3], []]
+    options = {"dtype": object, "zarr_format": 2, "filters": [numcodecs.JSON()], "fill_value": [1, 2]}
+    listed = sync.create_array({}, shape=3, chunks=2, **options)
+    listed[0] = [3, [4]]
+    listed[1] = {"a": 1}
+    listed.resize(1)
+    listed.resize(3)
+    assert listed[:].tolist() == [[3, [4]], [1, 2], [1, 2]]
+
+
+async def test_values_for_nothing_have_to_fit_all_the_same(api: Api):
+    array = await api(api.create_array({}, shape=4, dtype="i4"))
+    with pytest.raises(ShapeError, match="do not fit"):
+        await api.write(array, slice(0, 0), [1, 2, 3])
+    with pytest.raises(CodecError, match="can not be stored"):
+        await api.write(array, slice(0, 0), ["x"])
+    await api.write(array, slice(0, 0), 3)
+    await api.write(array, slice(0, 0), np.empty(0))
+
+
+async def test_what_can_not_be_cast_changes_nothing(api: Api):
+    array = await api(api.create_array({}, shape=4, dtype="M8[D]", chunks=2))
+    given = np.array(["2000-01-01", "2000-01-02", "2000-01-03", "never"], object)
+    with pytest.raises(CodecError, match="can not be stored"):
+        await api.write(array, ..., given)
+    assert await api(array.nchunks_initialized()) == 0
+
+
+def test_times_that_overflow_say_so():
+    array = sync.create_array({}, shape=4, dtype="M8[ns]", chunks=2)
+    given = np.array(["2000-01-01", "2000-01-02", "2000-01-03", "2500-01-01"], "M8[s]")
+    try:
+        given.astype("M8[ns]")
+    except OverflowError:
+        with pytest.raises(CodecError, match="can not be stored as datetime64"):
+            array[:] = given
+        assert array.nchunks_initialized() == 0
+    else:
+        pytest.skip("this NumPy lets times wrap around")
+
+
+def test_fields_that_are_masked_become_fill_values():
+    dtype = np.dtype([("a", "i4"), ("b", [("c", "f8"), ("d", "i2")])])
+    array = sync.create_array({}, shape=2, dtype=dtype, fill_value=(7, (8.0, 9)))
+    array[:] = np.ma.array([(1, (2, 3)), (4, (5, 6))], mask=[(0, (1, 0)), (1, (0, 1))], dtype=dtype)
+    assert array[:].tolist() == [(1, (8.0, 3)), (7, (5.0, 9))]
+
+
+async def test_progress_counts_bytes_of_the_array(api: Api):
+    dtype = np.dtype([("a", "i4"), ("b", "f8")])
+    for array_type, fields, given, each in (("f4", None, "f8", 4), ("i8", None, "i1", 8), (dtype, "a", "i8", 4)):
+        array = await api(api.create_array({}, shape=100, dtype=array_type, chunks=10))
+        done: list[int] = []
+        view = array.view if fields is None else array.view[fields]
+        await api(view.write(np.ones(100, given), progress=done.append))
+        assert sum(done) == 100 * each
+
+
+# ------------------------------------------------------------------ appends that fail
+
+
+class Full(stores.MemoryStore):
+    """A store that has room for few values more."""
+
+    room = 1 << 30
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        if self.room < 1 and key.startswith("c/"):
+            raise StoreError("the disk is full", key=key)
+        self.room -= 1
+        return await super().put(key, data, if_version=if_version)
+
+
+@pytest.mark.parametrize("kind", ["local", "memory", "full"])
+async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str, tmp_path: Path):
+    store = {"local": lambda: stores.LocalStore(tmp_path), "memory": stores.MemoryStore, "full": Full}[kind]()
+    array = await api(api.create_array(store, shape=3, dtype="int4" if kind != "full" else "i4", chunks=4))
+    await api.write(array, ..., [1, 2, 3])
+    if kind == "full":
+        store.room = 2
+    with pytest.raises(ZarrError):
+        await api(array.append([5, 5, 5, 5, 5, 99] if kind != "full" else np.arange(5, 15)))
+    if kind == "full":
+        store.room = 1 << 30
+    await api(array.append([7]))
+    await api(array.resize(8))
+    np.testing.assert_array_equal(await api(array.view.read()), [1, 2, 3, 7, 0, 0, 0, 0])
+
+
+# ------------------------------------------------------------------ listed grids, and blocks
+
+
+async def test_an_axis_of_one_size_beside_listed_ones(api: Api):
+    """It may have more chunks than can be listed."""
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, shape=(30, 2 * 10**6), dtype="u1", chunks=[[10, 20], 1]))
+    opened = await api(api.open_array(store, mode="r+"))
+    await api.write(opened, (12, slice(5, 9)), [1, 2, 3, 4])
+    assert sorted(key for key in store if key.startswith("c/")) == [f"c/1/{n}" for n in range(5, 9)]
+    np.testing.assert_array_equal(await api(opened.view[11:13, 4:10].read()), [[0] * 6, [0, 1, 2, 3, 4, 0]])
+    whole = await api(api.create_array({}, shape=(30, 7), chunks=[[10, 20], -1]))
+    assert whole.metadata.grid.shape == (2, 1)
+
+
+async def test_chunks_of_many_sizes_are_fetched_together(api: Api):
+    values = np.arange(1830, dtype="i4")
+    inner = stores.LatencyStore(stores.MemoryStore(), 0.0)
+    array = await api(api.create_array(inner, data=values, chunks=[list(range(1, 61))]))
+    asked: list[int] = []
+
+    class Watching(stores.LatencyStore):
+        busy = 0
+
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            self.busy += len(requests)
+            asked.append(self.busy)
+            try:
+                return await super().fetch(requests, versions=versions)
+            finally:
+                self.busy -= len(requests)
+
+    array = await api(api.open_array(Watching(inner, 0.01)))
+    np.testing.assert_array_equal(await api(array.view.read()), values)
+    assert max(asked) > 30
+
+
+async def test_blocks_of_endless_arrays_are_found_one_by_one(api: Api):
+    array = await api(api.create_array({}, shape=(10**15,), dtype="u1", chunks=10**6))
+    blocks = array.view.chunks()
+    region, block = (await anext(blocks)) if api.name == "async" else next(blocks)
+    assert (region, block.shape) == ((slice(0, 10**6),), (10**6,))
+    if api.name == "async":
+        await blocks.aclose()
+
+
+# ------------------------------------------------------------------ masks of no axes
+
+MASKS: list[Any] = [
+    True,
+    False,
+    np.array(True),
+    np.bool_(False),
+    (True, [0, 1]),
+    (slice(None), True),
+    (0, True),
+    ([0, 2], True, slice(None)),
+    (True, False),
+    (None, True),
+    (..., True),
+    (slice(None), True, [0, 1]),
+    (True, slice(None), [0, 1]),
+    np.array([], bool),
+    np.zeros((3, 0), bool),
+]
+
+
+@pytest.mark.parametrize("key", MASKS, ids=repr)
+async def test_booleans_that_take_no_axis(api: Api, key: Any):
+    values = np.arange(12).reshape(3, 4)
+    array = await api(api.create_array({}, data=values, chunks=(2, 3)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = await api(array.view[key].read())
+    assert found.shape == values[key].shape
+    np.testing.assert_array_equal(found, values[key])
+    values[key] = -5
+    await api.write(array, key, -5)
+    np.testing.assert_array_equal(await api(array.view.read()), values)

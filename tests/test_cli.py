@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+import zipfile
 from io import BytesIO
 from pathlib import Path
 
@@ -260,3 +261,92 @@ def test_texts_as_npy_and_odd_terminals(here):
     )
     assert done.returncode == 0
     assert b"raw" in done.stdout
+
+
+def test_csv_has_a_line_for_each_row_however_wide(here, capsys):
+    wide = np.arange(2 * 600_000.0).reshape(1, 2, 600_000)
+    sync.create_array("wide.zarr", data=wide, chunks=(1, 1, 100_000))
+    for select, rows in (("...", wide[0]), ("0", wide[0]), ("0,1:", wide[0, 1:])):
+        assert main(["cat", "wide.zarr", "-s", select, "--format", "csv"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.count(",") for line in lines] == [599_999] * len(rows)
+        assert [float(line.split(",")[-1]) for line in lines] == rows[:, -1].tolist()
+    assert main(["cat", "wide.zarr", "-s", "0,1", "--format", "csv"]) == 0  # one axis: one value a line
+    assert len(capsys.readouterr().out.splitlines()) == 600_000
+
+
+def test_a_file_is_replaced_by_what_could_be_read_alone(here, capsys):
+    (here / "kept.csv").write_text("x")
+    (here / "old.zarr" / "0.0").write_bytes(b"junk")
+    for kind in ("csv", "npy", "text", "json"):
+        assert main(["cat", "old.zarr", "--format", kind, "--output", "kept.csv"]) == 1
+        assert (here / "kept.csv").read_text() == "x"
+    assert main(["cat", "data.zarr", "--path", "name", "--format", "csv", "--output", "kept.csv"]) == 0
+    assert (here / "kept.csv").read_text(encoding="utf-8") == "a\nné\n"
+    assert main(["cat", "data.zarr", "--path", "name", "--output", "/dev/null"]) == 0
+    assert not list(here.glob("*.part"))
+
+
+def test_names_can_not_take_over_a_terminal(here, capsys):
+    group = sync.open_group("data.zarr", mode="r+")
+    name = "esc\x1b[31mred\x07"
+    group.create_array(name, data=np.arange(3))
+    group.create_array("a\nb", data=np.arange(3))
+    for line in ("ls data.zarr", "ls -l -r data.zarr", "tree data.zarr", f"info data.zarr --path '{name}'"):
+        _, printed = run(line, capsys)
+        assert "\x1b" not in printed
+        assert "\x07" not in printed
+        assert "\na" not in printed.replace("\na\\x0ab", "")
+    assert json.loads(run("ls data.zarr --json", capsys)[1])[0]["path"] == "a\nb"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_has_all_letters_on_any_stream(here, encoding: str):
+    texts = ["Zürich", "日本", "😀"]
+    sync.create_array("texts.zarr", data=np.array(texts), attributes={"name": texts[0]})
+    for command, found in ((["cat", "--json"], texts), (["info", "--json"], {"name": texts[0]})):
+        done = subprocess.run(
+            [sys.executable, "-m", "zarrasync", command[0], "texts.zarr", *command[1:]],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )
+        told = json.loads(done.stdout.decode(encoding))
+        assert (told if command[0] == "cat" else told["attributes"]) == found
+
+
+def test_archives_are_what_is_called_so(here, capsys):
+    assert main(["copy", "old.zarr", "a.zip"]) == 0
+    assert zipfile.is_zipfile("a.zip")
+    assert main(["copy", "data.zarr", "a.zip", "--dest-path", "x"]) == 1  # below an array nothing can be
+    assert main(["copy", "data.zarr", "a.zip"]) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    np.testing.assert_array_equal(sync.open_array("a.zip")[...], np.arange(12).reshape(3, 4))
+    assert main(["convert", "data.zarr", "a.zip", "--overwrite"]) == 0
+    np.testing.assert_array_equal(sync.open_group("a.zip")["t2m"][...], FIELD)
+    np.save("field.npy", FIELD)
+    assert main(["ingest", "field.npy", "b.zip"]) == 0
+    assert main(["ingest", "field.npy", "b.zip", "--verify"]) == 0
+    np.testing.assert_array_equal(sync.open_array("b.zip")[...], FIELD)
+    os.mkdir("directory.zip")
+    assert main(["copy", "old.zarr", "directory.zip"]) == 0
+    assert os.path.isfile("directory.zip/.zarray")
+
+
+def test_bars_are_for_who_has_them(here, monkeypatch, capsys):
+    """tqdm is no part of the smallest installation."""
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["copy", "old.zarr", "new.zarr"]) == 0
+    assert main(["ingest", "old.zarr", "other.zarr"]) == 0
+
+
+def test_what_a_damaged_file_is_called(here, capsys):
+    np.save("cut.npy", FIELD)
+    os.truncate("cut.npy", 1000)
+    assert main(["ingest", "cut.npy", "x.zarr"]) == 1
+    assert "cut.npy" in capsys.readouterr().err
+    assert not os.path.exists("x.zarr")
+    assert main(["info", "data.zarr", "--stored"]) == 1
+    assert "is a group" in capsys.readouterr().err

@@ -466,8 +466,126 @@ async def test_logarithmic_colours():
     async with serving(store) as client:
         _, body, _ = await client.get("/api/tiles/0/0/0.png?path=a&cmap=gray&scale=log&low=0&high=99")
         grey = decoded(body)[:10, :10, 0].reshape(-1).astype(int)
-        want = np.clip(np.log(np.arange(1, 100)) / np.log(99), 0, 1) * 255
+        want = (1 + np.log(np.arange(1, 100) / 99) / np.log(1000)) * 255  # three decades
         assert np.abs(grey[1:] - want).max() <= 3
+        assert grey[0] == 0
+        _, body, _ = await client.get("/api/tiles/0/0/0.png?path=a&cmap=gray&scale=log&low=99&high=0")
+        assert np.abs(255 - decoded(body)[:10, :10, 0].reshape(-1)[1:] - want).max() <= 3
+
+
+async def test_a_value_has_one_colour_in_all_tiles():
+    values = np.full((300, 600), 10.0)
+    values[0, :300], values[0, 300:] = 0.001, 1.0
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="a", data=values)
+    async with serving(store) as client:
+        for scale in ("linear", "log"):
+            found = set()
+            for x in range(3):
+                _, body, _ = await client.get(f"/api/tiles/2/{x}/1.png?path=a&scale={scale}&low=0&high=1000&cmap=gray")
+                found |= set(decoded(body)[:40, :80, 0].reshape(-1).tolist())
+            assert len(found) == 1
+
+
+async def test_colours_of_the_largest_integers():
+    store: dict[str, bytes] = {}
+    ends = np.iinfo("i8")
+    sync.create_array(store, name="a", data=np.array([[ends.min, 0, ends.max], [ends.min, 1000, 2000]]))
+    async with serving(store) as client:
+        _, body, _ = await client.get(f"/api/tiles/0/0/0.png?path=a&cmap=gray&low={ends.min}&high={ends.max}")
+        assert decoded(body)[:2, :3, 0].tolist() == [[0, 128, 255], [0, 128, 128]]
+
+
+async def test_the_range_is_that_of_a_plane_with_values():
+    values = np.full((3, 4, 4), np.nan)
+    values[2] = np.arange(16).reshape(4, 4)
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="a", data=values, chunks=(1, 4, 4))
+    async with serving(store) as client:
+        low, high = (await client.json("/api/view?path=a"))["range"]
+        assert 0 <= low < 1
+        assert 14 < high <= 15
+        _, body, _ = await client.get("/api/tiles/0/0/0.png?path=a&index=2&cmap=gray")
+        assert len(np.unique(decoded(body)[:4, :4, 0])) > 12
+
+
+async def test_types_that_numpy_has_no_word_for():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    store: dict[str, bytes] = {}
+    small = np.arange(4).astype(ml_dtypes.bfloat16)
+    sync.create_array(store, name="small", data=small)
+    fields = np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")])
+    sync.create_array(store, name="fields", data=fields)
+    async with serving(store) as client:
+        _, body, headers = await client.get("/api/data?path=small&format=bin")
+        assert headers["X-Dtype"] == "bfloat16"
+        assert np.frombuffer(body, ml_dtypes.bfloat16).tolist() == small.tolist()
+        _, body, headers = await client.get("/api/data?path=fields&format=bin")
+        dtype = np.dtype([tuple(field) for field in json.loads(headers["X-Dtype"])])
+        np.testing.assert_array_equal(np.frombuffer(body, dtype), fields)
+        _, body, _ = await client.get("/api/data?path=small&format=npy")
+        assert np.load(io.BytesIO(body)).tolist() == small.tolist()
+
+
+async def test_listed_sizes_of_chunks_are_told():
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="a", shape=(10, 4), chunks=[[3, 3, 4], 2])
+    sync.create_array(store, name="b", shape=(10, 4), chunks=(1, 2), shards=[[4, 6], 2])
+    async with serving(store) as client:
+        found = [await client.json(f"/api/node?path={name}") for name in "ab"]
+        assert [(one["chunks"], one["shards"]) for one in found] == [([[3, 3, 4], 2], None), ([1, 2], [[4, 6], 2])]
+
+
+async def test_a_pipe_or_a_long_name_keeps_nobody_waiting(tmp_path):
+    sync.create_array(tmp_path, name="a", shape=3)
+    os.mkfifo(tmp_path / "pipe")
+    async with serving(tmp_path, limits=Limits(active=1, timeout=20)) as client:
+        async with asyncio.timeout(10):
+            status, body, _ = await client.get("/raw/pipe")
+        assert status != 200 or body == b""
+        for prefix in ("raw", "zarr"):
+            assert (await client.get(f"/{prefix}/" + "/".join(["x" * 200] * 30)))[0] in (400, 404)
+        assert (await client.get("/raw/a/zarr.json"))[0] == 200
+
+
+async def test_health_of_arrays_without_a_root():
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="a", data=np.arange(3))
+    del store["zarr.json"]
+    async with serving(store) as client:
+        assert (await client.json("/api/data?path=a"))["data"] == [0, 1, 2]
+        assert (await client.get("/healthz"))[0] == 200
+
+
+def test_limits_that_are_no_numbers():
+    with pytest.raises(ValueError, match="max_age"):
+        create_app({}, max_age=float("nan"))
+    with pytest.raises(ValueError, match="timeout"):
+        Limits(timeout=float("nan"))
+
+
+async def test_clients_that_take_nothing_hold_no_memory_for_ever():
+    values = np.random.default_rng(0).random((2, 1 << 20))  # 16 MiB
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="a", data=values)
+    limits = Limits(max_pending_bytes=40 << 20, timeout=1.0)
+    async with serving(store, limits=limits) as client:
+        assert (await client.get("/api/data?path=a&format=bin"))[1] == values.tobytes()
+        readers = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", URL(client.base).port, limit=1 << 10)
+            writer.write(b"GET /api/data?path=a&format=bin HTTP/1.1\r\nHost: x\r\n\r\n")
+            readers.append((reader, writer))
+            assert b"200" in await reader.readline()
+        status, _, headers = await client.get("/api/data?path=a&format=bin")
+        assert (status, headers["Retry-After"]) == (503, "1")
+        async with asyncio.timeout(20):  # they are given up, so that others are served
+            while (await client.get("/api/data?path=a&format=bin"))[0] != 200:
+                await asyncio.sleep(0.1)
+        for reader, writer in readers:
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(16 << 20)
+            writer.close()
 
 
 async def test_pyramids_whose_leading_axes_shrink_too():

@@ -49,6 +49,9 @@ def demo() -> dict[str, bytes]:
     root.create_array("pyramid/0", data=WAVE[0], chunks=(256, 256))
     root.create_array("pyramid/1", data=WAVE[0, ::2, ::2], chunks=(256, 256))
     root.create_array("numbers", data=np.arange(10))
+    empty = np.full((2, 300, 500), np.nan, "f4")
+    empty[1] = WAVE[1, :300, 300:800]
+    root.create_array("empty", data=empty, chunks=(1, 100, 100))
     return store
 
 
@@ -191,6 +194,39 @@ async def test_an_address_brings_the_view_back(page, base):
     row, column, value = await value_at(page, 400, 150)
     assert value == pytest.approx(float(WAVE[2, row, column]), rel=1e-6)
     await playwright.expect(page).to_have_url(re.compile("at=350%2C650%2C2"))
+
+
+async def test_an_address_is_followed_in_an_open_page(page, base):
+    """Links to the same node, and to other ones with a place."""
+    await page.goto(f"{base}/waves/#path=field%2Fwave&index=0")
+    await settled(page)
+    await page.evaluate("location.hash = '#path=field%2Fwave&index=3&cmap=magma&range=-1,1'")
+    await playwright.expect(page.locator("#axis-0")).to_have_value("3")
+    await playwright.expect(page.locator("#cmap")).to_have_value("magma")
+    await playwright.expect(page.locator("#low")).to_have_value("-1")
+    await page.evaluate("location.hash = '#path=pyramid%2F0&at=100,200,4'")
+    await playwright.expect(page.locator("#title")).to_have_text("/pyramid/0")
+    await playwright.expect(page).to_have_url(re.compile("at=100%2C200%2C4"))
+    await settled(page)
+
+
+async def test_planes_without_values_and_those_beside(page, base):
+    await page.goto(f"{base}/waves/#path=empty&index=0")
+    await settled(page)
+    # All of the plane is in view, and stays there as what is around it comes.
+    view, height = await page.evaluate("[window.zarrasync.plane.view, document.getElementById('canvas').clientHeight]")
+    assert view["scale"] * 300 <= height + 1
+    await playwright.expect(page.locator("figcaption")).to_have_text("no values")
+    await page.get_by_role("button", name="auto").click()
+    await page.locator("#axis-0").fill("1")
+    await settled(page)
+    await playwright.expect(page.locator("figcaption")).to_contain_text("mean")
+    box = await page.locator("#canvas").bounding_box()
+    assert len({await pixel(page, box["width"] / 2 + dx, box["height"] / 2) for dx in (-60, 0, 60)}) > 1
+    assert "NaN" not in await readout(page, box["width"] / 2, box["height"] / 2)
+    await page.locator("#axis-0").fill("0")
+    await settled(page)
+    assert (await readout(page, box["width"] / 2 + 3, box["height"] / 2)).endswith("NaN")
 
 
 async def test_the_tree_by_keys_and_by_search(page, base):

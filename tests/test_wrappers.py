@@ -76,6 +76,29 @@ async def test_spans(monkeypatch: pytest.MonkeyPatch):
     assert fetch.attributes["zarrasync.bytes"] == 5
 
 
+async def test_spans_of_helping_threads_have_a_parent(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    store = stores.TracingStore(stores.LocalStore(tmp_path), spans=True)
+    values = np.random.default_rng(0).random((64, 1 << 15))
+    array = await api(api.create_array(store, shape=values.shape, chunks=(1, 1 << 15), config={"threads": 4}))
+    exporter.clear()
+    with provider.get_tracer("mine").start_as_current_span("request") as request:
+        for _ in range(3):
+            await api(array.view.write(values))
+            await api(array.view.read())
+    spans = [span for span in exporter.get_finished_spans() if span.name != "request"]
+    assert len(spans) > 6
+    assert {span.parent.span_id if span.parent else None for span in spans} == {request.context.span_id}
+
+
 def test_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
     with pytest.raises(ImportError, match=r"zarrasync\[otel\]"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,10 @@ __all__ = [
     "Tree",
     "array_info",
     "axis_names",
+    "chunks_told",
     "counted",
     "group_info",
+    "printable",
     "render_tree",
     "shown",
     "size_text",
@@ -101,6 +104,15 @@ def shown(value: Any) -> str:
     return str(value) if isinstance(value, np.generic) else repr(value)
 
 
+def chunks_told(metadata: ArrayMetadata) -> dict[str, Any]:
+    """The shapes of chunks and shards for programs: per axis a size, or the list of sizes where they differ."""
+    stored: list[Any] = list(metadata.write_chunks)
+    for axis, own in enumerate(metadata.edges or ()):
+        stored[axis] = stored[axis] if own is None else list(own)
+    inner, sharded = list(metadata.chunks), metadata.shards is not None
+    return {"chunks": inner if sharded else stored, "shards": stored if sharded else None}
+
+
 def _edges(metadata: ArrayMetadata) -> str:
     """The sizes of stored values, where they differ."""
     assert metadata.edges is not None
@@ -155,6 +167,20 @@ def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: in
     )
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """Text of others' making with its control characters spelt out, by which it could take over a terminal.
+
+    Args:
+        text: The text.
+        lines: Whether it may have several lines.
+    """
+    pattern = _CONTROL_IN_LINES if lines else _CONTROL
+    return pattern.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+_CONTROL, _CONTROL_IN_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f]"), re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
 def render_tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
     """A hierarchy as text: one node a line, children below their group."""
     known = dict(members)
@@ -165,7 +191,8 @@ def render_tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMet
     waiting = [(path, "") for path in reversed(own.get("", ()))]  # no recursion: hierarchies may be deep
     while waiting:
         path, indent = waiting.pop()
-        above, _, text = path.rpartition("/")
+        above, _, basename = path.rpartition("/")
+        text = printable(basename)
         last, node = path == own[above][-1], known[path]
         if isinstance(node, ArrayMetadata):
             text += f" {node.shape} {node.dtype.name}"

@@ -75,15 +75,17 @@ def as_csv(values: npt.NDArray[Any]) -> str:
     return text.getvalue()
 
 
-def as_json_text(values: npt.NDArray[Any]) -> str:
+def as_json_text(values: npt.NDArray[Any], *, ascii_only: bool = False) -> str:
     """Values as one JSON document."""
-    return json.dumps(as_json(values), ensure_ascii=False, allow_nan=False)
+    return json.dumps(as_json(values), ensure_ascii=ascii_only, allow_nan=False)
 
 
 def npy_bytes(values: npt.NDArray[Any]) -> bytes:
     """Values as an ``.npy`` file; texts of any length as ones of the longest one's."""
     if values.dtype.kind in "OT":
         values = np.array(values.astype(object).tolist(), dtype="U").reshape(values.shape)
+    if values.dtype.type.__module__ == "ml_dtypes":  # such files have no word for small numbers
+        values = values.astype(np.int8 if "int" in values.dtype.name else np.float32)
     buffer = io.BytesIO()
     np.save(buffer, in_c_order(values), allow_pickle=False)  # which every reader of such files understands
     return buffer.getvalue()

@@ -18,6 +18,7 @@ from zarrasync.cli import changing, looking, serving
 from zarrasync.cli.arguments import Run
 from zarrasync.cli.console import Console
 from zarrasync.errors import ZarrError
+from zarrasync.info import printable
 
 __all__ = ["main", "make_parser"]
 
@@ -115,9 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = make_parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
     run: Run = given.run
-    for stream in (sys.stdout, sys.stderr):  # names may have letters that a terminal or a pipe has not
+    for stream in (sys.stdout, sys.stderr):  # names may have letters that a terminal or a pipe has not; JSON reads this
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="backslashreplace")
     try:
         return run(given, Console(as_json=given.json))
     except BrokenPipeError:  # who read has seen enough
@@ -129,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if given.debug:
             raise
-        print(f"zarrasync: {_line(error)}", file=sys.stderr)
+        print(f"zarrasync: {printable(_line(error))}", file=sys.stderr)
         return 1
 
 

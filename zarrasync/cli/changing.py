@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from zarrasync import stores, sync
@@ -74,10 +77,35 @@ def _add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None
     command.add_argument("--compressor", type=codec, default=default, help="a codec's name or JSON entry, or none")
 
 
+@contextmanager
+def _destination(given: argparse.Namespace) -> Iterator[Any]:
+    """Where to write: what was named, or an archive that is there, or made, under the name of one."""
+    path = given.dest
+    if not path.endswith(".zip") or "://" in path or os.path.isdir(path):
+        yield path
+        return
+    there = os.path.exists(path)
+    store = stores.ZipStore(path, mode="a" if there else "w")
+    try:
+        yield store
+    finally:
+        run(store.close(), blocking=True)
+
+
+def _shows_bar(given: argparse.Namespace) -> bool:
+    """Whether somebody sees a bar, and there is what draws it."""
+    return sys.stderr.isatty() and not given.quiet and find_spec("tqdm") is not None
+
+
 def _copy(given: argparse.Namespace, console: Console) -> int:
+    with _destination(given) as place:
+        return _copy_to(place, given, console)
+
+
+def _copy_to(place: Any, given: argparse.Namespace, console: Console) -> int:
     report = sync.copy(
         given.url,
-        given.dest,
+        place,
         source_path=given.path,
         dest_path=given.dest_path,
         zarr_format=FORMATS[given.to] if given.to else None,
@@ -87,7 +115,7 @@ def _copy(given: argparse.Namespace, console: Console) -> int:
         overwrite=given.overwrite,
         resume=given.resume,
         verify=given.verify,
-        progress=sys.stderr.isatty() and not given.quiet,
+        progress=_shows_bar(given),
         source_options=options(given.option),
         dest_options=options(given.dest_option),
     )
@@ -99,6 +127,11 @@ def _copy(given: argparse.Namespace, console: Console) -> int:
 
 
 def _ingest(given: argparse.Namespace, console: Console) -> int:
+    with _destination(given) as place:
+        return _ingest_to(place, given, console)
+
+
+def _ingest_to(place: Any, given: argparse.Namespace, console: Console) -> int:
     arrays, attributes = _arrays(given)
     single = set(arrays) == {""}
     for what, wanted in (("chunks", given.chunks), ("shards", given.shards)):
@@ -106,10 +139,10 @@ def _ingest(given: argparse.Namespace, console: Console) -> int:
     if not single:
         with_mode: Any = "w" if given.overwrite else "a"
         if given.overwrite:
-            at = stores.resolve(given.dest, options(given.dest_option))
+            at = stores.resolve(place, options(given.dest_option))
             refuse_own_source(at, normalize_path(given.dest_path), *arrays.values())
         group = sync.open_group(
-            given.dest,
+            place,
             path=given.dest_path,
             mode=with_mode,
             zarr_format=FORMATS[given.to] if given.to else None,
@@ -122,11 +155,11 @@ def _ingest(given: argparse.Namespace, console: Console) -> int:
     for name, source in arrays.items():
         reports[name] = sync.ingest(
             source,
-            given.dest,
+            place,
             path="/".join(part for part in (given.dest_path, name) if part),
             mode="w" if given.overwrite and single else "a",
             verify=given.verify,
-            progress=sys.stderr.isatty() and not given.quiet,
+            progress=_shows_bar(given),
             storage_options=options(given.dest_option),
             chunks=_fitting(given.chunks, source, "auto"),
             shards=_fitting(given.shards, source, None),
@@ -222,7 +255,10 @@ def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[s
     if given.path and given.url.endswith((".npy", ".npz")):
         raise ValueError(f"{given.url} has no groups, and nothing at {given.path!r}; --dest-path says where to write")
     if given.url.endswith(".npy"):
-        found = {"": np.load(given.url, mmap_mode="r")}
+        try:
+            found = {"": np.load(given.url, mmap_mode="r")}
+        except ValueError as error:
+            raise ValueError(f"{given.url}: {error}") from error
     elif given.url.endswith(".npz"):
         found = dict(np.load(given.url))
     else:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from zarrasync.info import printable
 from zarrasync.valuetext import strict
 
-__all__ = ["Console"]
+__all__ = ["Console", "takes_all_letters"]
 
 
 class Console:
@@ -26,14 +27,15 @@ class Console:
 
     def text(self, text: object) -> None:
         """Lines of text."""
-        print(text)
+        print(printable(str(text), lines=True))
 
     def data(self, value: Any) -> None:
         """What programs read: one JSON document."""
-        print(json.dumps(strict(value), indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(strict(value), indent=2, ensure_ascii=not takes_all_letters(), allow_nan=False))
 
     def facts(self, items: Mapping[str, str]) -> None:
         """Names and values."""
+        items = {name: printable(text) for name, text in items.items()}
         if self._rich is None:
             width = max(map(len, items), default=0)
             self.text("\n".join(f"{name:<{width}} : {text}" for name, text in items.items()))
@@ -50,10 +52,10 @@ class Console:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Rows of columns; those whose name begins with ``>`` are numbers."""
-        names, lines = [name.removeprefix(">") for name in columns], [list(row) for row in rows]
+        names, lines = [name.removeprefix(">") for name in columns], [list(map(printable, row)) for row in rows]
         right = [name.startswith(">") for name in columns]
-        if self._rich is None:
-            widths = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
+        widths = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
+        if self._rich is None or sum(widths) + 2 * len(widths) > self._rich.width:  # numbers must not be folded
             for line in (names, *lines):
                 cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
                 self.text("  ".join(cells).rstrip())
@@ -76,7 +78,12 @@ class Console:
         for label, count in zip(labels, counts, strict=True):
             eighths = round(count / most * 40 * 8)
             bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-            self.text(f"{label:>{width}}  {style[0]}{bar}{style[1]} {count:,}")
+            print(f"{label:>{width}}  {style[0]}{bar}{style[1]} {count:,}")
+
+
+def takes_all_letters() -> bool:
+    """Whether what is printed may have any letter."""
+    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") in ("utf8", "utf8sig")
 
 
 def _terminal() -> Any:

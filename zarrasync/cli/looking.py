@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from zarrasync import sync
 from zarrasync.cli.arguments import Commands, count, open_node, options
-from zarrasync.cli.console import Console
+from zarrasync.cli.console import Console, takes_all_letters
 from zarrasync.errors import SelectionError, UnsupportedOperation
-from zarrasync.info import axis_names, size_text
+from zarrasync.info import axis_names, chunks_told, printable, size_text
 from zarrasync.selectiontext import parse_selection
 from zarrasync.statistics import Summary, summarize
 from zarrasync.valuetext import as_csv, as_json, as_json_text, npy_bytes
@@ -68,7 +69,9 @@ def add(command: Commands) -> None:
 
 def _info(given: argparse.Namespace, console: Console) -> int:
     node = open_node(given)
-    stored = given.stored and isinstance(node, sync.Array)
+    if given.stored and isinstance(node, sync.Group):
+        raise ValueError(f"{node.name} is a group; `ls -l -r` tells the stored sizes of the arrays below")
+    stored = given.stored
     items = (node.info_complete() if stored and isinstance(node, sync.Array) else node.info).items
     if not console.as_json:
         console.facts(items)
@@ -90,8 +93,7 @@ def _told(node: sync.Array | sync.Group) -> dict[str, Any]:
         "zarr_format": node.zarr_format,
         "shape": node.shape,
         "dtype": str(node.dtype),
-        "chunks": node.chunks,
-        "shards": node.shards,
+        **chunks_told(node.metadata),
         "dimension_names": node.dimension_names,
         "fill_value": str(node.fill_value),
         "codecs": [codec.label for codec in node.metadata.codecs.codecs],
@@ -122,7 +124,7 @@ def _ls(given: argparse.Namespace, console: Console) -> int:
         console.data([{"path": name, **_told(member), **more.get(name, {})} for name, member in found])
     elif not given.long:
         for name, member in found:
-            console.text(f"{name}/" if isinstance(member, sync.Group) else name or member.name)
+            console.text(printable(f"{name}/" if isinstance(member, sync.Group) else name or member.name))
     else:
         rows = [
             (
@@ -137,8 +139,16 @@ def _ls(given: argparse.Namespace, console: Console) -> int:
 
 
 def _columns(array: sync.Array) -> tuple[str, str, str, str]:
-    chunks = "×".join(map(str, array.chunks)) + (f" in {'×'.join(map(str, array.shards))}" if array.shards else "")
+    told = chunks_told(array.metadata)
+    chunks = "×".join(map(_size, told["chunks"])) + (
+        f" in {'×'.join(map(_size, told['shards']))}" if array.shards else ""
+    )
     return "×".join(map(str, array.shape)) or "scalar", str(array.dtype), chunks, size_text(array.nbytes)
+
+
+def _size(size: int | list[int]) -> str:
+    """The size of chunks along an axis, or how they begin where it changes."""
+    return str(size) if isinstance(size, int) else f"[{', '.join(map(str, size[:4]))}{', …' * (len(size) > 4)}]"
 
 
 def _stored(node: sync.Array | sync.Group) -> int | None:
@@ -175,31 +185,45 @@ def _cat(given: argparse.Namespace, console: Console) -> int:
         raise ValueError(
             f"{size_text(view.nbytes)} would be read in one piece, {size_text(_WHOLE)} at the most: select less with -s, or take csv"
         )
+    if kind == "text" and not given.output:
+        console.text(_shown(view))
+        return 0
     with _opened(given.output, binary=kind == "npy") as file:
         if kind == "npy":
             file.write(npy_bytes(view[...].read()))
         elif kind == "csv":
             _write_rows(view, file)
         else:
-            file.write((as_json_text(view[...].read()) if kind == "json" else _shown(view)) + "\n")
+            plain = not given.output and not takes_all_letters()
+            file.write((as_json_text(view[...].read(), ascii_only=plain) if kind == "json" else _shown(view)) + "\n")
     return 0
 
 
 @contextmanager
 def _opened(output: str | None, *, binary: bool) -> Iterator[Any]:
-    """The file to write to, or what the process prints to."""
+    """The file to write to, which is replaced in the end, or what the process prints to."""
     if output is None:
         yield sys.stdout.buffer if binary else sys.stdout
-    elif binary:
-        with open(output, "wb") as file:
+        return
+    target = os.path.realpath(output)
+    whole = not os.path.exists(target) or os.path.isfile(target)  # a device or a pipe is written to as it is
+    written = f"{target}.{os.getpid()}.part" if whole else target
+    try:
+        with open(written, "wb") if binary else open(written, "w", encoding="utf-8") as file:
             yield file
-    else:
-        with open(output, "w", encoding="utf-8") as file:
-            yield file
+        if whole:
+            os.replace(written, target)
+    finally:
+        if whole:
+            with suppress(FileNotFoundError):
+                os.unlink(written)
 
 
-def _write_rows(view: sync.Selection, file: Any) -> None:
+def _write_rows(view: sync.Selection, file: Any, *, is_row: bool = False) -> None:
     """Lines of columns, a few rows at a time."""
+    if is_row and view.ndim == 1:
+        file.write(as_csv(view.read()[np.newaxis]))
+        return
     if view.nbytes <= _AT_ONCE or not view.ndim:
         file.write(as_csv(view[...].read()))
         return
@@ -207,7 +231,7 @@ def _write_rows(view: sync.Selection, file: Any) -> None:
     step = max(_AT_ONCE // each, 1)
     if each > _AT_ONCE:  # one along the first axis is too much: line by line below it
         for number in range(len(view)):
-            _write_rows(view[number], file)
+            _write_rows(view[number], file, is_row=True)
         return
     for start in range(0, len(view), step):
         file.write(as_csv(np.asarray(view[start : start + step].read())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +16,7 @@ from zarrasync import valuetext
 from zarrasync.array import AsyncArray
 from zarrasync.errors import NodeTypeError, SelectionError
 from zarrasync.group import AsyncGroup
-from zarrasync.info import axis_names, shown
+from zarrasync.info import axis_names, chunks_told, shown
 from zarrasync.keys import join
 from zarrasync.regions import in_c_order
 from zarrasync.selection import AsyncSelection
@@ -73,8 +74,7 @@ class Api:
             "kind": "array",
             "shape": list(node.shape),
             "dtype": node.metadata.dtype.name,
-            "chunks": list(node.chunks),
-            "shards": None if node.shards is None else list(node.shards),
+            **chunks_told(node.metadata),
             "dimension_names": axis_names(node.metadata),
             "fill_value": shown(node.fill_value),
         }
@@ -99,7 +99,7 @@ class Api:
             return await self.source.read(view, partial(_json_of, self.source.max_age))
         if kind == "bin":
             _check_size_of(view.dtype)
-            told = {"X-Shape": ",".join(map(str, view.shape)), "X-Dtype": view.dtype.newbyteorder("<").str}
+            told = {"X-Shape": ",".join(map(str, view.shape)), "X-Dtype": _told_type(view.dtype)}
             headers |= told
         makers: dict[str, Callable[[npt.NDArray[Any]], bytes]] = {
             "png": partial(_picture, query),
@@ -131,6 +131,15 @@ class Api:
         name = ("stats", self.source.mark(level.array), total, index, bins)
         return await self.source.remember(name, make)
 
+    async def _range(self, pyramid: tiles.Pyramid) -> tuple[float, float]:
+        """The values of the first and the last colour: those of a plane, the first one that has some of three."""
+        lead, dtype = pyramid.levels[0].array.shape[:-2], pyramid.levels[0].array.dtype
+        for part in (0.0, 0.5, 1.0):
+            summary = await self._summary(pyramid, tuple(int(part * (n - 1)) for n in lead))
+            if dtype.kind != "b" and summary.low is not None and summary.high is not None:
+                return summary.low, max(summary.high, summary.low + (summary.low >= summary.high))
+        return 0.0, 1.0
+
     # -------------------------------------------------------------- tiles
 
     async def view(self, request: web.Request) -> web.StreamResponse:
@@ -143,7 +152,6 @@ class Api:
             {"name": name or f"axis {n}", "size": size}
             for n, (name, size) in enumerate(zip(names, finest.shape, strict=True))
         ]
-        summary = await self._summary(pyramid, (0,) * (finest.ndim - 2))
         told = {
             "path": path.strip("/"),
             "array": self._relative(finest),
@@ -153,7 +161,7 @@ class Api:
             "max_zoom": pyramid.max_zoom,
             "min_zoom": self._least_zoom(pyramid),
             "levels": [{"path": self._relative(own.array), "shape": list(own.array.shape)} for own in pyramid.levels],
-            "range": valuetext.strict(_range(finest.dtype, summary)),
+            "range": valuetext.strict(await self._range(pyramid)),
         }
         return answers.json_answer(told, self.source.max_age)
 
@@ -169,8 +177,7 @@ class Api:
         if "low" in query and "high" in query:
             style = _style(query, 0.0, 1.0)
         else:
-            found = _range(pyramid.levels[0].array.dtype, await self._summary(pyramid, (0,) * len(index)))
-            style = _style(query, *found)
+            style = _style(query, *await self._range(pyramid))
         tiles.colours(style.cmap)
         marks = tuple(self.source.mark(level.array) for level in pyramid.levels)
         mark = (marks, index, zoom, x, y, style, lower)
@@ -311,15 +318,6 @@ def _summarize(total: int, bins: int, values: npt.NDArray[Any]) -> Summary:
     return summary
 
 
-def _range(dtype: np.dtype[Any], summary: Summary) -> tuple[float, float]:
-    """The values of the first and the last colour."""
-    if dtype.kind == "b":
-        return 0.0, 1.0
-    if summary.low is None or summary.high is None:
-        return 0.0, 1.0
-    return (summary.low, summary.high) if summary.low < summary.high else (summary.low, summary.low + 1)
-
-
 def _extremes(values: npt.NDArray[Any]) -> tuple[float, float]:
     summary = Summary()
     summary.add(values)
@@ -329,6 +327,13 @@ def _extremes(values: npt.NDArray[Any]) -> tuple[float, float]:
 def _check_size_of(dtype: np.dtype[Any]) -> None:
     if dtype.hasobject or dtype.kind == "T":
         raise BadQuery(f"{dtype} values have no bytes of one size: ask for json or npy")
+
+
+def _told_type(dtype: np.dtype[Any]) -> str:
+    """NumPy's word for elements as they are sent, their fields as JSON, or a name that NumPy has no word for."""
+    if dtype.names:
+        return json.dumps(dtype.newbyteorder("<").descr)
+    return str(dtype.name if dtype.type.__module__ == "ml_dtypes" else dtype.newbyteorder("<").str)
 
 
 def _raw(values: npt.NDArray[Any]) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from zarrasync.errors import NodeNotFoundError
 from zarrasync.hierarchy import ConfigLike
 from zarrasync.server.answers import error_answer
 from zarrasync.server.api import Api
@@ -20,6 +21,7 @@ from zarrasync.server.limits import Limits, Turnstile
 from zarrasync.server.metrics import Metrics
 from zarrasync.server.presenting import PresentedStore
 from zarrasync.server.reserve import Keys
+from zarrasync.server.sending import Sending
 from zarrasync.server.source import Source
 from zarrasync.stores import CachingStore, PrefixStore, Store, StoreLike
 
@@ -94,7 +96,7 @@ def create_app(
         ValueError: If a limit makes no sense.
     """
     limits = limits or Limits()
-    if cache_bytes < 0 or max_age < 0:
+    if not (cache_bytes >= 0 and max_age >= 0):
         raise ValueError(f"cache_bytes and max_age are at least 0, found {cache_bytes} and {max_age}")
     source = Source(
         store,
@@ -106,7 +108,7 @@ def create_app(
         config=config,
     )
     app = web.Application(middlewares=[_watch], client_max_size=1024)
-    turnstile = Turnstile(limits)
+    turnstile, sending = Turnstile(limits), Sending(limits)
     app[SOURCE], app[METRICS] = source, Metrics(source, turnstile)
     age = None if max_age == float("inf") else max_age
     below = PrefixStore(source.store, f"{source.path}/" if source.path else "")
@@ -118,8 +120,7 @@ def create_app(
 
     def limited(handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            answer: web.StreamResponse = await within(partial(handler, request))
-            return answer
+            return await sending.send(request, await within(partial(handler, request)))
 
         return handle
 
@@ -178,7 +179,10 @@ async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         answer = await _answered(request, handler)
         status = answer.status
-        sent = answer.body_length if answer.prepared else len(getattr(answer, "body", None) or b"")
+        if answer.prepared:
+            sent = answer.body_length
+        elif request.method != "HEAD":
+            sent = len(getattr(answer, "body", None) or b"")  # before it is compressed
         return answer
     except web.HTTPException as error:
         status = error.status
@@ -218,10 +222,12 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
 
 
 async def _health(request: web.Request) -> web.Response:
-    """Whether the server is up, and the root can be opened."""
+    """Whether the server is up, and the store says what is at the root, be it nothing: arrays may lie in a store without one."""
     try:
         async with asyncio.timeout(5):
             await request.app[SOURCE].node("")
+    except NodeNotFoundError:
+        pass
     except Exception as error:
         told = {"status": "unavailable", "error": type(error).__name__}
         return web.json_response(told, status=503, headers={"Cache-Control": "no-store"})

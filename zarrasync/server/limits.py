@@ -38,6 +38,8 @@ class Limits:
         max_chunk_bytes: Bytes of one decoded chunk.
         max_document_bytes: Bytes of one metadata document.
         max_members: Nodes of one listing.
+        max_pending_bytes: Bytes of large answers that clients have not taken yet; more requests for such are told to come
+            again (503).
         active: Requests that are worked on at the same time.
         waiting: Requests that wait for their turn; more are told to come again (503).
         timeout: Seconds for one request.
@@ -50,6 +52,7 @@ class Limits:
     max_chunk_bytes: int = 256 * MiB
     max_document_bytes: int = 32 * MiB
     max_members: int = 10_000
+    max_pending_bytes: int = 512 * MiB
     active: int = 32
     waiting: int = 1000
     timeout: float = 60.0
@@ -57,7 +60,7 @@ class Limits:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if value < 0 or (value == 0 and item.name != "waiting"):
+            if not value >= 0 or (value == 0 and item.name != "waiting"):
                 raise ValueError(f"the limit {item.name} must be positive, is {value}")
 
 

@@ -21,6 +21,8 @@ _PIECE = 4 << 20
 """Bytes of a value that are held in memory at a time."""
 _LONGEST_NAME = 255
 """Bytes of a part of a key, which is a file's name in many stores."""
+_LONGEST = 1024
+"""Bytes of a key in object stores; paths of files may be longer."""
 Within = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Calls something when it is its turn, and gives it up after a while."""
 
@@ -46,8 +48,8 @@ class Keys:
             StoreError: If the store failed.
         """
         check_key(key)
-        if any(len(part.encode()) > _LONGEST_NAME for part in key.split("/")):
-            raise BadQuery(f"a part of a key has at most {_LONGEST_NAME} bytes")
+        if any(len(part.encode()) > _LONGEST_NAME for part in key.split("/")) or len(key.encode()) > _LONGEST:
+            raise BadQuery(f"a part of a key has at most {_LONGEST_NAME} bytes, all of it {_LONGEST}")
         condition, expected = request.headers.get("If-None-Match"), request.headers.get("If-Range")
         span = parse_range(request.headers.get("Range"))
         far = span is not None and (span.last or 0) > _PIECE

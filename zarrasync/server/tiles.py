@@ -25,6 +25,8 @@ __all__ = ["TILE", "Level", "Pyramid", "Style", "colours", "png", "pyramid_paths
 
 TILE = 256
 """Pixels of a tile along each side."""
+_DECADES = 1000.0
+"""What a logarithmic scale spans whose lower end is not above zero."""
 _CLEAR = 0
 """The palette's entry for what has no value."""
 
@@ -169,6 +171,13 @@ class Style:
     high: float
     scale: Literal["linear", "log"] = "linear"
 
+    @property
+    def positive(self) -> tuple[float, float]:
+        """Its ends where only what is above zero has a place: some decades below the other one if need be."""
+        greatest = max(self.low, self.high)
+        least = greatest / _DECADES if greatest > 0 else 1.0
+        return (self.low if self.low > 0 else least), (self.high if self.high > 0 else least)
+
 
 @lru_cache(maxsize=64)
 def colours(name: str) -> bytes:
@@ -242,16 +251,15 @@ def _levels(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
     exact: npt.NDArray[np.floating[Any]]
     if values.dtype.kind in "iu" and values.dtype.itemsize == 8:  # differences of large integers are small
         least = max(int(np.iinfo(values.dtype).min), min(int(np.iinfo(values.dtype).max), math.floor(low)))
-        exact = (np.maximum(values, least) - values.dtype.type(least)).astype(np.float64)
+        # All of them can be told in 64 bits, if these have no sign.
+        exact = (np.maximum(values, least).astype(np.uint64) - np.uint64(least % (1 << 64))).astype(np.float64)
         low, high = low - least, high - least
     else:
         exact = values.astype(np.float32 if values.dtype.itemsize < 4 or values.dtype == np.float32 else np.float64)
     with np.errstate(all="ignore"):
         if style.scale == "log":
             exact = np.log(exact + (style.low - low))
-            least_positive = float(np.min(values, where=values > 0, initial=np.inf)) if style.low <= 0 else style.low
-            low = math.log(least_positive) if math.isfinite(least_positive) else 0.0
-            high = max(math.log(style.high) if style.high > 0 else low, low)
+            low, high = map(math.log, style.positive)
         exact -= low
         exact *= 254.0 / ((high - low) or 1.0)
         exact += 1.0

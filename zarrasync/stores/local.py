@@ -36,7 +36,7 @@ __all__ = ["LocalStore"]
 
 _PARTIAL = ".zarrasync-partial"
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_READ = os.O_RDONLY | _CLOEXEC
+_READ = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # who opens a pipe would wait for somebody to write
 _SAFE = _CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _ONE_CALL = 1 << 30
 """A read that gets fewer bytes has met the end; above, systems cut a call short (Linux at 2 GiB)."""

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -117,7 +118,8 @@ def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) ->
             helpers[:] = [helper for helper in helpers if not helper.done()]
             missing = min(threads - 1 - len(helpers), amount, settings.pool_size - gate.capacity + gate.free)
             with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: then without help
-                helpers.extend(helper_pool(settings).submit(work) for _ in range(missing))
+                # In the caller's context: spans of traces begin below the current one.
+                helpers.extend(helper_pool(settings).submit(copy_context().run, work) for _ in range(missing))
 
     try:
         call_for_help(len(stretches) - 1 if stretches else threads - 1)

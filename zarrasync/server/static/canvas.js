@@ -55,6 +55,7 @@ export class Plane {
     if (!this.source || !this.width) return;
     const { rows, columns } = this.source;
     this.view = { row: rows / 2, column: columns / 2, scale: Math.max(this.#least(), 0.96 * this.#whole()) };
+    this.fitted = true;
   }
 
   zoomBy(factor, [x, y] = [this.width / 2, this.height / 2]) {
@@ -190,11 +191,12 @@ export class Plane {
     this.height = box.height;
     this.canvas.width = Math.round(box.width * devicePixelRatio);
     this.canvas.height = Math.round(box.height * devicePixelRatio);
-    if (first) this.fit();
+    if (first || this.fitted) this.fit(); // what stands around it may have come later
     else this.draw();
   }
 
   #changed() {
+    this.fitted = false;
     const { rows, columns } = this.source;
     this.row = Math.min(rows, Math.max(0, this.row));
     this.column = Math.min(columns, Math.max(0, this.column));

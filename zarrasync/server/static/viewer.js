@@ -43,8 +43,8 @@ function latest(make) {
 
 // ------------------------------------------------------------ the node
 
-async function pick(path) {
-  if (path === state.path) return;
+async function pick(path, told) {
+  if (path === state.path) return told && state.view && arrange(told);
   state.path = path;
   notice("");
   const node = await ask("node", { path });
@@ -58,11 +58,16 @@ async function pick(path) {
   if (state.path !== path) return;
   byId("plane").hidden = !view;
   state.view = view;
-  if (!view) return remember();
+  return view ? arrange(told ?? asked()) : remember();
+}
+
+/** Shows the node's view as an address says, or as it is at first. */
+async function arrange(told) {
+  const { view, path } = state;
   state.index = view.axes.slice(0, -2).map(() => 0);
   [state.low, state.high] = view.range;
   state.ranged = false;
-  restore(path);
+  restore(path, told);
   sliders(view);
   controls();
   snippet();
@@ -136,15 +141,12 @@ function listen() {
     });
   byId("log").addEventListener("change", (event) => set({ log: event.target.checked }));
   byId("flip").addEventListener("change", (event) => set({ flip: event.target.checked }));
-  byId("auto").addEventListener("click", () => state.stats && set({ low: state.stats.low, high: state.stats.high }));
+  byId("auto").addEventListener("click", () => state.stats && state.stats.low !== null && set({ low: state.stats.low, high: state.stats.high }));
   byId("in").addEventListener("click", () => plane.zoomBy(2));
   byId("out").addEventListener("click", () => plane.zoomBy(0.5));
   byId("fit").addEventListener("click", () => plane.fit());
   byId("copy").addEventListener("click", copy);
-  window.addEventListener("hashchange", () => {
-    const path = new URLSearchParams(location.hash.slice(1)).get("path");
-    if (path !== null && path !== state.path) tree.reveal(path).then(() => pick(path));
-  });
+  window.addEventListener("hashchange", () => asked().has("path") && follow(asked()));
 }
 
 function set(changes) {
@@ -190,7 +192,7 @@ const read = latest(async (signal, { row, column }) => {
   if (signal.aborted) return;
   // As text: numbers of 64 bits are more than JavaScript's can hold.
   const told = await ask("data", { path: view.array, select: at.join(","), format: "csv" }, signal);
-  if (told !== null && !signal.aborted) byId("readout").textContent = `${place}: ${told || "NaN"}`;
+  if (told !== null && !signal.aborted) byId("readout").textContent = `${place}: ${told.replace(/^""$/, "") || "NaN"}`;
 });
 
 const histogram = latest(async (signal) => {
@@ -301,14 +303,27 @@ function rememberNow() {
   history.replaceState(null, "", `#${told}`);
 }
 
-/** What the address says of a node's view. */
-function restore(path) {
-  const told = new URLSearchParams(location.hash.slice(1));
+/** What the address says. */
+function asked() {
+  return new URLSearchParams(location.hash.slice(1));
+}
+
+/** Shows what an address says. */
+async function follow(told) {
+  const path = told.get("path") ?? "";
+  const at = told.get("at")?.split(",").map(Number);
+  await tree.reveal(path);
+  await pick(path, told);
+  if (state.path === path && state.view && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
+}
+
+/** What an address says of a node's view. */
+function restore(path, told) {
   if (told.get("path") !== path) return;
   const numbers = (name) => (told.get(name) ?? "").split(",").map(Number);
   const index = numbers("index");
   if (index.length === state.index.length && index.every((n, axis) => n >= 0 && n < state.view.axes[axis].size)) state.index = index;
-  if (COLOURS.includes(told.get("cmap"))) state.cmap = told.get("cmap");
+  state.cmap = COLOURS.includes(told.get("cmap")) ? told.get("cmap") : COLOURS[0];
   const range = numbers("range");
   if (range.length === 2 && range.every(Number.isFinite)) [state.low, state.high, state.ranged] = [...range, true];
   state.log = told.has("log");
@@ -327,12 +342,7 @@ async function begin() {
   document.title = `${root.name || "zarrasync"} · zarrasync`;
   byId("store").textContent = root.attributes.title ?? "";
   tree.show(root);
-  const asked = new URLSearchParams(location.hash.slice(1));
-  const at = asked.get("at")?.split(",").map(Number);
-  const path = asked.get("path") ?? "";
-  await tree.reveal(path);
-  await pick(path);
-  if (state.view && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
+  await follow(asked());
 }
 
 begin();

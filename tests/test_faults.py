@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Api
+from google_server import Google
 
 import zarrasync as za
 from zarrasync import config, stores, sync
@@ -513,6 +515,32 @@ def test_who_may_not_write_reads_as_before(bucket: Bucket):
     bucket.clients.clear()
     np.testing.assert_array_equal(array[...], VALUES)
     assert set(bucket.clients) == {LEAN}
+
+
+async def test_googles_public_objects_come_through_the_lean_client(api: Api, google: Google):
+    """Who may write asks obstore for all; both call versions the same."""
+    url = "gs://bucket/über all/x y.zarr"
+    array = await api(
+        api.create_array(url, data=VALUES, chunks=(20, 20), shards=(100, 100), storage_options=google.options())
+    )
+    google.requests.clear()
+    opened = await api(api.open_array(url, storage_options=google.anonymous()))
+    np.testing.assert_array_equal(await api(opened.view[...].read()), VALUES)
+    np.testing.assert_array_equal(await api(opened.view[5:7, 30:90].read()), VALUES[5:7, 30:90])
+    assert {headers.get("User-Agent") for _, _, headers in google.requests} == {"zarrasync"}
+    public, own = opened.store, array.store
+    for request in (stores.Request("c/0/0"), stores.Request("c/0/0", 0, 10), stores.Request("c/0/0", 0, 10, True)):
+        (seen,), (known,) = await public.fetch([request], versions=True), await own.fetch([request], versions=True)
+        assert (bytes(seen.data), seen.version, seen.size) == (bytes(known.data), known.version, known.size)
+        assert seen.version is not None
+    assert await public.get("c/9/9") is None
+    await api.write(await api(api.open_array(url, mode="r+", storage_options=google.options())), (3, 3), -1)
+    changed = VALUES.copy()
+    changed[3, 3] = -1
+    np.testing.assert_array_equal(await api(opened.view[...].read()), changed)
+    np.testing.assert_array_equal(await api(opened.view[:4, :4].read()), changed[:4, :4])
+    with pytest.raises(StoreError, match="there is no such bucket"):
+        await api(api.open_array("gs://nobodys/x", storage_options=google.anonymous()))
 
 
 @pytest.mark.parametrize("truly", [True, False])

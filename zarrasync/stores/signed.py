@@ -1,4 +1,4 @@
-"""Objects of S3 through the lean client, by URLs that obstore signs.
+"""Objects through the lean client: of S3 by URLs that obstore signs, and those of S3 and Google that everybody may read.
 
 obstore hands each answer to the event loop from a thread of its own; that takes as much of the processor as all the
 rest of a request. What is out of the ordinary is left to it: proxies, settings that change what is sent, refusals.
@@ -46,10 +46,13 @@ _WHO = frozenset(
         "sts_endpoint",
     }
 )
+_PUBLIC = frozenset({"bucket", "base_url", "skip_signature"})
+"""Settings of Google's stores: where objects lie that everybody may read."""
 _HOW = frozenset({"unsigned_payload", "conditional_put", "disable_tagging", "checksum_algorithm"})
 """Settings of obstore's: where objects lie, who asks, how to write."""
 _UNSEEN = re.compile("AWS_(SKIP_SIGNATURE|S3_EXPRESS|REQUEST_PAYER|SSE_CUSTOMER_.*|VIRTUAL_HOSTED_.*)", re.IGNORECASE)
 """Variables that obstore reads without showing them, and that change what is to be sent."""
+_AROUND_GOOGLE = re.compile("GOOGLE_(BASE_URL|SKIP_SIGNATURE|PROXY_.*)", re.IGNORECASE)
 _WRITTEN = re.compile("AWS_(SERVER_SIDE_ENCRYPTION|SSE_.*|CHECKSUM_ALGORITHM)", re.IGNORECASE)
 """The same, where something is stored."""
 
@@ -66,11 +69,14 @@ class SignedRequests:
         skip: What of a URL is not in the request.
         missing: Statuses that mean that there is no such object.
         methods: What may be asked for so.
+        version: The header that tells an object's version.
     """
 
-    def __init__(self, client: Client, sign: Sign, skip: int, missing: frozenset[int], methods: set[str]) -> None:
+    def __init__(
+        self, client: Client, sign: Sign, skip: int, missing: frozenset[int], methods: set[str], version: str
+    ) -> None:
         self._client, self._sign, self._skip = client, sign, skip
-        self._missing, self._methods = missing, methods
+        self._missing, self._methods, self._version = missing, methods, version
 
     @classmethod
     async def make(cls, store: Any, settings: Config, missing: frozenset[int]) -> SignedRequests | None:
@@ -97,7 +103,8 @@ class SignedRequests:
         where = f"{parts.scheme}://{parts.netloc}"
         client = await Client.make(where, _HEADERS, 0)  # what S3 calls compressed is as it was stored
         methods = {"GET"} if anonymous or not _is_plain_to_write(store) else {"GET", "PUT"}
-        return cls(client, sign, len(where), missing | {404}, methods)
+        version = "x-goog-generation" if _is_googles(store) else "etag"
+        return cls(client, sign, len(where), missing | {404}, methods, version)
 
     def takes(self, method: str) -> bool:
         """Whether to ask so: obstore does what was answered by something out of the ordinary before."""
@@ -125,7 +132,7 @@ class SignedRequests:
         if answer.status not in (200, 206):
             # An end of a range that lies past the object's is nothing to remember, nor a bucket that may come.
             raise self._unfit("GET", answer, remember=answer.status not in (404, 416))
-        return value_of(request, answer, answer.headers.get("etag"))
+        return value_of(request, answer, answer.headers.get(self._version))
 
     async def put(self, target: str, data: bytes) -> str | None:
         """Store an object, whatever is there; returns its version.
@@ -137,7 +144,7 @@ class SignedRequests:
         answer = await self._ask("PUT", self._client.put(target, data))
         if answer.status != 200:
             raise self._unfit("PUT", answer, remember=True)
-        return answer.headers.get("etag")
+        return answer.headers.get(self._version)
 
     async def _ask(self, method: str, asking: Awaitable[Answer]) -> Answer:
         try:
@@ -161,20 +168,26 @@ class SignedRequests:
 
 
 def _ordinary(store: Any, settings: Config) -> bool:
-    """Whether a store is one of S3 that needs no more than signed URLs, and what was said of requests holds for ours, too."""
-    if type(store).__name__ != "S3Store" or not settings.retries:
+    """Whether a store needs no more than signed or public URLs, and what was said of requests holds for ours, too."""
+    if type(store).__name__ not in ("S3Store", "GCSStore") or not settings.retries:
         return False
     told = set(store.config)
     client, retries = dict(store.client_options or {}), dict(store.retry_config or {})
     known = {"allow_http": client.get("allow_http"), "timeout": f"{settings.request_timeout or 3600}s"}
+    usual = client.items() <= known.items() and retries.get("max_retries", settings.retries) == settings.retries
+    if _is_googles(store):  # to sign an URL takes it a millisecond
+        return usual and told <= _PUBLIC and _is_anonymous(store) and not any(map(_AROUND_GOOGLE.fullmatch, os.environ))
     return (
         told <= _WHERE | _WHO | _HOW
-        and client.items() <= known.items()
-        and retries.get("max_retries", settings.retries) == settings.retries
+        and usual
         and not any(map(_UNSEEN.fullmatch, os.environ))
         and store.config.get("skip_signature", "false") in ("true", "false")  # obstore knows other words
         and (not _is_anonymous(store) or _is_plain(told))
     )
+
+
+def _is_googles(store: Any) -> bool:
+    return type(store).__name__ == "GCSStore"
 
 
 def _is_plain(told: set[str]) -> bool:
@@ -221,6 +234,7 @@ async def _public(store: Any, method: str, paths: Sequence[str]) -> list[str]:
     """Where objects lie that everybody may read, as obstore asks for them."""
     told = store.config
     region = told.get("region") or told.get("default_region") or "us-east-1"
-    endpoint = told.get("endpoint") or f"https://s3.{region}.amazonaws.com"
+    usual = "https://storage.googleapis.com" if _is_googles(store) else f"https://s3.{region}.amazonaws.com"
+    endpoint = told.get("endpoint") or told.get("base_url") or usual
     below = f"{store.prefix}/" if store.prefix else ""
     return [f"{endpoint.rstrip('/')}/{told['bucket']}/{quote(below + path)}" for path in paths]

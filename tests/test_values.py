@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import Api
 
+import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.errors import CodecError, ShapeError, StoreError, ZarrError
 
@@ -219,6 +221,67 @@ async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str
     np.testing.assert_array_equal(await api(array.view.read()), [1, 2, 3, 7, 0, 0, 0, 0])
 
 
+async def test_an_append_whose_shape_can_not_be_stored_leaves_nothing(api: Api):
+    class NoDocuments(stores.MemoryStore):
+        full = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.full and key == "zarr.json":
+                raise StoreError("the disk is full", key=key)
+            return await super().put(key, data, if_version=if_version)
+
+    store = NoDocuments()
+    array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=2))
+    store.full = True
+    with pytest.raises(StoreError, match="disk is full"):
+        await api(array.append(np.full(6, 7)))
+    store.full = False
+    await api(array.resize(8))
+    np.testing.assert_array_equal(await api(array.view.read()), [1, 1, 0, 0, 0, 0, 0, 0])
+
+
+async def test_who_is_cancelled_twice_repairs_nothing_that_others_wrote():
+    class Slow(stores.LatencyStore):
+        slow = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.slow and key.startswith("c/"):
+                begun.set()
+                await asyncio.sleep(0.2)
+            return await super().put(key, data, if_version=if_version)
+
+        async def erase_values(self, keys: Any) -> None:
+            await asyncio.sleep(0.2 * self.slow)
+            await super().erase_values(keys)
+
+    begun = asyncio.Event()
+    store = Slow(stores.MemoryStore(), 0.0)
+    one = await za.create_array(store, data=np.ones(2, "i4"), chunks=2)
+    other = await za.open_array(store, mode="r+")
+    store.slow = True
+    appending = asyncio.create_task(one.append(np.full(8, 7)))
+    await begun.wait()
+    for _ in range(3):
+        appending.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await appending
+    store.slow = False
+    await other.append(np.full(4, 5))
+    await asyncio.sleep(0.3)
+    np.testing.assert_array_equal(await other[...], [1, 1, 5, 5, 5, 5])
+
+
+async def test_shrinking_stores_nothing_where_nothing_was(api: Api):
+    for fill_value in (None, 3):
+        options = {"shape": (30, 30), "chunks": (4, 4), "dtype": "i4", "zarr_format": 2, "fill_value": fill_value}
+        array = await api(api.create_array({}, **options))
+        await api.write(array, (28, 5), 9)
+        await api(array.resize((29, 27)))
+        assert await api(array.nchunks_initialized()) == 1
+        assert await api(array.view[28, 5].read()) == 9
+
+
 # ------------------------------------------------------------------ listed grids, and blocks
 
 
@@ -254,6 +317,35 @@ async def test_chunks_of_many_sizes_are_fetched_together(api: Api):
     array = await api(api.open_array(Watching(inner, 0.01)))
     np.testing.assert_array_equal(await api(array.view.read()), values)
     assert max(asked) > 30
+
+
+@pytest.mark.parametrize("edges", [[30] * 61, list(range(1, 61))])
+async def test_as_many_requests_as_allowed_whatever_the_sizes(api: Api, edges: list[int]):
+    class Watching(stores.LatencyStore):
+        busy = most = 0
+
+        async def watched(self, count: int, call: Any) -> Any:
+            self.busy += count
+            self.most = max(self.most, self.busy)
+            try:
+                return await call
+            finally:
+                self.busy -= count
+
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            return await self.watched(len(requests), super().fetch(requests, versions=versions))
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            return await self.watched(1, super().put(key, data, if_version=if_version))
+
+    store, values = Watching(stores.MemoryStore(), 0.005), np.arange(1830, dtype="i4")
+    array = await api(api.create_array(store, shape=1830, dtype="i4", chunks=[edges], config={"concurrency": 4}))
+    store.most = 0
+    await api(array.view.write(values))
+    assert 2 <= store.most <= 4
+    store.most = 0
+    np.testing.assert_array_equal(await api(array.view.read()), values)
+    assert 2 <= store.most <= 4
 
 
 async def test_blocks_of_endless_arrays_are_found_one_by_one(api: Api):

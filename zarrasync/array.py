@@ -339,7 +339,13 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             if start < stop and 0 not in edges:
                 box = [slice(0, edge) for edge in edges]
                 box[axis] = slice(start, stop)
-                await self[tuple(box)].write(old.spec.scalar)
+                await self._clear(tuple(box))
+
+    async def _clear(self, box: tuple[slice, ...]) -> None:
+        """Fill a part of what is there."""
+        metadata = self._metadata
+        transform = selectors.basic(box, metadata.shape)
+        await transfer.write(self._chunks, transform, metadata.spec.scalar, present=True)
 
     async def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add values at the end of an axis.
@@ -368,18 +374,25 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
     async def _append(self, values: npt.NDArray[Any], axis: int) -> None:
         if self.store.exclusive or not self.store.conditional:
+            grown: ArrayMetadata | None = None
 
             async def write_and_grow(old: ArrayMetadata) -> ArrayMetadata:
+                nonlocal grown
                 self._check_append(values.shape, axis, old.shape)  # another writer may have resized it
                 grown = _longer(old, axis, values.shape[axis])
-                try:
-                    await self._write_at(grown, values, axis, old.shape[axis])
-                except BaseException:  # what is there already would come back when the array grows
-                    await _in_any_case(partial(AsyncArray(self._node, grown)._clear_beyond, old))
-                    raise
+                await self._write_at(grown, values, axis, old.shape[axis])
                 return grown
 
-            await self._change(write_and_grow)
+            async def clear(present: ArrayMetadata) -> ArrayMetadata:
+                if grown is not None:
+                    await AsyncArray(self._node, grown)._clear_beyond(present)
+                return present
+
+            try:
+                await self._change(write_and_grow)
+            except BaseException:  # what is there already would come back when the array grows
+                await _in_any_case(partial(self._change, clear, fresh=True))
+                raise
             return
         start = await self._reserve(axis, values.shape, fresh=False)
         try:
@@ -417,7 +430,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
         # First the values: as long as the array is that long the place is nobody else's.
         place = tuple(slice(start, stop) if n == axis else slice(None) for n in range(self.ndim))
-        await AsyncArray(self._node, self._metadata).view[place].write(self._metadata.spec.scalar)
+        await AsyncArray(self._node, self._metadata)._clear(place)
         await self._change(shrink, fresh=True)
 
     def _check_append(self, given: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> None:
@@ -493,7 +506,7 @@ def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transfo
 async def _in_any_case(repair: Callable[[], Awaitable[None]]) -> None:
     """Repair what a call leaves that failed or was cancelled. What made it fail may stand in the way of this, too.
 
-    Whoever is cancelled meanwhile leaves this going on.
+    Whoever is cancelled again waits for it all the same: locks that are held keep others from what is repaired.
     """
 
     async def attempt() -> None:
@@ -503,8 +516,11 @@ async def _in_any_case(repair: Callable[[], Awaitable[None]]) -> None:
     if driven():
         with regardless():
             await attempt()
-    else:
-        await asyncio.shield(asyncio.ensure_future(attempt()))
+        return
+    task = asyncio.ensure_future(attempt())
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
 
 
 def _longer(old: ArrayMetadata, axis: int, count: int) -> ArrayMetadata:

@@ -304,20 +304,20 @@ class Operation(Protocol[R_contra]):
     async def on_threads(self, parts: Sequence[R_contra], /) -> None:
         """Carry it out on a blocking store."""
 
-    async def on_loop(self, parts: Sequence[R_contra], /) -> None:
-        """Carry it out on an asynchronous store."""
+    async def on_loop(self, parts: Sequence[R_contra], in_flight: Gate, /) -> None:
+        """Carry it out on an asynchronous store, with as many values at a time as the gate lets through."""
 
 
 async def carry_out(chunks: Chunks, parts: Sequence[R], begin: Callable[[Chunks], Operation[R]]) -> None:
     """Read or write parts, in the way that suits the store: an operation for each shape of stored values."""
-    blocking = chunks.store.blocking
+    blocking, in_flight = chunks.store.blocking, Gate(chunks.concurrency)
 
     async def one(item: tuple[Chunks, Sequence[R]]) -> None:
         operation = begin(item[0])
         await (
             in_worker(partial(operation.on_threads, item[1]), computing=chunks.store.near)
             if blocking
-            else operation.on_loop(item[1])
+            else operation.on_loop(item[1], in_flight)
         )
 
     await side_by_side(one, chunks.alike(parts), 1 if blocking else chunks.concurrency)

@@ -374,7 +374,7 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- on a loop
 
-    async def on_loop(self, parts: Sequence[Run]) -> None:
+    async def on_loop(self, parts: Sequence[Run], in_flight: Gate) -> None:
         """Carry it out on an asynchronous store."""
         assert not driven()
         config, concurrency, nbytes = self.chunks.config, self.chunks.concurrency, self.chain.nbytes
@@ -382,7 +382,7 @@ class _Reading(Placing):
         # Small values that are fetched together are decoded together, most of it without the interpreter.
         most = max(1, min(_TOGETHER, concurrency // 4, min(_ALONE, config.memory_budget // 4) // max(nbytes, 1)))
         several = batches(whole, nbytes, config, config.pool_size, most)
-        computer, in_flight = Computer(config), Gate(concurrency)
+        computer = Computer(config)
         work: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             *((sum(part.count for part in batch), partial(self._read_batch, computer, batch)) for batch in several),
             *((1, partial(self._read_part, computer, part, search)) for part, search in searches),

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._calls import Patience
-from zarrasync._runtime import cancel_flag, drive
+from zarrasync._runtime import Gate, cancel_flag, drive
 from zarrasync.codecs.base import Array, Buffer
 from zarrasync.dtypes import OBJECT
 from zarrasync.errors import CodecError, ShapeError, UnsupportedOperation, WriteConflictError
@@ -23,7 +23,7 @@ from zarrasync.indexing import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.regions import Part, assign
 from zarrasync.stores.base import ABSENT, Request
-from zarrasync.transfer.common import Chunks, Fields, batches, carry_out, dtype_of, run_parts, side_by_side
+from zarrasync.transfer.common import Chunks, Fields, Taken, batches, carry_out, dtype_of, run_parts, side_by_side
 from zarrasync.transfer.jobs import Computer, Job, Progress, scratch
 
 __all__ = ["as_array", "storable", "write"]
@@ -41,6 +41,7 @@ async def write(
     fields: Fields = None,
     progress: Progress | None = None,
     absent: bool = False,
+    present: bool = False,
 ) -> None:
     """Write a selection.
 
@@ -55,6 +56,7 @@ async def write(
         fields: Structured fields to write alone.
         progress: Called as bytes are done.
         absent: Whether none of the chunks is there that the selection covers, so that none need be erased.
+        present: Whether to leave alone what is absent: to clear what is there.
 
     Raises:
         ShapeError: If the values do not broadcast to the selection.
@@ -72,7 +74,7 @@ async def write(
         return
     buffer = transform.layout.to_buffer(given)
     parts = chunks.parts(transform, runs=chunks.store.blocking)
-    await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent=absent))
+    await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent, present))
 
 
 def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
@@ -170,10 +172,16 @@ class _Writing:
     """One write, and what its jobs share."""
 
     def __init__(
-        self, chunks: Chunks, values: Array, fields: Fields, progress: Progress | None, *, absent: bool
+        self,
+        chunks: Chunks,
+        values: Array,
+        fields: Fields,
+        progress: Progress | None,
+        absent: bool,
+        present: bool,
     ) -> None:
         self.chunks, self.values, self.fields, self.progress = chunks, values, fields, progress
-        self.absent = absent
+        self.absent, self.present = absent, present
         self.itemsize = dtype_of(chunks, fields).itemsize
         self.chain = chunks.chain
         self.store = chunks.store
@@ -186,7 +194,7 @@ class _Writing:
         A chunk at the array's edge reaches beyond it. Somebody else may have made the array longer, and written there.
         """
         whole = not self.store.conditional or part.region.covers(self.chain.spec.shape)
-        return part.full and whole and self.fields is None
+        return part.full and whole and self.fields is None and not self.present
 
     @property
     def _room(self) -> int:
@@ -219,13 +227,13 @@ class _Writing:
             run_parts(parts, jobs, self.chunks, flag, threads)
             await self._erase_empty()
 
-    async def on_loop(self, parts: Sequence[Part]) -> None:
+    async def on_loop(self, parts: Sequence[Part], in_flight: Gate) -> None:
         """Carry it out on an asynchronous store."""
         computer = Computer(self.chunks.config)
         nbytes = self.chain.nbytes
 
         async def one(part: Part) -> None:
-            async with self.chunks.taken(self._room if part.full else 2 * nbytes):
+            async with Taken(in_flight, 1), self.chunks.taken(self._room if part.full else 2 * nbytes):
                 await self._write_part(part, computer.run)
 
         try:
@@ -259,10 +267,12 @@ class _Writing:
         nbytes, compare = self.chain.nbytes, self.store.conditional
         patience = Patience(self.chunks.config.total_timeout)
         # At the edge there will mostly be nothing; that there is something is told by the attempt to write.
-        hopeful = part.full and self.fields is None and compare and not self.store.exclusive
+        hopeful = part.full and self.fields is None and compare and not (self.store.exclusive or self.present)
         async with self.store.lock(key):
             while True:
                 (old,) = (None,) if hopeful else await self.store.fetch([Request(key)], versions=compare)
+                if old is None and self.present:
+                    return
                 data = await compute(partial(self._merge, part, None if old is None else old.data), nbytes)
                 version = None if not compare else ABSENT if old is None else old.version
                 try:

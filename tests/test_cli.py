@@ -284,6 +284,9 @@ def test_a_file_is_replaced_by_what_could_be_read_alone(here, capsys):
     assert main(["cat", "data.zarr", "--path", "name", "--format", "csv", "--output", "kept.csv"]) == 0
     assert (here / "kept.csv").read_text(encoding="utf-8") == "a\nné\n"
     assert main(["cat", "data.zarr", "--path", "name", "--output", "/dev/null"]) == 0
+    command = [sys.executable, "-m", "zarrasync", "cat", "data.zarr", "--path", "name", "--format", "csv", "--output"]
+    done = subprocess.run([*command, "/dev/stdout"], capture_output=True, check=True)
+    assert done.stdout.decode() == "a\nné\n"
     assert not list(here.glob("*.part"))
 
 

@@ -494,6 +494,8 @@ async def test_colours_of_the_largest_integers():
     async with serving(store) as client:
         _, body, _ = await client.get(f"/api/tiles/0/0/0.png?path=a&cmap=gray&low={ends.min}&high={ends.max}")
         assert decoded(body)[:2, :3, 0].tolist() == [[0, 128, 255], [0, 128, 128]]
+        _, body, _ = await client.get("/api/tiles/0/0/0.png?path=a&cmap=gray&low=2000&high=0")
+        assert decoded(body)[1, 1:3, 0].tolist() == [128, 0]
 
 
 async def test_the_range_is_that_of_a_plane_with_values():

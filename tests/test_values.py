@@ -240,6 +240,52 @@ async def test_an_append_whose_shape_can_not_be_stored_leaves_nothing(api: Api):
     np.testing.assert_array_equal(await api(array.view.read()), [1, 1, 0, 0, 0, 0, 0, 0])
 
 
+async def test_a_resize_that_fails_takes_nothing_away(api: Api):
+    class Stuck(stores.MemoryStore):
+        stuck = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.stuck and key.startswith("c/"):
+                raise StoreError("the disk is full", key=key)
+            return await super().put(key, data, if_version=if_version)
+
+    store = Stuck()
+    array = await api(api.create_array(store, data=np.ones(10, "i4"), chunks=4))
+    store.stuck = True
+    with pytest.raises(StoreError, match="disk is full"):
+        await api(array.resize(3))
+    np.testing.assert_array_equal(await api((await api(api.open_array(store))).view.read()), np.ones(10))
+
+
+async def test_an_append_that_waits_for_its_turn_can_be_cancelled():
+    class Slow(stores.LatencyStore):
+        held = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.held and key.startswith("c/"):
+                begun.set()
+                await go_on.wait()
+            return await super().put(key, data, if_version=if_version)
+
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    store = Slow(stores.MemoryStore(), 0.0)
+    one = await za.create_array(store, data=np.ones(2, "i4"), chunks=2)
+    other = await za.open_array(store, mode="r+")
+    store.held = True
+    first = asyncio.create_task(one.append(np.full(2, 3)))
+    await begun.wait()
+    second = asyncio.create_task(other.append(np.full(2, 4)))
+    await asyncio.sleep(0.05)
+    second.cancel()
+    done, _ = await asyncio.wait([second], timeout=10)
+    assert done
+    assert second.cancelled()
+    assert not first.done()
+    go_on.set()
+    await first
+    np.testing.assert_array_equal(await (await za.open_array(store))[...], [1, 1, 3, 3])
+
+
 async def test_who_is_cancelled_twice_repairs_nothing_that_others_wrote():
     class Slow(stores.LatencyStore):
         slow = False

@@ -306,13 +306,10 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         # back what was cut off.
         target = old.with_shape(shape)
         if any(new < was for new, was in zip(target.shape, old.shape, strict=True)):
-            await AsyncArray(self._node, old)._clear_beyond(target)
+            present = AsyncArray(self._node, old)
+            await present._clear_edges(target)  # first, as it is likelier to fail, and takes less away
+            await present._erase_outside(target)
         return target
-
-    async def _clear_beyond(self, target: ArrayMetadata) -> None:
-        """Leave nothing of what a smaller shape cuts off."""
-        await self._erase_outside(target)  # first, as there may be no room to write
-        await self._clear_edges(target)
 
     async def _erase_outside(self, target: ArrayMetadata) -> None:
         """Erase stored values that a smaller shape cuts off whole."""
@@ -384,14 +381,17 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                 return grown
 
             async def clear(present: ArrayMetadata) -> ArrayMetadata:
-                if grown is not None:
-                    await AsyncArray(self._node, grown)._clear_beyond(present)
+                assert grown is not None
+                beyond = AsyncArray(self._node, grown)
+                await beyond._erase_outside(present)  # first, as there may be no room to write
+                await beyond._clear_edges(present)
                 return present
 
             try:
                 await self._change(write_and_grow)
             except BaseException:  # what is there already would come back when the array grows
-                await _in_any_case(partial(self._change, clear, fresh=True))
+                if grown is not None:
+                    await _in_any_case(partial(self._change, clear, fresh=True))
                 raise
             return
         start = await self._reserve(axis, values.shape, fresh=False)

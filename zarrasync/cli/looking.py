@@ -205,8 +205,8 @@ def _opened(output: str | None, *, binary: bool) -> Iterator[Any]:
     if output is None:
         yield sys.stdout.buffer if binary else sys.stdout
         return
-    target = os.path.realpath(output)
-    whole = not os.path.exists(target) or os.path.isfile(target)  # a device or a pipe is written to as it is
+    whole = not os.path.exists(output) or os.path.isfile(output)  # a device or a pipe is written to as it is
+    target = os.path.realpath(output) if whole else output
     written = f"{target}.{os.getpid()}.part" if whole else target
     try:
         with open(written, "wb") if binary else open(written, "w", encoding="utf-8") as file:

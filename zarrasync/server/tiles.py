@@ -250,7 +250,7 @@ def _levels(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
     low, high = style.low, style.high
     exact: npt.NDArray[np.floating[Any]]
     if values.dtype.kind in "iu" and values.dtype.itemsize == 8:  # differences of large integers are small
-        least = max(int(np.iinfo(values.dtype).min), min(int(np.iinfo(values.dtype).max), math.floor(low)))
+        least = max(int(np.iinfo(values.dtype).min), min(int(np.iinfo(values.dtype).max), math.floor(min(low, high))))
         # All of them can be told in 64 bits, if these have no sign.
         exact = (np.maximum(values, least).astype(np.uint64) - np.uint64(least % (1 << 64))).astype(np.float64)
         low, high = low - least, high - least

@@ -284,6 +284,13 @@ def test_a_file_is_replaced_by_what_could_be_read_alone(here, capsys):
     assert main(["cat", "data.zarr", "--path", "name", "--format", "csv", "--output", "kept.csv"]) == 0
     assert (here / "kept.csv").read_text(encoding="utf-8") == "a\nné\n"
     assert main(["cat", "data.zarr", "--path", "name", "--output", "/dev/null"]) == 0
+    (here / "private.csv").touch(mode=0o600)
+    (here / "one.csv").touch()
+    os.link("one.csv", "other.csv")
+    for name in ("private.csv", "one.csv"):
+        assert main(["cat", "data.zarr", "--path", "name", "--format", "csv", "--output", name]) == 0
+    assert (here / "private.csv").stat().st_mode & 0o777 == 0o600
+    assert (here / "other.csv").read_text(encoding="utf-8") == "a\nné\n"
     command = [sys.executable, "-m", "zarrasync", "cat", "data.zarr", "--path", "name", "--format", "csv", "--output"]
     done = subprocess.run([*command, "/dev/stdout"], capture_output=True, check=True)
     assert done.stdout.decode() == "a\nné\n"

@@ -566,6 +566,31 @@ def test_limits_that_are_no_numbers():
         Limits(timeout=float("nan"))
 
 
+async def test_applications_around_it_add_to_large_answers_too():
+    @web.middleware
+    async def mark(request: web.Request, handler: Any) -> web.StreamResponse:
+        answer = await handler(request)
+        answer.headers["X-Outer"] = "yes"
+        return answer
+
+    store: dict[str, bytes] = {}
+    values = np.random.default_rng(0).random((2, 1 << 20))
+    sync.create_array(store, name="a", data=values)
+    outer = web.Application(middlewares=[mark])
+    outer.add_subapp("/inner", create_app(store))
+    runner = web.AppRunner(outer, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/inner/api/data?path=a&format=bin"
+        async with session.get(url) as answer:
+            assert await answer.read() == values.tobytes()
+            assert (answer.headers["X-Outer"], answer.content_length) == ("yes", values.nbytes)
+        async with session.head(url) as answer:
+            assert (answer.headers["X-Outer"], answer.content_length) == ("yes", values.nbytes)
+    await runner.cleanup()
+
+
 async def test_clients_that_take_nothing_hold_no_memory_for_ever():
     values = np.random.default_rng(0).random((2, 1 << 20))  # 16 MiB
     store: dict[str, bytes] = {}

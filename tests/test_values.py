@@ -194,14 +194,20 @@ async def test_progress_counts_bytes_of_the_array(api: Api):
 
 
 class Full(stores.MemoryStore):
-    """A store that has room for few values more."""
+    """A store that has no room for some values.
 
-    room = 1 << 30
+    Attributes:
+        room: How many it still has room for.
+        begins: How the keys of those begin.
+    """
+
+    room, begins = 1 << 30, "c/"
 
     async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-        if self.room < 1 and key.startswith("c/"):
-            raise StoreError("the disk is full", key=key)
-        self.room -= 1
+        if key.startswith(self.begins):
+            if self.room < 1:
+                raise StoreError("the disk is full", key=key)
+            self.room -= 1
         return await super().put(key, data, if_version=if_version)
 
 
@@ -211,7 +217,7 @@ async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str
     array = await api(api.create_array(store, shape=3, dtype="int4" if kind != "full" else "i4", chunks=4))
     await api.write(array, ..., [1, 2, 3])
     if kind == "full":
-        store.room = 2
+        store.room = 1
     with pytest.raises(ZarrError):
         await api(array.append([5, 5, 5, 5, 5, 99] if kind != "full" else np.arange(5, 15)))
     if kind == "full":
@@ -222,36 +228,20 @@ async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str
 
 
 async def test_an_append_whose_shape_can_not_be_stored_leaves_nothing(api: Api):
-    class NoDocuments(stores.MemoryStore):
-        full = False
-
-        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-            if self.full and key == "zarr.json":
-                raise StoreError("the disk is full", key=key)
-            return await super().put(key, data, if_version=if_version)
-
-    store = NoDocuments()
+    store = Full()
     array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=2))
-    store.full = True
+    store.room, store.begins = 0, "zarr.json"
     with pytest.raises(StoreError, match="disk is full"):
         await api(array.append(np.full(6, 7)))
-    store.full = False
+    store.room = 1 << 30
     await api(array.resize(8))
     np.testing.assert_array_equal(await api(array.view.read()), [1, 1, 0, 0, 0, 0, 0, 0])
 
 
 async def test_a_resize_that_fails_takes_nothing_away(api: Api):
-    class Stuck(stores.MemoryStore):
-        stuck = False
-
-        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-            if self.stuck and key.startswith("c/"):
-                raise StoreError("the disk is full", key=key)
-            return await super().put(key, data, if_version=if_version)
-
-    store = Stuck()
+    store = Full()
     array = await api(api.create_array(store, data=np.ones(10, "i4"), chunks=4))
-    store.stuck = True
+    store.room = 0
     with pytest.raises(StoreError, match="disk is full"):
         await api(array.resize(3))
     np.testing.assert_array_equal(await api((await api(api.open_array(store))).view.read()), np.ones(10))
@@ -420,6 +410,7 @@ MASKS: list[Any] = [
     (slice(None), True, [0, 1]),
     (True, slice(None), [0, 1]),
     np.array([], bool),
+    np.zeros((0, 4), bool),
     np.zeros((3, 0), bool),
 ]
 
@@ -436,3 +427,12 @@ async def test_booleans_that_take_no_axis(api: Api, key: Any):
     values[key] = -5
     await api.write(array, key, -5)
     np.testing.assert_array_equal(await api(array.view.read()), values)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2,), (3, 5)])
+async def test_masks_of_another_shape_are_refused(api: Api, shape: tuple[int, ...]):
+    array = await api(api.create_array({}, data=np.arange(12).reshape(3, 4)))
+    with pytest.raises(IndexError):
+        np.arange(12).reshape(3, 4)[np.zeros(shape, bool)]
+    with pytest.raises(IndexError, match="does not match"):
+        array.view[np.zeros(shape, bool)]

@@ -346,7 +346,7 @@ def _index_arrays(item: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
         if not values.ndim:
             return [np.zeros(int(values), np.int64)]
         extents = tuple(shape[axis] for axis in axes)
-        if values.shape != extents and values.size:  # one of no elements picks none, whatever its shape, says NumPy
+        if any(n not in (0, extent) for n, extent in zip(values.shape, extents, strict=True)):  # so does NumPy
             raise SelectionError(
                 f"a boolean index of shape {values.shape} does not match axes {axes} of shape {shape}", shape=shape
             )

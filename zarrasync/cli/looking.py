@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -205,18 +206,26 @@ def _opened(output: str | None, *, binary: bool) -> Iterator[Any]:
     if output is None:
         yield sys.stdout.buffer if binary else sys.stdout
         return
-    whole = not os.path.exists(output) or os.path.isfile(output)  # a device or a pipe is written to as it is
-    target = os.path.realpath(output) if whole else output
-    written = f"{target}.{os.getpid()}.part" if whole else target
+    target = os.path.realpath(output) if _is_replaceable(output) else ""
+    written = f"{target}.{os.getpid()}.part" if target else output
     try:
         with open(written, "wb") if binary else open(written, "w", encoding="utf-8") as file:
             yield file
-        if whole:
+        if target:
+            if os.path.exists(target):
+                shutil.copymode(target, written)
             os.replace(written, target)
     finally:
-        if whole:
+        if target:
             with suppress(FileNotFoundError):
                 os.unlink(written)
+
+
+def _is_replaceable(path: str) -> bool:
+    """Whether another file may come in a file's place: not in that of a device, a pipe, or one with several names."""
+    if os.path.exists(path) and not (os.path.isfile(path) and os.stat(path).st_nlink == 1):
+        return False
+    return os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
 def _write_rows(view: sync.Selection, file: Any, *, is_row: bool = False) -> None:

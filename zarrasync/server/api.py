@@ -134,10 +134,12 @@ class Api:
     async def _range(self, pyramid: tiles.Pyramid) -> tuple[float, float]:
         """The values of the first and the last colour: those of a plane, the first one that has some of three."""
         lead, dtype = pyramid.levels[0].array.shape[:-2], pyramid.levels[0].array.dtype
+        if dtype.kind == "b":
+            return 0.0, 1.0
         for part in (0.0, 0.5, 1.0):
             summary = await self._summary(pyramid, tuple(int(part * (n - 1)) for n in lead))
-            if dtype.kind != "b" and summary.low is not None and summary.high is not None:
-                return summary.low, max(summary.high, summary.low + (summary.low >= summary.high))
+            if summary.low is not None and summary.high is not None:
+                return (summary.low, summary.high) if summary.low < summary.high else (summary.low, summary.low + 1)
         return 0.0, 1.0
 
     # -------------------------------------------------------------- tiles

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from aiohttp import web
+from aiohttp.payload import Payload
 
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.hierarchy import ConfigLike
@@ -120,7 +121,9 @@ def create_app(
 
     def limited(handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            return await sending.send(request, await within(partial(handler, request)))
+            answer: web.StreamResponse = await within(partial(handler, request))
+            sending.watch(request, answer)
+            return answer
 
         return handle
 
@@ -182,7 +185,8 @@ async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
         if answer.prepared:
             sent = answer.body_length
         elif request.method != "HEAD":
-            sent = len(getattr(answer, "body", None) or b"")  # before it is compressed
+            body = getattr(answer, "body", None) or b""
+            sent = (body.size or 0) if isinstance(body, Payload) else len(body)  # before it is compressed
         return answer
     except web.HTTPException as error:
         status = error.status

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from functools import partial
+from typing import Any
 
 from aiohttp import web
+from aiohttp.payload import Payload
 
 from zarrasync.server.limits import Limits, Overloaded
 
 __all__ = ["Sending"]
 
-_PIECE = 1 << 20
-"""Bytes that are handed to a connection at a time."""
-_LARGE = 4 * _PIECE
-"""Bytes of an answer that is sent in pieces; the system takes smaller ones, or few of them wait."""
+_PIECE = 64 << 10
+"""Bytes that a client has so long to take as a request may last."""
+_LARGE = 4 << 20
+"""Bytes of an answer that is sent so; of smaller ones the system takes most."""
 
 
 class Sending:
@@ -27,39 +31,53 @@ class Sending:
         self._most, self._patience = limits.max_pending_bytes, limits.timeout
         self._pending = 0
 
-    async def send(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """Send an answer if it is a large one, and leave it to aiohttp else.
+    def watch(self, request: web.Request, answer: web.StreamResponse) -> None:
+        """See that a large answer does not wait for ever when it is sent.
 
         Raises:
             Overloaded: If too many bytes wait for others already.
-            ConnectionResetError: If the client takes nothing for as long as a request may last.
         """
         body = answer.body if isinstance(answer, web.Response) else None
         if request.method == "HEAD" or not isinstance(body, bytes) or len(body) < _LARGE:
-            return answer
+            return
         if self._pending and self._pending + len(body) > self._most:
             raise Overloaded(f"{self._pending:,} bytes wait for clients that are slow to take them")
         self._pending += len(body)
+        pieces = _Pieces(body, request.transport, self._patience)
+        pieces.sent = weakref.finalize(pieces, partial(self._release, len(body)))  # also if nobody begins to send it
+        answer.body = pieces  # type: ignore[attr-defined]  # it has been found to have one
+
+    def _release(self, count: int) -> None:
+        self._pending -= count
+
+
+class _Pieces(Payload):
+    """A body that is sent as long as the client takes a piece now and then."""
+
+    sent: Any
+
+    def __init__(self, body: bytes, transport: asyncio.Transport | None, patience: float) -> None:
+        super().__init__(body)
+        self._size, self._transport, self._patience = len(body), transport, patience
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The body as text, which aiohttp's payloads have to tell."""
+        return bytes(self._value).decode(encoding, errors)
+
+    async def write(self, writer: Any) -> None:
+        """Send it.
+
+        Raises:
+            ConnectionResetError: If the client takes nothing for a while.
+        """
+        view = memoryview(self._value)
         try:
-            return await self._send(request, answer, body)
+            for start in range(0, len(view), _PIECE):
+                async with asyncio.timeout(self._patience):
+                    await writer.write(bytes(view[start : start + _PIECE]))
         except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()  # what is in its buffer would stay as long as the client does
+            if self._transport is not None:
+                self._transport.abort()  # what is in its buffer would stay as long as the client does
             raise ConnectionResetError(f"nothing was taken for {self._patience:g} s") from None
         finally:
-            self._pending -= len(body)
-
-    async def _send(self, request: web.Request, whole: web.StreamResponse, body: bytes) -> web.StreamResponse:
-        answer = web.StreamResponse(status=whole.status, headers=whole.headers)
-        if whole.compression:
-            answer.enable_compression()
-        else:
-            answer.content_length = len(body)
-        async with asyncio.timeout(self._patience):
-            await answer.prepare(request)
-        for start in range(0, len(body), _PIECE):
-            async with asyncio.timeout(self._patience):
-                await answer.write(body[start : start + _PIECE])
-        async with asyncio.timeout(self._patience):
-            await answer.write_eof()
-        return answer
+            self.sent()

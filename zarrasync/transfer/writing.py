@@ -91,9 +91,8 @@ def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
                 given = np.ma.getdata(values).astype(dtype)
             _fill_masked(given, np.ma.getmaskarray(values), fill)
             return given
-        if isinstance(values, np.ndarray) and hasattr(
-            values.dtype, "na_object"
-        ):  # NumPy would spell out what is missing
+        # NumPy would spell out what is missing.
+        if isinstance(values, np.ndarray) and hasattr(values.dtype, "na_object"):
             values = values.astype(object)
         return np.asarray(values, _wanted(values, dtype))
     except (ValueError, TypeError, OverflowError) as error:
@@ -127,6 +126,10 @@ def _fill_masked(array: Array, mask: npt.NDArray[Any], fill: Any) -> None:
         _fill_masked(array[name], mask[name], fill[name])
 
 
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in _NUMBERS or dtype.type.__module__ == "ml_dtypes"
+
+
 def _broadcast(
     values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any, *, of_objects: bool
 ) -> Array:
@@ -135,9 +138,8 @@ def _broadcast(
     given = as_array(values, dtype, fill)
     while given.ndim > len(shape) and given.shape[0] == 1:
         given = given[0, ...]  # NumPy's assignment drops leading axes of size 1, too
-    if not (
-        given.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS
-    ):  # which are cast chunk by chunk: that can not fail
+    # Numbers are cast chunk by chunk, which can not fail.
+    if not (_is_number(given.dtype) and _is_number(dtype)):
         given = _cast(given, dtype)
     if given.shape == shape:
         given = given.view()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from conftest import Api
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync.errors import CodecError, ShapeError, StoreError, ZarrError
+from zarrasync.errors import CodecError, ShapeError, StoreError, UnsupportedOperation, ZarrError
 
 ZERO = np.array([0, 0, 5, 0])
 
@@ -40,6 +41,36 @@ async def test_no_value_is_that_of_absent_chunks_where_there_is_none(api: Api, z
     copied: dict[str, bytes] = {}
     await api(api.copy(store, copied, compressors=None))
     assert await api((await api(api.open_array(copied))).nchunks_initialized()) == 2
+
+
+class Unlisted(stores.MemoryStore):
+    """A store that can not list, as many of the web's."""
+
+    async def list_prefix(self, prefix: str) -> list[str]:
+        raise UnsupportedOperation("no listing here")
+
+
+@pytest.mark.parametrize("listable", [True, False])
+async def test_copies_into_other_chunks_stay_sparse_where_there_is_no_fill_value(api: Api, listable: bool):
+    data: dict[str, bytes] = {}
+    options = {"shape": (100, 70), "chunks": (10, 10), "dtype": "i4", "zarr_format": 2, "fill_value": None}
+    source = await api(api.create_array(data, **options))
+    await api.write(source, (slice(33, 38), slice(61, 70)), 7)
+    await api.write(source, (slice(0, 10), slice(0, 10)), 0)  # zeros that are stored are values
+    store = stores.MemoryStore(data) if listable else Unlisted(data)
+    for chunks, count in (((5, 7), 2 * 2 + 2 * 2), ((20, 30), 2), ((100, 70), 1)):
+        copied: dict[str, bytes] = {}
+        done: list[int] = []
+        report = await api(api.copy(store, copied, chunks=chunks, progress=done.append))
+        target = await api(api.open_array(copied))
+        wanted = count if listable else target.cdata_shape[0] * target.cdata_shape[1]
+        assert await api(target.nchunks_initialized()) == wanted
+        assert sum(done) == source.nbytes
+        np.testing.assert_array_equal(await api(target.view.read()), await api(source.view.read()))
+        if listable:
+            assert report.nbytes < source.nbytes or chunks == (100, 70)
+            again = await api(api.copy(data, copied, chunks=chunks, resume=True, verify=True))
+            assert again.copied == 0
 
 
 def test_zeros_beside_no_fill_value_are_read_by_zarr_python(tmp_path: Path):
@@ -190,6 +221,28 @@ async def test_progress_counts_bytes_of_the_array(api: Api):
         assert sum(done) == 100 * each
 
 
+class Watched(np.ndarray):
+    """Values that tell on which thread they are cast."""
+
+    threads: list[int] = []
+
+    def astype(self, *args: Any, **options: Any) -> Any:
+        self.threads.append(threading.get_ident())
+        return np.asarray(self).astype(*args, **options)
+
+
+@pytest.mark.parametrize("how", ["write", "append"])
+async def test_what_is_cast_whole_does_not_hold_up_the_event_loop(how: str):
+    days = np.arange(1 << 18).astype("M8[D]")
+    array = await za.create_array({}, shape=days.size, dtype="M8[ns]", chunks=days.size)
+    given = np.ma.MaskedArray(days.view(Watched), days < days[9], keep_mask=True)
+    Watched.threads.clear()
+    await (array[:].write(given) if how == "write" else array.append(given))
+    assert Watched.threads
+    assert threading.get_ident() not in Watched.threads
+    np.testing.assert_array_equal((await array[-days.size :])[9:], days[9:])
+
+
 # ------------------------------------------------------------------ appends that fail
 
 
@@ -199,13 +252,15 @@ class Full(stores.MemoryStore):
     Attributes:
         room: How many it still has room for.
         begins: How the keys of those begin.
+        ever: Whether it has no room ever after.
     """
 
-    room, begins = 1 << 30, "c/"
+    room, begins, ever = 1 << 30, "c/", True
 
     async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
         if key.startswith(self.begins):
             if self.room < 1:
+                self.room = 0 if self.ever else 1 << 30
                 raise StoreError("the disk is full", key=key)
             self.room -= 1
         return await super().put(key, data, if_version=if_version)
@@ -225,6 +280,20 @@ async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str
     await api(array.append([7]))
     await api(array.resize(8))
     np.testing.assert_array_equal(await api(array.view.read()), [1, 2, 3, 7, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_a_failed_append_stores_nothing_more_where_there_is_no_fill_value(api: Api, exclusive: bool):
+    store = Full()
+    store.exclusive, store.begins, store.ever = exclusive, tuple("0123456789"), False
+    options = {"shape": 3, "chunks": 4, "dtype": "i4", "zarr_format": 2, "fill_value": None}
+    array = await api(api.create_array(store, **options))
+    await api.write(array, ..., [1, 2, 3])
+    store.room = 2
+    with pytest.raises(StoreError, match="disk is full"):
+        await api(array.append(np.arange(5, 18)))
+    assert [key for key in await store.list_prefix("") if key[0] != "."] == ["0"]
+    assert (await api(api.open_array(store))).shape == (3,)
 
 
 async def test_an_append_whose_shape_can_not_be_stored_leaves_nothing(api: Api):

@@ -361,7 +361,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         Raises:
             ShapeError: If the other axes differ, or there is no such axis.
         """
-        values = transfer.as_array(data, self.dtype, self._metadata.spec.fill_value)
+        fill = self._metadata.spec.fill_value
+        values = await transfer.beside(partial(transfer.as_array, data, self.dtype, fill), data, self.dtype)
         if not -self.ndim <= axis < self.ndim:
             raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
         axis %= self.ndim

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 from typing import TypeAlias, cast
 
+from zarrasync.errors import ShapeError
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["Region", "cut_into_units", "plan_blocks", "units", "units_of"]
+__all__ = ["Region", "bounds", "cut_into_units", "plan_blocks", "units"]
 
 Region: TypeAlias = tuple[slice, ...]
+
+
+def bounds(
+    shape: tuple[int, ...], whole: tuple[int, ...], region: Sequence[slice] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where in the array the source goes.
+
+    Raises:
+        ShapeError: If it does not fit there.
+    """
+    if region is None:
+        region = tuple(slice(0, n) for n in whole)
+    slices = isinstance(region, tuple | list) and all(isinstance(s, slice) and s.step in (None, 1) for s in region)
+    if not slices or len(region) != len(whole):
+        raise ShapeError(f"a region is a tuple of {len(whole)} slices without steps, found {region!r}")
+    spans = [s.indices(n)[:2] for s, n in zip(region, whole, strict=True)]
+    found = tuple(max(0, b - a) for a, b in spans)
+    if found != shape:
+        raise ShapeError(f"the source has shape {shape}, the region {found}", found=shape, wanted=found)
+    return tuple(a for a, _ in spans), tuple(b for _, b in spans)
 
 
 def plan_blocks(
@@ -91,15 +112,10 @@ def units(
     return [at for at in found if any(i in ragged for i, ragged in zip(at, partial, strict=True))]
 
 
-def units_of(target: ArrayMetadata, region: Region) -> list[tuple[int, ...]]:
-    """The grid coordinates of the stored values that a region touches."""
-    return units(target, tuple(s.start for s in region), tuple(s.stop for s in region))
-
-
 def cut_into_units(target: ArrayMetadata, region: Region) -> Iterator[tuple[tuple[int, ...], Region]]:
     """The stored values that a region touches: their grid coordinates, and their parts of the region."""
     axes = target.grid.axes
-    for at in units_of(target, region):
+    for at in units(target, tuple(s.start for s in region), tuple(s.stop for s in region)):
         starts = [axis.start(i) for axis, i in zip(axes, at, strict=True)]
         yield (
             at,

@@ -13,7 +13,7 @@ import numpy as np
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync.array import AsyncArray
-from zarrasync.blocks import plan_blocks
+from zarrasync.blocks import plan_blocks, units
 from zarrasync.config import Config
 from zarrasync.creation import ShapeLike, check_axes
 from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedOperation
@@ -257,11 +257,33 @@ async def _copy_array(
         await _copy_values(source, target, there, report, tell)
         return
     done = IngestReport()
-    work = Ingestion(source_of(source, {}), target, None, "allow", done)
+    work = Ingestion(source_of(source, {}), target, None, "allow", done, only=await _with_values(source, target))
     await work.run(tell, resume=options.resume, fresh=fresh, verify=False)
     report.copied += done.blocks
     report.skipped += done.skipped
     report.nbytes += done.nbytes
+
+
+async def _with_values(source: AsyncArray, target: AsyncArray) -> set[tuple[int, ...]] | None:
+    """Which of the target's values to store where the elements do not tell: those of which the source stores something.
+
+    A fill value tells; where it is undefined, what is absent reads as values like any other. All are stored if the
+    source can not list.
+    """
+    if not target.metadata.spec.undefined or target.config.write_empty_chunks:
+        return None
+    try:
+        stored = await source._stored()
+    except UnsupportedOperation:
+        return None
+    found: set[tuple[int, ...]] = set()
+    axes, shape = source.metadata.grid.axes, source.shape
+    for at in filter(source._is_inside, stored):
+        starts = tuple(axis.start(i) for i, axis in zip(at, axes, strict=True))
+        sizes = (axis.size(i) for i, axis in zip(at, axes, strict=True))
+        stops = tuple(min(a + size, n) for a, size, n in zip(starts, sizes, shape, strict=True))
+        found.update(units(target.metadata, starts, stops))
+    return found
 
 
 async def _copy_values(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from zarrasync import config as settings
 from zarrasync._calls import Tally
 from zarrasync._runtime import cancel_flag, drive, driven, in_worker, thread_lock
 from zarrasync.array import AsyncArray
-from zarrasync.blocks import Region, cut_into_units, plan_blocks, units, units_of
+from zarrasync.blocks import Region, bounds, cut_into_units, plan_blocks, units
 from zarrasync.creation import check_options, check_same, plan_array
 from zarrasync.errors import (
     ChecksumError,
@@ -44,6 +44,7 @@ __all__ = ["IngestReport", "Ingestion", "Unaligned", "check_unaligned", "ingest"
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 Block: TypeAlias = npt.NDArray[Any]
+T = TypeVar("T")
 _NUMBERS = "biufcmM"
 """Kinds of types of which NumPy says what fits into what."""
 _SAME = ("chunks", "shards", "dtype")
@@ -190,7 +191,7 @@ async def _target(
     planned = {"dtype": source.dtype, **_described(source, options, config), **given}
     if planned.pop("shape", None) not in (None, source.shape, [*source.shape], *source.shape[:1]):
         raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
-    _bounds(source.shape, source.shape, region)  # before anything is replaced
+    bounds(source.shape, source.shape, region)  # before anything is replaced
     try:
         return await create_array(store, path=path, overwrite=mode == "w", config=config, shape=source.shape, **planned)
     except NodeExistsError:
@@ -272,6 +273,15 @@ def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -
 class Ingestion:
     """One ingestion: which blocks, and what happened to them.
 
+    Args:
+        source: What is written.
+        target: Where to.
+        region: The part of the target that the source is for; all of it if not given.
+        unaligned: What to do about chunks that the region cuts.
+        report: Where to count.
+        concurrency: Blocks at the same time; 0: as many as suit the store.
+        only: The grid coordinates of the stored values to write; all if not given.
+
     Raises:
         ShapeError: If the source does not fit.
     """
@@ -284,9 +294,11 @@ class Ingestion:
         unaligned: Unaligned,
         report: IngestReport,
         concurrency: int = 0,
+        only: Collection[tuple[int, ...]] | None = None,
     ) -> None:
         self.source, self.target, self.report, self.concurrency = source, target, report, concurrency
-        self.start, self.stop = _bounds(source.shape, target.shape, region)
+        self.only = only
+        self.start, self.stop = bounds(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
         self._check_alignment(unaligned)
         self._sums: dict[tuple[tuple[int, int], ...], int] = {}
@@ -401,11 +413,17 @@ class Ingestion:
     def _regions(self, at_once: int) -> Iterator[Region]:
         metadata, limit = self.target.metadata, self.target.config.memory_budget // (4 * at_once)
         for region in plan_blocks(metadata, self.source.chunks, limit, self.start, self.stop, at_once):
-            there = [at in self._there for at in units_of(metadata, region)] if self._there else [False]
-            if any(there) and not all(there):
-                yield from (unit for _, unit in cut_into_units(metadata, region))
-            else:
+            if not self._there and self.only is None:
                 yield region
+                continue
+            parts = dict(cut_into_units(metadata, region))
+            wanted = [at for at in parts if self.only is None or at in self.only]
+            there = sum(at in self._there for at in wanted)
+            if len(wanted) == len(parts) and there in (0, len(parts)):
+                yield region
+                continue
+            self.tell(self._size(region) - sum(self._size(parts[at]) for at in wanted))
+            yield from (parts[at] for at in wanted)
 
     def _of_source(self, region: Region) -> Region:
         """A region of the array as one of the source."""
@@ -452,9 +470,8 @@ class Ingestion:
         block = transfer.as_array(given, self.target.dtype, self.target.metadata.spec.fill_value)
         if block.shape != shape:
             raise ShapeError(f"the block of {_shown(region)} has shape {block.shape}, not {shape}", found=block.shape)
-        if block.dtype != self.target.dtype:
-            block = block.astype(self.target.dtype)
         if self.keep_sums:
+            block = block.astype(self.target.dtype, copy=False)
             with self._mutex:
                 self._sums[tuple((s.start, s.stop) for s in region)] = _checksum(block)
         return block
@@ -478,7 +495,9 @@ class Ingestion:
         place, wanted, missing = self._begin(region, given)
         if not wanted:
             return
-        block = self._ready(place, await self.source.get(self._of_source(place)) if given is None else given)
+        found = await self.source.get(self._of_source(place)) if given is None else given
+        fit, dtype = partial(self._ready, place, found), self.target.dtype
+        block = await (_aside(fit) if self.keep_sums else transfer.beside(fit, found, dtype))
         if missing:
             await self._store(place, block)
             self._note(place)
@@ -491,7 +510,8 @@ class Ingestion:
         self._judge(region, drive(self.target.view[region].read()))
 
     async def _compare(self, region: Region, _: Any) -> None:
-        self._judge(region, await self.target.view[region].read())
+        found = await self.target.view[region].read()
+        await _aside(partial(self._judge, region, found))
 
     def _judge(self, region: Region, found: Block) -> None:
         block = transfer.as_array(found, self.target.dtype, self.target.metadata.spec.fill_value)
@@ -515,6 +535,15 @@ class Ingestion:
         return self.source.pairs is not None and any(overlap)
 
 
+async def _aside(function: Callable[[], T]) -> T:
+    """Compute something on another thread than the event loop's."""
+
+    async def work() -> T:
+        return function()
+
+    return await in_worker(work, computing=True)
+
+
 def _pair(item: Any) -> tuple[Region, Any]:
     """What an iterable gives, if it is a region and its block."""
     if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
@@ -531,26 +560,6 @@ async def _in_threads(pairs: Iterator[tuple[Region, Any]]) -> AsyncIterator[tupl
 
     while (item := await in_worker(step)) is not nothing:
         yield item
-
-
-def _bounds(
-    shape: tuple[int, ...], whole: tuple[int, ...], region: Sequence[slice] | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where in the array the source goes.
-
-    Raises:
-        ShapeError: If it does not fit there.
-    """
-    if region is None:
-        region = tuple(slice(0, n) for n in whole)
-    slices = isinstance(region, tuple | list) and all(isinstance(s, slice) and s.step in (None, 1) for s in region)
-    if not slices or len(region) != len(whole):
-        raise ShapeError(f"a region is a tuple of {len(whole)} slices without steps, found {region!r}")
-    spans = [s.indices(n)[:2] for s, n in zip(region, whole, strict=True)]
-    found = tuple(max(0, b - a) for a, b in spans)
-    if found != shape:
-        raise ShapeError(f"the source has shape {shape}, the region {found}", found=shape, wanted=found)
-    return tuple(a for a, _ in spans), tuple(b for _, b in spans)
 
 
 def _checksum(block: Block) -> int:

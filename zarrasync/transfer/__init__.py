@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from zarrasync.transfer.common import Chunks, Missing
 from zarrasync.transfer.reading import read
-from zarrasync.transfer.writing import as_array, storable, write
+from zarrasync.transfer.writing import as_array, beside, storable, write
 
-__all__ = ["Chunks", "Missing", "as_array", "read", "storable", "write"]
+__all__ = ["Chunks", "Missing", "as_array", "beside", "read", "storable", "write"]

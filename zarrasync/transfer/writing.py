@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync._calls import Patience
-from zarrasync._runtime import Gate, cancel_flag, drive
+from zarrasync._runtime import Gate, cancel_flag, drive, in_worker
 from zarrasync.codecs.base import Array, Buffer
 from zarrasync.dtypes import OBJECT
 from zarrasync.errors import CodecError, ShapeError, UnsupportedOperation, WriteConflictError
@@ -26,10 +26,14 @@ from zarrasync.stores.base import ABSENT, Request
 from zarrasync.transfer.common import Chunks, Fields, Taken, batches, carry_out, dtype_of, run_parts, side_by_side
 from zarrasync.transfer.jobs import Computer, Job, Progress, scratch
 
-__all__ = ["as_array", "storable", "write"]
+__all__ = ["as_array", "beside", "storable", "write"]
 
 _ERASE = 1000
+_LONG = 1 << 20
+"""Bytes of values that take an event loop's time to cast."""
+
 _NUMBERS = "biufc"
+T = TypeVar("T")
 Compute = Callable[[Callable[[], Any], int], Awaitable[Any]]
 
 
@@ -65,8 +69,9 @@ async def write(
     """
     dtype, fill = dtype_of(chunks, fields), chunks.metadata.spec.fill_value
     fill = fill if fields is None else fill[fields]
+    of_objects = chunks.metadata.dtype == OBJECT
     try:
-        given = _broadcast(values, transform.shape, dtype, fill, of_objects=chunks.metadata.dtype == OBJECT)
+        given = await beside(partial(_broadcast, values, transform.shape, dtype, fill, of_objects), values, dtype)
     except CodecError as error:
         error.at(f"/{chunks.prefix}".rstrip("/") or "/", repr(chunks.origin or chunks.store))
         raise
@@ -75,6 +80,18 @@ async def write(
     buffer = transform.layout.to_buffer(given)
     parts = chunks.parts(transform, runs=chunks.store.blocking)
     await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent, present))
+
+
+async def beside(fit: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[Any]) -> T:
+    """What becomes of values that are made fit for a data type: on another thread than an event loop's, if that takes long."""
+    masked = isinstance(values, np.ma.MaskedArray)
+    if not isinstance(values, np.ndarray) or values.nbytes < _LONG or not (masked or _is_cast(values.dtype, dtype)):
+        return fit()
+
+    async def work() -> T:
+        return fit()
+
+    return await in_worker(work, computing=True)
 
 
 def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
@@ -107,7 +124,7 @@ def storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:
         CodecError: If they can not be stored as its data type.
     """
     fill, of_objects = metadata.spec.fill_value, metadata.dtype == OBJECT
-    return _broadcast(values, metadata.shape, metadata.dtype.numpy, fill, of_objects=of_objects)
+    return _broadcast(values, metadata.shape, metadata.dtype.numpy, fill, of_objects)
 
 
 def _element(value: Any) -> Array:
@@ -130,16 +147,20 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in _NUMBERS or dtype.type.__module__ == "ml_dtypes"
 
 
+def _is_cast(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether an array is cast before it is written. Numbers are chunk by chunk, which can not fail."""
+    return found != wanted and not (_is_number(found) and _is_number(wanted))
+
+
 def _broadcast(
-    values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any, *, of_objects: bool
+    values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any, of_objects: bool
 ) -> Array:
     if of_objects and not shape and (isinstance(values, list | tuple) or getattr(values, "ndim", False)):
         return _element(values)
     given = as_array(values, dtype, fill)
     while given.ndim > len(shape) and given.shape[0] == 1:
         given = given[0, ...]  # NumPy's assignment drops leading axes of size 1, too
-    # Numbers are cast chunk by chunk, which can not fail.
-    if not (_is_number(given.dtype) and _is_number(dtype)):
+    if _is_cast(given.dtype, dtype):
         given = _cast(given, dtype)
     if given.shape == shape:
         given = given.view()
@@ -375,6 +396,8 @@ class _Writing:
 
     def _merge(self, part: Part, present: Buffer | None) -> Buffer | None:
         """The encoded value of a chunk that is replaced in part; ``None`` if it is not to be stored."""
+        if self.present and not self.keep_empty and part.region.covers(self.chain.spec.shape):
+            return None  # cleared whole, also where no element says that it is empty
         if self.fields is None:
             values = self.values
             with np.errstate(invalid="ignore"):

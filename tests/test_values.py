@@ -81,6 +81,20 @@ def test_zeros_beside_no_fill_value_are_read_by_zarr_python(tmp_path: Path):
     np.testing.assert_array_equal(zarr.open_array(tmp_path)[:], np.array([0, 0, 9, 9], "M8[s]"))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "i1", ">i2", "f4", "M8[s]", "c16", "S3", [("a", "i4"), ("b", "u1")]])
+async def test_chunks_of_nothing_but_the_fill_value_are_told_by_every_element(api: Api, dtype: Any):
+    values = np.zeros((8, 4, 5), dtype)
+    at = [(1, 0, 0), (2, 3, 4), (3, 2, 1), (5, 1, 4), (6, 3, 3)]
+    for spot in at:
+        values[spot] = np.ones((), dtype)
+    for chunks in ((1, 4, 5), (1, 2, 5)):
+        array = await api(
+            api.create_array({}, data=values, chunks=chunks, compressors=None, fill_value=values[0, 0, 0])
+        )
+        assert await api(array.nchunks_initialized()) == len(at)
+        np.testing.assert_array_equal(await api(array.view.read()), values)
+
+
 # ------------------------------------------------------------------ data types
 
 

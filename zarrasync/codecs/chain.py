@@ -33,6 +33,8 @@ _COPIED = 1 << 17
 """Bytes of a decoded chunk from which on a copy more costs more than placing each chunk by itself."""
 _PIECE = 1 << 16
 """Elements that are compared with the fill value in one step."""
+_WORDS = (1, 2, 4, 8)
+"""Bytes of elements that are compared as one integer."""
 _RUN = 2 << 20
 """Bytes of decoded chunks that are placed in one step: enough that the interpreter's part does not count."""
 
@@ -326,10 +328,13 @@ class BoundChain:
         """Per chunk of the memory of ``boxes`` whether every element is the fill value, bit for bit."""
         assert self.stored_dtype is not None
         fill = np.frombuffer(self.spec.scalar.astype(self.stored_dtype).tobytes(), np.uint8)
-        # Nearly always the first element tells.
-        empty: npt.NDArray[np.bool_] = (rows[:, : len(fill)] == fill).all(axis=1)
+        width = len(fill) if len(fill) in _WORDS else 1
+        bits = fill.view(f"u{width}")
+        words = rows.view(bits.dtype).reshape(len(rows), -1, len(bits))
+        # Nearly always the first element tells, or the last.
+        empty: npt.NDArray[np.bool_] = (words[:, [0, -1]] == bits).all(axis=(1, 2))
         for number in np.flatnonzero(empty):
-            empty[number] = (rows[number].reshape(-1, len(fill)) == fill).all()
+            empty[number] = _all_are(words[number], bits)
         return empty
 
     def is_empty(self, array: Array) -> bool:
@@ -397,7 +402,7 @@ def as_bytes_view(array: Array) -> npt.NDArray[np.uint8]:
 
 def _bits(fill: Array) -> Any:
     """A fill value as an unsigned integer of its width, or ``None`` where there is no such integer."""
-    if fill.dtype.kind in "biufcmM" and fill.dtype.itemsize in (1, 2, 4, 8):
+    if fill.dtype.kind in "biufcmM" and fill.dtype.itemsize in _WORDS:
         return fill.reshape(1).view(f"u{fill.dtype.itemsize}")[0]
     return None
 
@@ -410,10 +415,7 @@ def is_fill(array: Array, fill_value: Any, bits: Any = None) -> bool:
         words = array.view(bits.dtype)
         if words[(0,) * words.ndim] != bits or words[(-1,) * words.ndim] != bits:
             return False
-        # Piece by piece: most arrays that are not empty show it soon, and what is compared stays in the cache.
-        step = max(1, _PIECE * len(words) // words.size) if words.ndim else 1
-        pieces = (words[start : start + step] for start in range(0, len(words), step)) if words.ndim else (words,)
-        return all(bool((piece == bits).all()) for piece in pieces)
+        return _all_are(words, bits) if words.ndim else True
     if array.dtype.kind in "TO":
         # Objects may compare as they like; only what is of the same kind can be the fill value.
         kind = type(fill_value)
@@ -424,3 +426,12 @@ def is_fill(array: Array, fill_value: Any, bits: Any = None) -> bool:
         return True
     rows = as_bytes_view(same).reshape(-1, fill.dtype.itemsize)
     return bool((rows == np.frombuffer(fill.tobytes(), np.uint8)).all())
+
+
+def _all_are(words: Array, bits: Any) -> bool:
+    """Whether words are all the same.
+
+    Piece by piece: most arrays that are not empty show it soon, and what is compared stays in the cache.
+    """
+    step = max(1, _PIECE * len(words) // words.size)
+    return all(bool((words[start : start + step] == bits).all()) for start in range(0, len(words), step))

@@ -9,31 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync._calls import Patience
-from zarrasync._runtime import Gate, cancel_flag, drive, in_worker
+from zarrasync._runtime import Gate, cancel_flag, drive
 from zarrasync.codecs.base import Array, Buffer
-from zarrasync.dtypes import OBJECT
-from zarrasync.errors import CodecError, ShapeError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import CodecError, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing import Transform
-from zarrasync.metadata import ArrayMetadata
 from zarrasync.regions import Part, assign
 from zarrasync.stores.base import ABSENT, Request
 from zarrasync.transfer.common import Chunks, Fields, Taken, batches, carry_out, dtype_of, run_parts, side_by_side
+from zarrasync.transfer.fitting import beside, cast, fit
 from zarrasync.transfer.jobs import Computer, Job, Progress, scratch
 
-__all__ = ["as_array", "beside", "storable", "write"]
+__all__ = ["write"]
 
 _ERASE = 1000
-_LONG = 1 << 20
-"""Bytes of values that take an event loop's time to cast."""
-
-_NUMBERS = "biufc"
-T = TypeVar("T")
 Compute = Callable[[Callable[[], Any], int], Awaitable[Any]]
 
 
@@ -69,9 +63,8 @@ async def write(
     """
     dtype, fill = dtype_of(chunks, fields), chunks.metadata.spec.fill_value
     fill = fill if fields is None else fill[fields]
-    of_objects = chunks.metadata.dtype == OBJECT
     try:
-        given = await beside(partial(_broadcast, values, transform.shape, dtype, fill, of_objects), values, dtype)
+        given = await beside(partial(fit, values, transform.shape, dtype, fill, chunks.metadata.dtype), values, dtype)
     except CodecError as error:
         error.at(f"/{chunks.prefix}".rstrip("/") or "/", repr(chunks.origin or chunks.store))
         raise
@@ -80,115 +73,6 @@ async def write(
     buffer = transform.layout.to_buffer(given)
     parts = chunks.parts(transform, runs=chunks.store.blocking)
     await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent, present))
-
-
-async def beside(fit: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[Any]) -> T:
-    """What becomes of values that are made fit for a data type: on another thread than an event loop's, if that takes long."""
-    masked = isinstance(values, np.ma.MaskedArray)
-    if not isinstance(values, np.ndarray) or values.nbytes < _LONG or not (masked or _is_cast(values.dtype, dtype)):
-        return fit()
-
-    async def work() -> T:
-        return fit()
-
-    return await in_worker(work, computing=True)
-
-
-def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
-    """Values as an array that can be cast to a data type; masked elements become the fill value.
-
-    Raises:
-        CodecError: If they can not be stored as that type.
-    """
-    if dtype.kind == "O" and not isinstance(values, np.ndarray):
-        return _element(values) if isinstance(values, bytes) else np.array(values, object)
-    try:
-        if isinstance(values, np.ma.MaskedArray):
-            with np.errstate(all="ignore"):  # what lies under the mask may be anything
-                given = np.ma.getdata(values).astype(dtype)
-            _fill_masked(given, np.ma.getmaskarray(values), fill)
-            return given
-        # NumPy would spell out what is missing.
-        if isinstance(values, np.ndarray) and hasattr(values.dtype, "na_object"):
-            values = values.astype(object)
-        return np.asarray(values, _wanted(values, dtype))
-    except (ValueError, TypeError, OverflowError) as error:
-        raise CodecError(f"{_shown(values)} can not be stored as {dtype}: {error}", direction="encode") from error
-
-
-def storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:
-    """Values as an array of some metadata can hold them, so that nothing about them can be wrong later.
-
-    Raises:
-        ShapeError: If they do not broadcast to its shape.
-        CodecError: If they can not be stored as its data type.
-    """
-    fill, of_objects = metadata.spec.fill_value, metadata.dtype == OBJECT
-    return _broadcast(values, metadata.shape, metadata.dtype.numpy, fill, of_objects)
-
-
-def _element(value: Any) -> Array:
-    """An array of one object, whatever it is."""
-    array = np.empty((), object)
-    array[()] = value
-    return array
-
-
-def _fill_masked(array: Array, mask: npt.NDArray[Any], fill: Any) -> None:
-    """Put the fill value where a mask says so, which has fields if the array has."""
-    if mask.dtype.names is None:
-        array[mask] = fill
-        return
-    for name in mask.dtype.names:
-        _fill_masked(array[name], mask[name], fill[name])
-
-
-def _is_number(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in _NUMBERS or dtype.type.__module__ == "ml_dtypes"
-
-
-def _is_cast(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether an array is cast before it is written. Numbers are chunk by chunk, which can not fail."""
-    return found != wanted and not (_is_number(found) and _is_number(wanted))
-
-
-def _broadcast(
-    values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fill: Any, of_objects: bool
-) -> Array:
-    if of_objects and not shape and (isinstance(values, list | tuple) or getattr(values, "ndim", False)):
-        return _element(values)
-    given = as_array(values, dtype, fill)
-    while given.ndim > len(shape) and given.shape[0] == 1:
-        given = given[0, ...]  # NumPy's assignment drops leading axes of size 1, too
-    if _is_cast(given.dtype, dtype):
-        given = _cast(given, dtype)
-    if given.shape == shape:
-        given = given.view()
-        given.flags.writeable = False  # as NumPy makes what it broadcasts: no codec works in the caller's memory
-        return given
-    try:
-        return np.broadcast_to(given, shape)
-    except ValueError:
-        raise ShapeError(
-            f"values of shape {given.shape} do not fit a selection of shape {shape}", found=given.shape, wanted=shape
-        ) from None
-
-
-def _wanted(values: Any, dtype: np.dtype[Any]) -> npt.DTypeLike | None:
-    """The dtype to make an array of values with; text is never made of what is none."""
-    kind = getattr(getattr(values, "dtype", None), "kind", None)
-    if dtype.kind != "T":
-        return dtype if kind is None else None
-    if kind in (None, "O"):
-        return np.dtypes.StringDType(coerce=False)
-    if kind not in "TU":
-        raise TypeError("it is not text; values.astype(str) makes text of it")
-    return dtype
-
-
-def _shown(values: Any) -> str:
-    text = repr(values)
-    return text if len(text) < 60 else f"{text[:50]}… ({type(values).__name__})"
 
 
 class _Writing:
@@ -375,7 +259,7 @@ class _Writing:
             with np.errstate(invalid="ignore"):
                 part.region.write(chunk, self.values)
         else:
-            chunk = _cast(given, spec.dtype.numpy)
+            chunk = cast(given, spec.dtype.numpy)
         if not self.keep_empty and self.chain.is_empty(chunk):
             return None
         if chunk.flags.c_contiguous or self.chain.is_raw or spec.dtype.is_variable or not chunk.nbytes:
@@ -413,14 +297,3 @@ class _Writing:
 
 async def _here(function: Callable[[], Any], nbytes: int) -> Any:
     return function()
-
-
-def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
-    if array.dtype == dtype:
-        return array
-    try:
-        with np.errstate(invalid="ignore"):
-            return array.astype(dtype, order="C")
-    except (ValueError, TypeError, OverflowError) as error:
-        text = f"values of {array.dtype} can not be stored as {dtype}: {error}"
-        raise CodecError(text, direction="encode") from error

@@ -326,6 +326,8 @@ def test_json_has_all_letters_on_any_stream(here, encoding: str):
 
 
 def test_archives_are_what_is_called_so(here, capsys):
+    assert main(["copy", "nothing.zarr", "a.zip"]) == 1
+    assert not Path("a.zip").exists()
     assert main(["copy", "old.zarr", "a.zip"]) == 0
     assert zipfile.is_zipfile("a.zip")
     assert main(["copy", "data.zarr", "a.zip", "--dest-path", "x"]) == 1  # below an array nothing can be

@@ -223,6 +223,22 @@ async def test_a_bucket_that_is_not_there_is_no_absence(s3: tuple[str, dict[str,
         sync.open_array("s3://no-bucket-of-anybody/below", storage_options=options)
 
 
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+@pytest.mark.parametrize("service", ["s3", "gcs", "azure"])
+async def test_keys_are_not_taken_for_what_services_say(request: pytest.FixtureRequest, service: str, backend: str):
+    if (service, backend) == ("gcs", "obstore"):
+        google = request.getfixturevalue("google")
+        url, options = "gs://some-bucket/below", google.options()
+    else:
+        url, options = request.getfixturevalue(service)
+    array = await za.create_array(
+        url, path="NoSuchBucket/ContainerNotFound", shape=4, dtype="i4", storage_options={**options, "backend": backend}
+    )
+    assert (await array[...]).tolist() == [0] * 4
+    with pytest.raises(NodeNotFoundError):
+        await za.open_array(array.store, path="NoSuchBucket/other")
+
+
 def test_a_bucket_that_goes_leaves_no_fill_values(bucket: Bucket):
     array = sync.open_array("s3://bucket", storage_options=bucket.options())
     gone = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"

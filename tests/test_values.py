@@ -358,6 +358,16 @@ async def test_a_failed_append_stores_nothing_more_where_there_is_no_fill_value(
     assert (await api(api.open_array(store))).shape == (3,)
 
 
+async def test_what_can_not_be_repaired_is_logged(api: Api, caplog: pytest.LogCaptureFixture):
+    store = Full()
+    store.exclusive = False
+    array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=4))
+    store.room = 0
+    with pytest.raises(StoreError, match="disk is full"):
+        await api(array.append([7]))
+    assert "could not be repaired: StoreError: the disk is full" in caplog.text
+
+
 async def test_an_append_whose_shape_can_not_be_stored_leaves_nothing(api: Api):
     store = Full()
     array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -30,6 +31,7 @@ from zarrasync.selection import Accessor, AsyncSelection, Awaited
 __all__ = ["AsyncArray"]
 
 _MANY = 1000
+_log = logging.getLogger(__name__)
 
 
 class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
@@ -511,8 +513,10 @@ async def _in_any_case(repair: Callable[[], Awaitable[None]]) -> None:
     """
 
     async def attempt() -> None:
-        with contextlib.suppress(Exception, asyncio.CancelledError):  # the first error is the one to tell of
+        try:
             await repair()
+        except (Exception, asyncio.CancelledError) as error:  # the first error is the one that is raised
+            _log.warning("what a failed call has left could not be repaired: %s: %s", type(error).__name__, error)
 
     if driven():
         with regardless():

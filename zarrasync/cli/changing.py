@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
+from zipfile import ZipFile
 
 from zarrasync import stores, sync
 from zarrasync._bridge import run
@@ -90,6 +91,8 @@ def _destination(given: argparse.Namespace) -> Iterator[Any]:
         yield store
     finally:
         run(store.close(), blocking=True)
+        if not there and os.path.exists(path) and not ZipFile(path).namelist():  # nothing came of it
+            os.remove(path)
 
 
 def _shows_bar(given: argparse.Namespace) -> bool:

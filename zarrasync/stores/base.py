@@ -87,7 +87,10 @@ _REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect w
 """What S3 and its clients say when a bucket lies in another region than the one that was asked."""
 
 
-_NO_BUCKET = re.compile(r"(?i)NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist")
+_NO_BUCKET = re.compile(
+    r"(?i)(Code>|Code: ?|\()(NoSuchBucket|ContainerNotFound)\b|specified (bucket|container) does not exist"
+)
+"""What services and their clients say of a bucket that is not there; a key may have such a name."""
 _QUERY = re.compile(r"(\w+://[^\s'\"?<>]+)\?[^\s'\"<>)]+")
 
 

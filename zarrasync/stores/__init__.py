@@ -19,7 +19,8 @@ from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.http import HTTPStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
-from zarrasync.stores.obstore import ObjectStore, translate, usable
+from zarrasync.stores.obstore import ObjectStore, usable
+from zarrasync.stores.options import translate
 from zarrasync.stores.remotezip import RemoteZipStore
 from zarrasync.stores.tracing import Event, Latencies, TracingStore
 from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore

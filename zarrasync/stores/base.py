@@ -91,7 +91,7 @@ _NO_BUCKET = re.compile(
     r"(?i)(Code>|Code: ?|\()(NoSuchBucket|ContainerNotFound)\b|specified (bucket|container) does not exist"
 )
 """What services and their clients say of a bucket that is not there; a key may have such a name."""
-_QUERY = re.compile(r"(\w+://[^\s'\"?<>]+)\?[^\s'\"<>)]+")
+_QUERY = re.compile(r"((?:\w+:/)?/[^\s'\"?<>]+)\?[^\s'\"<>)]+")
 
 
 class _Absent:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import builtins
 import os
-import re
 import sys
 import threading
 import time
@@ -29,7 +28,6 @@ from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_prefix
-from zarrasync.stores.aws import read_profile
 from zarrasync.stores.base import (
     ABSENT,
     Listing,
@@ -43,12 +41,12 @@ from zarrasync.stores.base import (
     without_queries,
 )
 from zarrasync.stores.http1 import Unfit
+from zarrasync.stores.options import ENDPOINTS, PROVIDER, translate
 from zarrasync.stores.remote import RemoteStore, in_flight
 from zarrasync.stores.signed import SignedRequests
 
-__all__ = ["ObjectStore", "translate", "usable"]
+__all__ = ["ObjectStore", "usable"]
 
-_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _BULK = 1000
 _SMALL = 1 << 20
 """Bytes of a value up to which it pays to store it by a URL; obstore sends larger ones from threads of its own."""
@@ -416,9 +414,8 @@ async def _leave(signed: SignedRequests | None) -> None:
 
 _PLACE = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
 """Settings of obstore's that say what a key is a key in."""
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _AROUND: dict[str, dict[str, tuple[str, ...]]] = {
-    "S3Store": {"endpoint": _ENDPOINTS},
+    "S3Store": {"endpoint": ENDPOINTS},
     "AzureStore": {"account_name": ("AZURE_STORAGE_ACCOUNT_NAME",)},
 }
 """Where obstore finds the like if nothing was set, without showing it."""
@@ -432,16 +429,16 @@ _latest: deque[Any] = deque(maxlen=1)
 def _bucket(url: str, options: dict[str, Any], client: dict[str, Any], retry: dict[str, Any]) -> Any:
     """An obstore store of a whole bucket; the same one for the same settings in the same environment.
 
-    To make one takes 15 ms, and each has connections, and credentials, of its own. Google's are in files, which may
-    be replaced, so that each store reads them anew.
+    To make one takes 15 ms, and each has connections, and credentials, of its own. Google's default ones are in files,
+    which may be replaced, so that each store reads them anew.
     """
     from obstore.store import from_url
 
     open_url: Any = from_url  # which settings there are depends on the URL
     where = url.replace("s3a://", "s3://").replace("gcs://", "gs://")
 
-    config = {name: value for name, value in options.items() if name != _PROVIDER}
-    keys = {_PROVIDER: options[_PROVIDER]} if _PROVIDER in options else {}
+    config = {name: value for name, value in options.items() if name != PROVIDER}
+    keys = {PROVIDER: options[PROVIDER]} if PROVIDER in options else {}
 
     def make() -> Any:
         try:
@@ -453,7 +450,7 @@ def _bucket(url: str, options: dict[str, Any], client: dict[str, Any], retry: di
         name = (where, *(frozenset(told.items()) for told in (options, client, retry, os.environ)))
     except TypeError:  # a setting that can not be compared, such as headers
         return make()
-    if where.startswith("gs://") and "google_skip_signature" not in options:
+    if where.startswith("gs://") and options.keys().isdisjoint(("google_skip_signature", PROVIDER)):
         return make()
     found = _buckets.get(name)
     if found is None:
@@ -467,121 +464,3 @@ def _status(error: Exception) -> int:
     if "credential provider" in str(error):  # nothing was asked for, as there are no keys
         return 0
     return {"PermissionDeniedError": 403, "UnauthenticatedError": 401}.get(type(error).__name__, 0)
-
-
-_S3 = {
-    "key": "aws_access_key_id",
-    "secret": "aws_secret_access_key",
-    "token": "aws_session_token",
-    "endpoint_url": "aws_endpoint",
-    "anon": "aws_skip_signature",
-    "region_name": "aws_region",
-    "requester_pays": "aws_request_payer",
-    "profile": "profile",
-}
-_AZURE = {
-    "account_name": "azure_storage_account_name",
-    "account_key": "azure_storage_account_key",
-    "sas_token": "azure_storage_sas_key",
-    "tenant_id": "azure_storage_tenant_id",
-    "client_id": "azure_storage_client_id",
-    "client_secret": "azure_storage_client_secret",
-    "anon": "azure_skip_signature",
-}
-_GCS = {"endpoint_url": "google_base_url"}
-_NAMES = {"s3": _S3, "azure": _AZURE, "gcs": _GCS}
-_OWN = ("aws_", "google_", "azure_")
-_ENDPOINT = ("aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
-_PROVIDER = "credential_provider"
-"""What obstore asks for keys, in its own words."""
-
-
-def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Fsspec's storage options as obstore's settings; ``None`` if obstore does not know one, or what the URL says."""
-    parts = urlsplit(url)
-    service = _SCHEMES.get(parts.scheme)
-    if service is None or "::" in url or "@" in parts.netloc or parts.query or parts.fragment or "//" in parts.path:
-        return None
-    if not parts.netloc:
-        raise ValueError(f"{url!r} names no bucket")
-    names, found = _NAMES[service], dict[str, Any]()
-    client = dict(options.get("client_kwargs") or {})
-    given = {**{name: value for name, value in options.items() if name != "client_kwargs"}, **client}
-    for name, value in given.items():
-        if value is None or name in ("use_listings_cache", "asynchronous"):
-            continue
-        if service == "azure" and name == "connection_string":
-            known = _connection(str(value))
-            if known is None:
-                return None
-            found.update(known)
-            continue
-        if service == "gcs" and name == "token":
-            if value != "anon":
-                return None
-            found["google_skip_signature"] = "true"
-        elif name in names:
-            found[names[name]] = str(value).lower() if isinstance(value, bool) else str(value)
-        elif name.startswith(_OWN):
-            found[name] = value
-        elif name == "client_options":
-            found[name] = dict(value)
-        elif name == _PROVIDER:
-            found[name] = value
-        else:
-            return None
-    if service == "s3":
-        _add_profile(found, str(found.pop("profile", "")))
-    told = (found.get(name) for name in (*_ENDPOINT, "azure_endpoint", "google_base_url"))
-    endpoint = str(next((one for one in told if one is not None), ""))
-    if endpoint and "://" not in endpoint:
-        raise ValueError(f"the endpoint {endpoint!r} has no scheme: 'https://{endpoint}', or 'http://…'")
-    if endpoint.startswith("http://"):
-        found["client_options"] = {"allow_http": True, **found.get("client_options", {})}
-    if service == "s3":
-        found.setdefault(
-            "aws_region", os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        )
-        if not endpoint.startswith("http://") and "AWS_UNSIGNED_PAYLOAD" not in os.environ:
-            # TLS protects what is sent. To hash it for the signature, too, which botocore does without TLS only, costs
-            # client and server about a second for each 1.5 GB.
-            found.setdefault("aws_unsigned_payload", "true")
-    return found
-
-
-_OWN_KEYS = re.compile("access_key|session_token|credential|web_identity")
-_ELSEWHERE = re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_.*)")
-"""What comes before keys in files: parts of the names of settings, and variables."""
-
-
-def _add_profile(found: dict[str, Any], name: str) -> None:
-    """Add to settings for S3 what files say of a profile, of the user's if none is named, and the environment of the place."""
-    profile, anonymous = read_profile(name), found.get("aws_skip_signature") == "true"
-    told = any(map(_OWN_KEYS.search, found)) or (not name and any(map(_ELSEWHERE.fullmatch, os.environ)))
-    if not anonymous and not told:
-        renewed = profile.renewed
-        found.update(profile.keys if renewed is None else {_PROVIDER: renewed})
-    region, endpoint = profile.settings.get("region"), profile.settings.get("endpoint_url")
-    if region and (name or not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys()):
-        found.setdefault("aws_region", region)
-    around = from_environment(_ENDPOINTS)
-    endpoint = (endpoint or around) if name else (around or endpoint)
-    if endpoint and found.keys().isdisjoint(_ENDPOINT):
-        found["aws_endpoint"] = endpoint
-
-
-_CONNECTION = {
-    "accountname": "azure_storage_account_name",
-    "accountkey": "azure_storage_account_key",
-    "sharedaccesssignature": "azure_storage_sas_key",
-    "blobendpoint": "azure_endpoint",
-}
-
-
-def _connection(text: str) -> dict[str, str] | None:
-    """The settings in a connection string of Azure's; ``None`` if it says what has no counterpart."""
-    parts = {k.strip().lower(): v for k, _, v in (part.partition("=") for part in text.split(";")) if k.strip()}
-    parts.pop("defaultendpointsprotocol", None)
-    if parts.pop("endpointsuffix", "core.windows.net") != "core.windows.net" or set(parts) - set(_CONNECTION):
-        return None
-    return {_CONNECTION[name]: value for name, value in parts.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import warnings
 from pathlib import Path
@@ -12,7 +13,15 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
-from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, NodeTypeError, ShapeError
+from zarrasync.errors import (
+    CodecError,
+    InvalidKeyError,
+    MetadataError,
+    NodeExistsError,
+    NodeTypeError,
+    ShapeError,
+    StoreError,
+)
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -649,3 +658,172 @@ def test_an_element_of_text_is_of_its_type():
     sync.create_array(store, path="s", data=words, dimension_names=["x"])
     picked = xr.open_dataset(store, engine="zarrasync")["s"].isel(x=1)
     assert (picked.dtype, picked.load().dtype, picked.item()) == (words.dtype, words.dtype, "bb")
+
+
+# ------------------------------------------------------------------ appending beside what stays as it is
+
+
+def rows(number: int, *, n: int = 1, lazy: bool = False) -> Any:
+    """Rows of a dataset with variables that have no rows."""
+    given = xr.Dataset(
+        {"a": (("t", "lat"), np.full((n, 4), number, "f4")), "area": ("lat", np.full(4, 7.0)), "run": 3},
+        {"t": np.arange(number * n, (number + 1) * n), "lat": np.linspace(1, 2, 4)},
+    )
+    return given.chunk(lat=2) if lazy else given
+
+
+STATIC = {"area": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1, "chunks": (2,)}}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_variables_without_rows_stay_where_they_are(zarr_format: Any, lazy: bool):
+    """Nobody sees them erased, and they are encoded as they were."""
+
+    class Guarded(stores.MemoryStore):
+        guarded = False
+
+        async def erase_prefix(self, prefix: str) -> None:
+            assert not self.guarded, prefix
+            await super().erase_prefix(prefix)
+
+    store = Guarded()
+    write_dataset(rows(0), store, encoding=STATIC, zarr_format=zarr_format)
+    store.guarded = True
+    for number in (1, 2):
+        changed = rows(number, lazy=lazy).assign(area=("lat", np.full(4, number * 1.5)))
+        write_dataset(changed, store, append_dim="t")
+    found = xr.open_dataset(store, engine="zarrasync")
+    assert found.area.encoding["chunks"] == (2,)
+    assert found.area.encoding["dtype"] == np.dtype("i2")
+    assert found.area.values.tolist() == [3.0] * 4
+    assert found.a.values[:, 0].tolist() == [0, 1, 2]
+    assert found.run.item() == 3
+    for wrong in (rows(3).isel(lat=slice(2)), rows(3).assign(area=("t", [1.0]))):
+        with pytest.raises(ShapeError):
+            write_dataset(wrong, store, append_dim="t")
+    with pytest.raises(ValueError, match="its encoding"):
+        write_dataset(rows(3), store, append_dim="t", encoding=STATIC)
+    assert xr.open_dataset(store, engine="zarrasync").identical(found)
+
+
+async def test_many_append_beside_variables_without_rows(tmp_path: Path):
+    write_dataset(rows(0), tmp_path, encoding={"a": {"chunks": (2, 4)}, "t": {"chunks": (2,)}})
+    for start in (1, 5):
+        await asyncio.gather(*(write_dataset_async(rows(start + i), tmp_path, append_dim="t") for i in range(4)))
+    found = xr.open_dataset(tmp_path, engine="zarr")
+    assert sorted(found.t.values.tolist()) == list(range(9))
+    assert found.a.values[:, 2].tolist() == found.t.values.tolist()
+    assert found.area.values.tolist() == [7.0] * 4
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_an_append_into_a_store_that_is_full_changes_nothing(exclusive: bool):
+    class Full(stores.MemoryStore):
+        full = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.full and "/c" in key:
+                raise StoreError("the disk is full", key=key)
+            return await super().put(key, data, if_version=if_version)
+
+    store = Full()
+    store.exclusive = exclusive
+    write_dataset(rows(0), store, encoding={"t": {"chunks": (8,)}})
+    before = xr.open_dataset(store, engine="zarrasync").load()
+    store.full = True
+    with pytest.raises(StoreError, match="full"):
+        write_dataset(rows(1), store, append_dim="t")
+    assert xr.open_dataset(store, engine="zarrasync").identical(before)
+
+
+class Noting(stores.WrapperStore):
+    """A store that notes the keys that are stored."""
+
+    def __init__(self, inner: stores.Store) -> None:
+        super().__init__(inner)
+        self.put_keys: list[str] = []
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        self.put_keys.append(key)
+        return await self.inner.put(key, data, if_version=if_version)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_copies_of_metadata_follow_an_append_at_once(zarr_format: Any, tmp_path: Path):
+    """Not once for each variable; and for those that are replaced before they are filled."""
+    given = rows(0).assign({f"v{i}": ("t", [i]) for i in range(20)})
+    given.to_zarr(tmp_path, zarr_format=zarr_format, consolidated=True)
+    counted = Noting(stores.LocalStore(tmp_path))
+    more = rows(1).assign({"new": ("lat", np.ones(4)), **{f"v{i}": ("t", [i]) for i in range(20)}})
+    write_dataset(more, counted, append_dim="t")
+    document = ".zmetadata" if zarr_format == 2 else "zarr.json"
+    assert counted.put_keys.count(document) <= 3
+    found = xr.open_dataset(tmp_path, engine="zarr", consolidated=True)
+    assert found.sizes == {"t": 2, "lat": 4}
+    assert found.identical(xr.open_dataset(tmp_path, engine="zarr", consolidated=False))
+    assert found.new.values.tolist() == [1.0] * 4
+
+
+def test_an_encoding_without_a_fill_value():
+    for zarr_format in (2, 3):
+        store = stores.MemoryStore()
+        write_dataset(rows(0), store, encoding={"a": {"_FillValue": None}}, zarr_format=zarr_format)
+        assert "_FillValue" not in xr.open_dataset(store, engine="zarrasync").a.encoding
+
+
+def test_what_nobody_has_written_is_missing(tmp_path: Path):
+    for how in ("ours", "xarray's"):
+        path = tmp_path / how
+        write_dataset(rows(0), path) if how == "ours" else rows(0).to_zarr(path)
+        assert np.isnan(sync.open_array(path, path="a").fill_value)
+        sync.open_array(path, path="a", mode="r+").resize((2, 4))
+        sync.open_array(path, path="t", mode="r+").resize(2)
+        assert np.isnan(xr.open_dataset(path, engine="zarr", consolidated=False).a.values[1]).all()
+
+
+# ------------------------------------------------------------------ what netCDF's library writes
+
+
+def netcdf(path: Path, *, dims: str, fill: Any = -9999.0) -> Path:
+    """A group as netCDF's own library writes it."""
+    group = sync.create_group(path, zarr_format=2)
+    for name in "tu":
+        array = group.create_array(
+            name, data=np.arange(12, dtype="f4").reshape(3, 4), fill_value=5.0, attributes={"_FillValue": fill, "x": 1}
+        )
+        array.attrs["_NCZARR_ATTR" if dims != "new" else "_nczarr_attr"] = {"types": {"x": "<i4"}}
+        document = json.loads((path / name / ".zarray").read_text())
+        told = {"/lat": 3, "/lon": 4}
+        if dims == "old":
+            document["_NCZARR_ARRAY"] = {"dimrefs": [*told], "storage": "chunked"}
+            (path / name / ".zarray").write_text(json.dumps(document))
+        else:
+            array.attrs["_nczarr_array"] = {"dimension_references": [*told], "storage": "chunked"}
+    group.attrs.update({"_NCProperties": "version=2", "_nczarr_group": {"dimensions": told}, "title": "x"})
+    return path
+
+
+@pytest.mark.parametrize("dims", ["old", "new"])
+def test_dimensions_and_fill_values_of_netcdf(dims: str, tmp_path: Path):
+    path = netcdf(tmp_path, dims=dims)
+    found = xr.open_dataset(path, engine="zarrasync")
+    assert found.sizes == {"lat": 3, "lon": 4}
+    assert found.attrs == {"title": "x"}
+    assert found.t.attrs == {"x": 1}
+    assert np.isnan(found.t.values[1, 1])
+    if dims == "old":
+        assert found.identical(xr.open_dataset(path, engine="zarr", consolidated=False))
+
+
+def test_fill_values_that_stand_as_numbers(tmp_path: Path):
+    """In format 3, where xarray writes them in a way of its own."""
+    for number, (fill, wanted) in enumerate([(-9999.0, -9999.0), (3, 3.0), ("NaN", np.nan), ("1e20", 1e20)]):
+        options = {"data": np.array([1, 3, -9999.0]), "dimension_names": ("x",), "attributes": {"_FillValue": fill}}
+        sync.create_group(tmp_path / str(number)).create_array("a", **options)
+        found = xr.open_dataset(tmp_path / str(number), engine="zarrasync").a
+        np.testing.assert_equal(found.encoding["_FillValue"], wanted)
+    bad = sync.create_group(tmp_path / "bad")
+    bad.create_array("a", data=[1, 2], dimension_names=("x",), attributes={"_FillValue": "none"})
+    with pytest.raises(MetadataError, match="/a: the attribute _FillValue 'none' means nothing for int64"):
+        xr.open_dataset(tmp_path / "bad", engine="zarrasync")

@@ -1,18 +1,21 @@
-"""Calls side by side, calls that many share, and calls that are made again."""
+"""Calls side by side, calls that many share, calls that are made again, and what is done in any case."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, TypeVar
 
-from zarrasync._runtime import SLICE, cancel_flag, driven
+from zarrasync._runtime import SLICE, cancel_flag, driven, regardless
 
-__all__ = ["Flights", "Patience", "Tally", "first_error", "pause", "together"]
+__all__ = ["Flights", "Patience", "Tally", "first_error", "in_any_case", "pause", "together"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class Flights:
@@ -123,3 +126,25 @@ def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first failure of side-by-side calls, as if it had been the only call."""
     error = errors.exceptions[0]
     return first_error(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def in_any_case(repair: Callable[[], Awaitable[None]]) -> None:
+    """Repair what a call leaves that failed or was cancelled. What made it fail may stand in the way of this, too.
+
+    Whoever is cancelled again waits for it all the same: locks that are held keep others from what is repaired.
+    """
+
+    async def attempt() -> None:
+        try:
+            await repair()
+        except (Exception, asyncio.CancelledError) as error:  # the first error is the one that is raised
+            _log.warning("what a failed call has left could not be repaired: %s: %s", type(error).__name__, error)
+
+    if driven():
+        with regardless():
+            await attempt()
+        return
+    task = asyncio.ensure_future(attempt())
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import math
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -16,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import selectors, transfer
-from zarrasync._runtime import driven, regardless
+from zarrasync._calls import in_any_case
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
 from zarrasync.creation import sizes_of
@@ -31,7 +27,6 @@ from zarrasync.selection import Accessor, AsyncSelection, Awaited
 __all__ = ["AsyncArray"]
 
 _MANY = 1000
-_log = logging.getLogger(__name__)
 
 
 class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
@@ -394,14 +389,14 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                 await self._change(write_and_grow)
             except BaseException:  # what is there already would come back when the array grows
                 if grown is not None:
-                    await _in_any_case(partial(self._change, clear, fresh=True))
+                    await in_any_case(partial(self._change, clear, fresh=True))
                 raise
             return
         start = await self._reserve(axis, values.shape, fresh=False)
         try:
             await self._write_at(self._metadata, values, axis, start)
         except BaseException:
-            await _in_any_case(partial(self._give_back, axis, start, start + values.shape[axis]))
+            await in_any_case(partial(self._give_back, axis, start, start + values.shape[axis]))
             raise
 
     async def _reserve(self, axis: int, shape: tuple[int, ...], *, fresh: bool, at: int | None = None) -> int:
@@ -426,15 +421,17 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         await transfer.write(AsyncArray(self._node, metadata)._chunks, Transform(values.shape, maps), values)
 
     async def _give_back(self, axis: int, start: int, stop: int) -> None:
-        """Take back a place at the end of an axis that could not be written; in any case nothing is left there."""
+        """Take back a place at the end of an axis that could not be written; nothing is left there."""
 
         async def shrink(old: ArrayMetadata) -> ArrayMetadata:
             return _longer(old, axis, start - stop) if old.shape[axis] == stop else old
 
         # First the values: as long as the array is that long the place is nobody else's.
         place = tuple(slice(start, stop) if n == axis else slice(None) for n in range(self.ndim))
-        await AsyncArray(self._node, self._metadata)._clear(place)
-        await self._change(shrink, fresh=True)
+        try:
+            await AsyncArray(self._node, self._metadata)._clear(place)
+        finally:
+            await self._change(shrink, fresh=True)
 
     def _check_append(self, given: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> None:
         others = [n for number, n in enumerate(shape) if number != axis]
@@ -504,28 +501,6 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
 def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transform:
     return selectors.block(key, metadata.grid, shape)
-
-
-async def _in_any_case(repair: Callable[[], Awaitable[None]]) -> None:
-    """Repair what a call leaves that failed or was cancelled. What made it fail may stand in the way of this, too.
-
-    Whoever is cancelled again waits for it all the same: locks that are held keep others from what is repaired.
-    """
-
-    async def attempt() -> None:
-        try:
-            await repair()
-        except (Exception, asyncio.CancelledError) as error:  # the first error is the one that is raised
-            _log.warning("what a failed call has left could not be repaired: %s: %s", type(error).__name__, error)
-
-    if driven():
-        with regardless():
-            await attempt()
-        return
-    task = asyncio.ensure_future(attempt())
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
 
 
 def _longer(old: ArrayMetadata, axis: int, count: int) -> ArrayMetadata:

@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any, Self
 
-import numpy as np
-
 from zarrasync._frozen import freeze
 from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
 from zarrasync.dtypes import DataType
@@ -202,9 +200,7 @@ class ArrayMetadata(NodeMetadata):
     @property
     def spec(self) -> ArraySpec:
         """What the codecs get."""
-        fill = np.zeros((), self.dtype.numpy)[()] if self.fill_value is None else self.fill_value
-        if self.fill_value is None and self.dtype.is_variable:
-            fill = self.dtype.default_fill()
+        fill = self.dtype.default_fill() if self.fill_value is None else self.fill_value
         return ArraySpec(self.write_chunks, self.dtype, fill, self.fill_value is None)
 
     def with_shape(self, shape: tuple[int, ...]) -> ArrayMetadata:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -60,8 +62,7 @@ class StoredGroup(AbstractDataStore):
 
     def get_attrs(self) -> Mapping[str, Any]:
         """The group's attributes."""
-        hidden = ("_NCProperties", "_nczarr_attrs", "_nczarr_group", "_nczarr_superblock")
-        return {name: _thawed(value) for name, value in self.group.attrs.items() if name.lower() not in hidden}
+        return _shown(self.group.attrs)
 
     def get_variables(self) -> Mapping[str, Variable]:
         """The group's arrays."""
@@ -72,7 +73,7 @@ class StoredGroup(AbstractDataStore):
         return {str(dim): n for variable in self.get_variables().values() for dim, n in variable.sizes.items()}
 
     def _variable(self, name: str, array: sync.Array) -> Variable:
-        attributes = {key: _thawed(value) for key, value in array.attrs.items()}
+        attributes = _shown(array.attrs)
         dims = _dimensions(name, array, attributes.pop(DIMENSIONS, None))
         encoding: dict[str, Any] = {
             "chunks": array.chunks,
@@ -87,11 +88,12 @@ class StoredGroup(AbstractDataStore):
         if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
             encoding["dtype"] = array.dtype
         # Where a fill value may be left undefined, one that is defined says what is missing.
-        mask = array._async._node.format.has_undefined_fill if self._mask is None else self._mask
-        if FILL in attributes:
-            attributes[FILL] = FillValueCoder.decode(attributes[FILL], array.dtype)
-        elif mask and array.fill_value is not None:
+        undefinable = array._async._node.format.has_undefined_fill
+        mask = undefinable if self._mask is None else self._mask
+        if mask and array.fill_value is not None:
             attributes[FILL] = array.fill_value
+        elif FILL in attributes and not undefinable:  # elsewhere it stands as in other files
+            attributes[FILL] = _decoded(attributes[FILL], array)
         if not mask and array._async._node.format.has_dimension_names:  # stays so if the dataset is written again
             encoding["fill_value"] = array.fill_value
         return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
@@ -99,6 +101,29 @@ class StoredGroup(AbstractDataStore):
     def close(self) -> None:
         """Let go of the store's connections."""
         self.group.close()
+
+
+_PRIVATE = "_nc"
+"""How the attributes begin, in capitals or not, that netCDF keeps for itself."""
+_NCZARR = ("_nczarr_array", "_NCZARR_ARRAY")
+
+
+def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that are not netCDF's own."""
+    return {name: _thawed(value) for name, value in attributes.items() if not name.lower().startswith(_PRIVATE)}
+
+
+def _decoded(fill: Any, array: sync.Array) -> Any:
+    """What means missing, as xarray writes it, or as a number of other writers."""
+    try:
+        return FillValueCoder.decode(fill, array.dtype)
+    except (TypeError, ValueError, struct.error) as error:
+        if array.dtype.kind == "f" and isinstance(fill, str | int | float):
+            with suppress(ValueError):
+                return array.dtype.type(float(fill))
+        raise MetadataError(
+            f"{array.name}: the attribute {FILL} {fill!r} means nothing for {array.dtype} ({error}); correct or erase it"
+        ) from error
 
 
 def _thawed(value: Any) -> Any:
@@ -110,10 +135,24 @@ def _thawed(value: Any) -> Any:
 
 def _dimensions(name: str, array: sync.Array, listed: Any) -> tuple[str, ...]:
     names = array.dimension_names
+    if names is None and listed is None:
+        listed = _netcdf_dimensions(array)
     found = list(names) if names is not None else listed if isinstance(listed, list) else [None] * array.ndim
     if len(found) != array.ndim:
         raise MetadataError(f"{array.name}: {DIMENSIONS} {found} does not fit its {array.ndim} axes")
     return tuple(one if isinstance(one, str) else f"{name}_dim_{axis}" for axis, one in enumerate(found))
+
+
+def _netcdf_dimensions(array: sync.Array) -> list[str] | None:
+    """The names that netCDF keeps, in the array's document or its attributes: paths of dimensions in groups."""
+    source = array.metadata.source
+    documents = source.documents.values() if source is not None else ()
+    for told in (*documents, array.attrs):
+        for own in (told.get(name) for name in _NCZARR):
+            paths = own.get("dimrefs", own.get("dimension_references")) if isinstance(own, Mapping) else None
+            if isinstance(paths, list | tuple):
+                return [str(path).rpartition("/")[2] for path in paths]
+    return None
 
 
 def _preferred(array: sync.Array, dims: tuple[str, ...]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
@@ -18,7 +18,8 @@ from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 import zarrasync as za
 from zarrasync import config as settings
 from zarrasync import formats, sync
-from zarrasync._calls import together
+from zarrasync._calls import in_any_case, together
+from zarrasync.consolidated import Consolidated
 from zarrasync.creation import plan_array
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
@@ -98,19 +99,22 @@ async def write(
     known = spoken.zarr_format if mode == "a" else None
     own = replace(settings.resolve(config), zarr_format=spoken.zarr_format)
     node = found or await za.open_group(store, path=group, mode=cast("Any", mode), zarr_format=known, config=own)
-    work.node = node
     if mode != "r+":
         await node.update_attributes(_plain(attributes))
+    copies = work.copies = node._node.known
+    work.node = AsyncGroup(replace(node._node, known=None), node.metadata)
     reserved: list[tuple[za.AsyncArray, int, int, int]] = []
     try:
         places = await work.prepare(plans, reserved)
         reports = await together([partial(work.fill, plan, at) for plan, at in zip(plans, places, strict=True)])
     except BaseException:
-        for array, axis, start, stop in reserved:
-            await array._give_back(axis, start, stop)
+        for array, axis, start, stop in reversed(reserved):
+            await in_any_case(partial(array._give_back, axis, start, stop))
         raise
-    if not node._node.format.has_dimension_names if consolidated is None else consolidated:
+    if not (spoken.has_dimension_names or copies) if consolidated is None else consolidated:
         await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
+    elif copies is not None:
+        await work.note(plan for plan in plans if plan.joins)
     await _refresh_above(node, store, group, config)
     return dict(zip(names, reports, strict=True))
 
@@ -209,14 +213,14 @@ class Plan(NamedTuple):
         encoded: It, as it is stored.
         options: How an array for it is created, if it does not go into one that is there.
         joins: Whether it goes into an array that is there.
-        length: Elements along the appended dimension that were there.
+        length: Elements along the appended dimension that were there; ``None`` if it has no such dimension.
     """
 
     name: str
     encoded: Variable
     options: dict[str, Any]
     joins: bool
-    length: int
+    length: int | None
 
 
 class _Work:
@@ -233,6 +237,7 @@ class _Work:
         config: Any,
     ) -> None:
         self.node: AsyncGroup  # once there is one
+        self.copies: Consolidated | None = None
         self.store, self.group, self.append_dim = store, group, append_dim
         self.region, self.verify, self.config = region, verify, config
         self.format: Any = spoken
@@ -243,11 +248,11 @@ class _Work:
         Raises:
             ShapeError: If it does not fit the array that is there.
         """
-        if encoding and present is not None and (self.region is not None or self.append_dim in variable.dims):
+        joins = present is not None and (self.region is not None or self.append_dim is not None)
+        if encoding and joins:
             raise ValueError(f"{name} is stored as what is there is; its encoding {dict(encoding)} can not be chosen")
         variable = variable.copy(deep=False)
         variable.encoding = dict(encoding) if encoding is not None else fitting(variable)
-        joins = present is not None and (self.region is not None or self.append_dim in variable.dims)
         if joins and present is not None:
             if variable.dims != present.dims:
                 raise ShapeError(f"{name} has the dimensions {present.dims} in the store, not {variable.dims}")
@@ -265,7 +270,8 @@ class _Work:
             if joins:  # of units that are changed, which is refused
                 warnings.filterwarnings("ignore", "Times can't be serialized", UserWarning)
             encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
-        if unknown := sorted(set(encoding or ()) & set(encoded.encoding) - _ENCODINGS):
+        left = {key for key, value in encoded.encoding.items() if key != FILL or value is not None}
+        if unknown := sorted(set(encoding or ()) & left - _ENCODINGS):
             raise ValueError(
                 f"{name} has the unknown encoding {unknown[0]!r}; known are {', '.join(sorted(_ENCODINGS))}"
             )
@@ -275,7 +281,7 @@ class _Work:
         options = {} if joins else self._options(encoded, creating)
         if not joins:
             plan_array(self.format, shape=encoded.shape, **options)  # complains before anything is replaced
-        length = present.sizes.get(self.append_dim, 0) if joins and present is not None else 0
+        length = present.sizes.get(self.append_dim) if joins and present is not None else None
         return Plan(name, encoded, options, joins=joins, length=length)
 
     def _check(self, name: str, encoded: Variable, present: Variable) -> None:
@@ -292,8 +298,9 @@ class _Work:
             return
         sizes = zip(present.dims, present.shape, encoded.shape, strict=True)
         if any(dim != self.append_dim and there != given for dim, there, given in sizes):
+            how = f"appended along {self.append_dim!r}" if self.append_dim in present.dims else "written there"
             raise ShapeError(
-                f"{name} has shape {present.shape}; {encoded.shape} can not be appended along {self.append_dim!r}",
+                f"{name} has shape {present.shape}; {encoded.shape} can not be {how}",
                 found=encoded.shape,
                 wanted=present.shape,
             )
@@ -305,8 +312,11 @@ class _Work:
         options: dict[str, Any] = {"dtype": str if encoded.dtype.kind in "OT" else encoded.dtype, **creating}
         if self.format.has_undefined_fill:  # there the fill value says what is missing
             options["fill_value"] = fill
-        elif fill is not None:
-            attributes[FILL] = FillValueCoder.encode(fill, encoded.dtype)
+        else:
+            if encoded.dtype.kind == "f":  # what nobody has written is missing, as in xarray's own engine
+                options.setdefault("fill_value", np.nan)
+            if fill is not None:
+                attributes[FILL] = FillValueCoder.encode(fill, encoded.dtype)
         if self.format.has_dimension_names:
             options["dimension_names"] = tuple(map(str, encoded.dims))
         else:
@@ -327,38 +337,53 @@ class _Work:
         Raises:
             ShapeError: If arrays are longer than others: what is there would be overwritten, or something left out.
         """
-        places: dict[str, tuple[slice, ...] | None] = {}
+        rows = [plan for plan in plans if plan.length is not None and self.region is None]
+        rows.sort(key=lambda plan: (plan.name != self.append_dim, plan.name))
+        await self._catch_up(rows)
+        for first in rows[:1]:
+            await self._reserve(first, None, reserved)
+        at = reserved[0][2] if reserved else None
+        await together([partial(self._reserve, plan, at, reserved) for plan in rows[1:]])
         # What is replaced comes last, when nothing can be refused any more.
-        plans_in_order = sorted(plans, key=lambda plan: (not plan.joins, plan.name != self.append_dim, plan.name))
-        await self._catch_up([plan for plan in plans_in_order if plan.joins and self.region is None])
-        for plan in plans_in_order:
-            encoded = plan.encoded
-            if not plan.joins:
-                await self.node.create_array(plan.name, shape=encoded.shape, overwrite=True, **plan.options)
-                places[plan.name] = None
-            elif self.region is not None:
-                places[plan.name] = tuple(self.region.get(str(dim), slice(None)) for dim in encoded.dims)
-            else:
-                axis = encoded.dims.index(str(self.append_dim))
-                array = await self.node.get(plan.name)
-                assert isinstance(array, za.AsyncArray)
-                at = reserved[0][2] if reserved else None
-                if at is not None and plan.length > at:  # who appends to all has made the first one longer before
-                    raise self._uneven(plan.name, plan.length, at)
-                start = await array._reserve(axis, encoded.shape, fresh=False, at=at)
-                reserved.append((array, axis, start, start + encoded.shape[axis]))
-                place = slice(*reserved[-1][2:])
-                places[plan.name] = tuple(place if i == axis else slice(None) for i in range(array.ndim))
-        return [places[plan.name] for plan in plans]
+        made = [plan for plan in plans if not plan.joins]
+        create = partial(self.node.create_array, overwrite=True)
+        await together([partial(create, plan.name, shape=plan.encoded.shape, **plan.options) for plan in made])
+        if made:
+            await self.note(made)
+        added = {plan.name for plan in rows}
+        place = {str(self.append_dim): slice(*reserved[0][2:])} if reserved else {}
+        return [self._place(plan, place if plan.name in added else self.region or {}) for plan in plans]
 
-    async def _catch_up(self, plans: Sequence[Plan]) -> None:
+    async def note(self, plans: Iterable[Plan]) -> None:
+        """Have copies of metadata follow: what is made anew at once, rows when they are written."""
+        keys = [key for plan in plans for key in self.format.document_keys(join(self.group, plan.name))]
+        if self.copies is not None and keys:
+            await self.copies.note(self.store, keys)
+
+    def _place(self, plan: Plan, place: Mapping[str, slice]) -> tuple[slice, ...] | None:
+        """Where a variable's values go in its array; ``None``: they are all of it."""
+        return tuple(place.get(str(dim), slice(None)) for dim in plan.encoded.dims) if plan.joins else None
+
+    async def _reserve(self, plan: Plan, at: int | None, reserved: list[tuple[za.AsyncArray, int, int, int]]) -> None:
+        """Make an array longer for a variable's values, which lie at a place along the appended dimension."""
+        assert plan.length is not None
+        if at is not None and plan.length > at:  # who appends to all has made the first one longer before
+            raise self._uneven(plan.name, plan.length, at)
+        axis = plan.encoded.dims.index(str(self.append_dim))
+        array = await self.node.get(plan.name)
+        assert isinstance(array, za.AsyncArray)
+        start = await array._reserve(axis, plan.encoded.shape, fresh=False, at=at)
+        reserved.append((array, axis, start, start + plan.encoded.shape[axis]))
+
+    async def _catch_up(self, rows: Sequence[Plan]) -> None:
         """Wait until all arrays are as long as the first one was: another writer may be about to make them so."""
+        first = (rows[0].length or 0) if rows else 0
         end = time.monotonic() + _CATCH_UP
-        for plan in plans[1:]:
-            length, pause = plan.length, 0.02
-            while length < plans[0].length:
+        for plan in rows[1:]:
+            length, pause = plan.length or 0, 0.02
+            while length < first:
                 if time.monotonic() > end:
-                    raise self._uneven(plan.name, length, plans[0].length)
+                    raise self._uneven(plan.name, length, first)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 0.5)
                 array = await self.node.get(plan.name)

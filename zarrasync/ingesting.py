@@ -40,7 +40,7 @@ from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs
 
-__all__ = ["IngestReport", "Ingestion", "Unaligned", "check_unaligned", "ingest"]
+__all__ = ["IngestReport", "Ingestion", "Unaligned", "check_alignment", "check_unaligned", "checksum", "ingest"]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 Block: TypeAlias = npt.NDArray[Any]
@@ -121,7 +121,8 @@ async def ingest(
 
     Args:
         source: What to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
-            zarrasync or zarr-python, xarray's variables); the path of an ``.npy`` file; a function that makes the block
+            zarrasync or zarr-python, xarray's variables; what blocks of dask share is computed for each of them, which
+            ``integrations.dask.store`` does once); the path of an ``.npy`` file; a function that makes the block
             of a region, given as a tuple of slices; or an iterable of pairs of such a region and its block. Functions
             and iterables may be asynchronous; they need ``shape`` and ``dtype`` among the options.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -267,6 +268,26 @@ def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -
     return described
 
 
+def check_alignment(target: AsyncArray, start: tuple[int, ...], stop: tuple[int, ...], unaligned: Unaligned) -> None:
+    """Complain about chunks that a region cuts, where another writer's part of them could be lost.
+
+    Raises:
+        ShapeError: If there are such, and they are not allowed.
+    """
+    if unaligned == "allow" or (unaligned == "safe" and target.store.conditional):
+        return
+    cut = units(target.metadata, start, stop, cut=True)
+    if cut:
+        keys = [target._chunks.full_key(target._chunks.key(at)) for at in cut[:3]]
+        more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
+        raise ShapeError(
+            f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, which another writer may be "
+            f"writing, too; align it to multiples of {target.metadata.write_chunks}, or pass unaligned='allow'",
+            found=start,
+            wanted=target.metadata.write_chunks,
+        )
+
+
 # ------------------------------------------------------------------ the work
 
 
@@ -300,25 +321,10 @@ class Ingestion:
         self.only = only
         self.start, self.stop = bounds(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
-        self._check_alignment(unaligned)
+        check_alignment(target, self.start, self.stop, unaligned)
         self._sums: dict[tuple[tuple[int, int], ...], int] = {}
         self._mutex = thread_lock()
         self._there: set[tuple[int, ...]] = set()
-
-    def _check_alignment(self, unaligned: Unaligned) -> None:
-        """Complain about chunks that the region cuts, where another writer's part of them could be lost."""
-        if unaligned == "allow" or (unaligned == "safe" and self.target.store.conditional):
-            return
-        cut = units(self.target.metadata, self.start, self.stop, cut=True)
-        if cut:
-            keys = [self.target._chunks.full_key(self.target._chunks.key(at)) for at in cut[:3]]
-            more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
-            raise ShapeError(
-                f"the region cuts the chunks {', '.join(keys)}{more} of {self.target.name}, which another writer may be "
-                f"writing, too; align it to multiples of {self.target.metadata.write_chunks}, or pass unaligned='allow'",
-                found=self.start,
-                wanted=self.target.metadata.write_chunks,
-            )
 
     async def run(self, tell: Progress, *, resume: bool, fresh: bool, verify: bool) -> None:
         """Write all blocks.
@@ -473,7 +479,7 @@ class Ingestion:
         if self.keep_sums:
             block = block.astype(self.target.dtype, copy=False)
             with self._mutex:
-                self._sums[tuple((s.start, s.stop) for s in region)] = _checksum(block)
+                self._sums[tuple((s.start, s.stop) for s in region)] = checksum(block)
         return block
 
     def _note(self, region: Region) -> None:
@@ -516,7 +522,7 @@ class Ingestion:
     def _judge(self, region: Region, found: Block) -> None:
         block = transfer.as_array(found, self.target.dtype, self.target.metadata.spec.fill_value)
         own = tuple((s.start, s.stop) for s in region)
-        if _checksum(block) != self._sums[own]:
+        if checksum(block) != self._sums[own]:
             if self._came_again(own):
                 return
             raise ChecksumError(
@@ -562,7 +568,8 @@ async def _in_threads(pairs: Iterator[tuple[Region, Any]]) -> AsyncIterator[tupl
         yield item
 
 
-def _checksum(block: Block) -> int:
+def checksum(block: Block) -> int:
+    """What tells blocks of one data type apart."""
     from crc32c import crc32c
 
     data: Any

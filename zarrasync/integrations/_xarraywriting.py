@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
@@ -19,18 +20,19 @@ import zarrasync as za
 from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync._calls import in_any_case, together
+from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
 from zarrasync.creation import plan_array
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
-from zarrasync.ingesting import IngestReport
+from zarrasync.ingesting import IngestReport, Unaligned, check_alignment
 from zarrasync.integrations._xarrayfitting import alike, fitting, lossless
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
-from zarrasync.stores import Store
+from zarrasync.stores import CountingStore, Store
 
 __all__ = ["Wanted", "write"]
 
@@ -106,7 +108,7 @@ async def write(
     reserved: list[tuple[za.AsyncArray, int, int, int]] = []
     try:
         places = await work.prepare(plans, reserved)
-        reports = await together([partial(work.fill, plan, at) for plan, at in zip(plans, places, strict=True)])
+        reports = await work.fill(plans, places)
     except BaseException:
         for array, axis, start, stop in reversed(reserved):
             await in_any_case(partial(array._give_back, axis, start, stop))
@@ -264,6 +266,8 @@ class _Work:
                 f"{name} has none of the region's dimensions {sorted(self.region)}; drop it before writing"
             )
         creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
+        if "compressors" in variable.encoding:  # None: it is not compressed
+            creating["compressors"] = variable.encoding["compressors"]
         if "compressor" in variable.encoding:
             creating["compressors"] = variable.encoding["compressor"]
         with warnings.catch_warnings():
@@ -398,17 +402,60 @@ class _Work:
             wanted=(first,),
         )
 
-    async def fill(self, plan: Plan, region: tuple[slice, ...] | None) -> IngestReport:
-        """Write a variable's values."""
+    async def fill(self, plans: Sequence[Plan], places: Sequence[tuple[slice, ...] | None]) -> list[IngestReport]:
+        """Write all values: those of dask as one computation, others side by side."""
+        reports: dict[str, IngestReport] = {}
+        lazy: list[tuple[Plan, tuple[slice, ...] | None]] = []
+
+        async def one(plan: Plan, place: tuple[slice, ...] | None) -> None:
+            reports[plan.name] = await self._fill(plan, place)
+
+        async def together_with_dask() -> None:
+            found = await self._fill_lazy(lazy)
+            reports.update({plan.name: report for (plan, _), report in zip(lazy, found, strict=True)})
+
+        calls: list[Callable[[], Awaitable[None]]] = []
+        for plan, place in zip(plans, places, strict=True):
+            if _is_dask(plan.encoded.data):
+                lazy.append((plan, place))
+            else:
+                calls.append(partial(one, plan, place))
+        await together([*calls, *([together_with_dask] if lazy else [])])
+        return [reports[plan.name] for plan in plans]
+
+    async def _fill_lazy(self, pairs: Sequence[tuple[Plan, tuple[slice, ...] | None]]) -> list[IngestReport]:
+        from zarrasync.integrations._daskwriting import Share, write_together
+
+        shares = []
+        for plan, place in pairs:
+            target = await za.open_array(
+                CountingStore(self.store), path=join(self.group, plan.name), mode="r+", config=self.config
+            )
+            start, stop = bounds(plan.encoded.shape, target.shape, place)
+            check_alignment(target, start, stop, self._unaligned)
+            shares.append(Share(plan.encoded.data, target, start))
+        return await write_together(shares, verify=self.verify)
+
+    @property
+    def _unaligned(self) -> Unaligned:
+        """Rows that were reserved are nobody else's; of chunks that are shared each keeps its part in this process."""
+        return "allow" if self.append_dim is not None else "safe"
+
+    async def _fill(self, plan: Plan, region: tuple[slice, ...] | None) -> IngestReport:
         encoded = plan.encoded
         return await za.ingest(
             encoded if encoded.shape else np.asarray(encoded.values),
             self.store,
-            path=f"{self.group}/{plan.name}" if self.group else plan.name,
+            path=join(self.group, plan.name),
             mode="r+",
             region=region,
-            # Rows that were reserved are nobody else's; of chunks that are shared each keeps its part in this process.
-            unaligned="allow" if self.append_dim is not None else "safe",
+            unaligned=self._unaligned,
             verify=self.verify,
             config=self.config,
         )
+
+
+def _is_dask(data: Any) -> bool:
+    """Whether it is an array of dask's, which is not imported to find that out."""
+    loaded = sys.modules.get("dask.array")
+    return loaded is not None and isinstance(data, loaded.Array)

@@ -25,7 +25,7 @@ from zarrasync.lineage import refuse_own_source
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores import StoreLike, resolve
 
-__all__ = ["from_zarr", "store", "to_zarr"]
+__all__ = ["OfThisProcess", "from_zarr", "store", "to_zarr"]
 
 _BLOCK = 64 << 20
 """Bytes of a block, about, where it is made of several chunks."""
@@ -125,12 +125,12 @@ def store(
     if shared:
         _judge(shared, source, target.metadata, unaligned, conditional=target.store.conditional)
     place = tuple(slice(a, b) for a, b, _ in spans)
-    goal: Any = target if target.store.portable else _OfThisProcess(target)
+    goal: Any = target if target.store.portable else OfThisProcess(target)
     options.update(lock=False, regions=place, compute=compute, return_stored=return_stored)
     try:
         return da.store(source, goal, **options)
     except Exception as error:
-        if isinstance(goal, _OfThisProcess) and goal.sent:  # schedulers say that something could not be serialized
+        if isinstance(goal, OfThisProcess) and goal.sent:  # schedulers say that something could not be serialized
             raise goal.refusal from error
         raise
 
@@ -145,7 +145,7 @@ def _check_source(source: Any) -> None:
         raise ShapeError("the sizes of the source's blocks are not known; source.compute_chunk_sizes() finds them out")
 
 
-class _OfThisProcess:
+class OfThisProcess:
     """An array in a store that other processes would have a copy of: what they wrote there would be lost."""
 
     def __init__(self, array: sync.Array) -> None:

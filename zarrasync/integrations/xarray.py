@@ -60,13 +60,15 @@ async def write_dataset_async(
     """Write a dataset, all variables side by side; what xarray's own engine reads as it would what it wrote.
 
     Args:
-        dataset: The dataset; variables of dask are computed block by block.
+        dataset: The dataset; all variables of dask are one computation, on the scheduler that dask is set to, so that what
+            they share is computed once. Their blocks become ones of whole stored values.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         group: The group's path in the store.
         mode: ``"w-"`` makes a new group, ``"w"`` replaces one, ``"a"`` adds variables and replaces those that are
             there, ``"r+"`` takes a group that is there. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``,
             else ``"w-"``.
-        append_dim: Variables with this dimension are added at its end; their values are encoded as those that are there.
+        append_dim: Variables with this dimension are added at its end, others are written where they are; values are
+            encoded as those that are there.
         region: Per dimension the slice of what is there to write into, or ``"auto"`` to find it by the coordinates;
             ``"auto"`` alone for all dimensions. Coordinates that were looked for are not written again.
         encoding: Per variable what xarray takes (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and what

@@ -831,6 +831,20 @@ def test_fill_values_that_stand_as_numbers(tmp_path: Path):
         xr.open_dataset(tmp_path / "bad", engine="zarrasync")
 
 
+@pytest.mark.parametrize("compressor", [None, {"id": "zlib", "level": 7}, {"id": "bz2", "level": 2}])
+def test_compressors_of_format_2_are_kept_in_it(compressor: Any, tmp_path: Path):
+    options = {"data": np.arange(5.0), "attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "compressors": compressor}
+    sync.create_group(tmp_path / "a", zarr_format=2).create_array("v", **options)
+    found = xr.open_dataset(tmp_path / "a", engine="zarrasync")
+    for zarr_format in (2, 3):
+        write_dataset(found, tmp_path / f"b{zarr_format}", zarr_format=zarr_format)
+        found.to_zarr(tmp_path / f"c{zarr_format}", zarr_format=zarr_format)
+        for letter in "bc":
+            assert xr.open_dataset(tmp_path / f"{letter}{zarr_format}", engine="zarrasync").identical(found)
+    told = json.loads((tmp_path / "b2" / "v" / ".zarray").read_text())
+    assert told["compressor"] == compressor
+
+
 # ------------------------------------------------------------------ dask
 
 

@@ -85,6 +85,9 @@ class StoredGroup(AbstractDataStore):
         ):  # in a form that zarr-python takes when the dataset is written with it
             encoding["compressors"] = tuple(codec.to_json() for codec in array.compressors)
             encoding["filters"] = tuple(codec.to_json() for codec in array.filters)
+        for told in _documents(array) if array.zarr_format == 2 else ():
+            if "compressor" in told:  # which is not what zarr-python takes in format 3: xarray leaves it out
+                encoding["compressor"] = _thawed(told["compressor"])
         if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
             encoding["dtype"] = array.dtype
         # Where a fill value may be left undefined, one that is defined says what is missing.
@@ -143,11 +146,15 @@ def _dimensions(name: str, array: sync.Array, listed: Any) -> tuple[str, ...]:
     return tuple(one if isinstance(one, str) else f"{name}_dim_{axis}" for axis, one in enumerate(found))
 
 
+def _documents(array: sync.Array) -> list[Mapping[str, Any]]:
+    """What is stored of an array's metadata."""
+    source = array.metadata.source
+    return list(source.documents.values()) if source is not None else []
+
+
 def _netcdf_dimensions(array: sync.Array) -> list[str] | None:
     """The names that netCDF keeps, in the array's document or its attributes: paths of dimensions in groups."""
-    source = array.metadata.source
-    documents = source.documents.values() if source is not None else ()
-    for told in (*documents, array.attrs):
+    for told in (*_documents(array), array.attrs):
         for own in (told.get(name) for name in _NCZARR):
             paths = own.get("dimrefs", own.get("dimension_references")) if isinstance(own, Mapping) else None
             if isinstance(paths, list | tuple):

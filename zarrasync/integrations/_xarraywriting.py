@@ -268,7 +268,7 @@ class _Work:
         creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
         if "compressors" in variable.encoding:  # None: it is not compressed
             creating["compressors"] = variable.encoding["compressors"]
-        if "compressor" in variable.encoding:
+        if "compressor" in variable.encoding and (encoding or self.format.zarr_format == 2):
             creating["compressors"] = variable.encoding["compressor"]
         with warnings.catch_warnings():
             if joins:  # of units that are changed, which is refused

@@ -426,11 +426,15 @@ class _Work:
     async def _fill_lazy(self, pairs: Sequence[tuple[Plan, tuple[slice, ...] | None]]) -> list[IngestReport]:
         from zarrasync.integrations._daskwriting import Share, write_together
 
+        where = {"mode": "r+", "config": self.config}
+        targets = await together(
+            [
+                partial(za.open_array, CountingStore(self.store), path=join(self.group, plan.name), **where)
+                for plan, _ in pairs
+            ]
+        )
         shares = []
-        for plan, place in pairs:
-            target = await za.open_array(
-                CountingStore(self.store), path=join(self.group, plan.name), mode="r+", config=self.config
-            )
+        for (plan, place), target in zip(pairs, targets, strict=True):
             start, stop = bounds(plan.encoded.shape, target.shape, place)
             check_alignment(target, start, stop, self._unaligned)
             shares.append(Share(plan.encoded.data, target, start))

@@ -182,7 +182,7 @@ def moto(bucket: str) -> Iterator[str]:
     """Moto's S3 in a process of its own, with a bucket; yields its endpoint."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

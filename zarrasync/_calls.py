@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from zarrasync._runtime import SLICE, cancel_flag, driven, regardless
 
-__all__ = ["Flights", "Patience", "Tally", "first_error", "in_any_case", "pause", "together"]
+__all__ = ["Flights", "Patience", "Tally", "first_error", "in_any_case", "pause", "to_their_end", "together"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -119,6 +119,28 @@ async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
             tasks = [group.create_task(one(call)) for call in calls]
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
+    return [task.result() for task in tasks]
+
+
+async def to_their_end(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The answers of calls that are made side by side and all come to their end, whatever happens to one of them.
+
+    Who is cancelled meanwhile is cancelled then, so that it is known what was done.
+    """
+
+    async def one(call: Callable[[], Awaitable[T]]) -> T:
+        return await call()
+
+    tasks = [asyncio.ensure_future(one(call)) for call in calls]
+    cancelled: asyncio.CancelledError | None = None
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    errors = [found for task in tasks if (found := task.exception()) is not None]
+    if cancelled is not None or errors:
+        raise cancelled or errors[0]
     return [task.result() for task in tasks]
 
 

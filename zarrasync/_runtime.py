@@ -209,6 +209,15 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bo
             outcome.exception()  # of a cancelled call nobody hears of it
 
 
+async def aside(function: Callable[[], T]) -> T:
+    """What a computation comes to that would hold up an event loop."""
+
+    async def work() -> T:
+        return function()
+
+    return await in_worker(work, computing=True)
+
+
 class _Outcome(asyncio.Future[T]):
     """What a job on a worker thread comes to. Whoever is cancelled while waiting for it waits until it has stopped."""
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zarrasync import _bridge, dtypes, formats, transfer
 from zarrasync import config as settings
 from zarrasync._calls import Tally
-from zarrasync._runtime import cancel_flag, drive, driven, in_worker, thread_lock
+from zarrasync._runtime import aside, cancel_flag, drive, driven, in_worker, thread_lock
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, bounds, cut_into_units, plan_blocks, units
 from zarrasync.creation import check_options, check_same, plan_array
@@ -44,7 +44,6 @@ __all__ = ["IngestReport", "Ingestion", "Unaligned", "check_alignment", "check_u
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 Block: TypeAlias = npt.NDArray[Any]
-T = TypeVar("T")
 _NUMBERS = "biufcmM"
 """Kinds of types of which NumPy says what fits into what."""
 _SAME = ("chunks", "shards", "dtype")
@@ -477,7 +476,7 @@ class Ingestion:
         if block.shape != shape:
             raise ShapeError(f"the block of {_shown(region)} has shape {block.shape}, not {shape}", found=block.shape)
         if self.keep_sums:
-            block = block.astype(self.target.dtype, copy=False)
+            block = transfer.cast(block, self.target.dtype)
             with self._mutex:
                 self._sums[tuple((s.start, s.stop) for s in region)] = checksum(block)
         return block
@@ -503,7 +502,7 @@ class Ingestion:
             return
         found = await self.source.get(self._of_source(place)) if given is None else given
         fit, dtype = partial(self._ready, place, found), self.target.dtype
-        block = await (_aside(fit) if self.keep_sums else transfer.beside(fit, found, dtype))
+        block = await (aside(fit) if self.keep_sums else transfer.beside(fit, found, dtype))
         if missing:
             await self._store(place, block)
             self._note(place)
@@ -517,7 +516,7 @@ class Ingestion:
 
     async def _compare(self, region: Region, _: Any) -> None:
         found = await self.target.view[region].read()
-        await _aside(partial(self._judge, region, found))
+        await aside(partial(self._judge, region, found))
 
     def _judge(self, region: Region, found: Block) -> None:
         block = transfer.as_array(found, self.target.dtype, self.target.metadata.spec.fill_value)
@@ -539,15 +538,6 @@ class Ingestion:
             if other != own
         )
         return self.source.pairs is not None and any(overlap)
-
-
-async def _aside(function: Callable[[], T]) -> T:
-    """Compute something on another thread than the event loop's."""
-
-    async def work() -> T:
-        return function()
-
-    return await in_worker(work, computing=True)
 
 
 def _pair(item: Any) -> tuple[Region, Any]:

@@ -85,9 +85,12 @@ class StoredGroup(AbstractDataStore):
         ):  # in a form that zarr-python takes when the dataset is written with it
             encoding["compressors"] = tuple(codec.to_json() for codec in array.compressors)
             encoding["filters"] = tuple(codec.to_json() for codec in array.filters)
-        for told in _documents(array) if array.zarr_format == 2 else ():
-            if "compressor" in told:  # which is not what zarr-python takes in format 3: xarray leaves it out
-                encoding["compressor"] = _thawed(told["compressor"])
+        for told in _documents(array):
+            compressor = told.get(
+                "compressor", {}
+            )  # of format 2; xarray leaves it out where zarr-python does not take it
+            if compressor is None or "id" in compressor:
+                encoding["compressor"] = _thawed(compressor)
         if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
             encoding["dtype"] = array.dtype
         # Where a fill value may be left undefined, one that is defined says what is missing.
@@ -157,7 +160,7 @@ def _netcdf_dimensions(array: sync.Array) -> list[str] | None:
     for told in (*_documents(array), array.attrs):
         for own in (told.get(name) for name in _NCZARR):
             paths = own.get("dimrefs", own.get("dimension_references")) if isinstance(own, Mapping) else None
-            if isinstance(paths, list | tuple):
+            if isinstance(paths, list | tuple) and len(paths) == array.ndim:  # scalars have an axis, and none here
                 return [str(path).rpartition("/")[2] for path in paths]
     return None
 

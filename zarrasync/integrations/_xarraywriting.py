@@ -19,7 +19,7 @@ from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 import zarrasync as za
 from zarrasync import config as settings
 from zarrasync import formats, sync
-from zarrasync._calls import in_any_case, together
+from zarrasync._calls import in_any_case, to_their_end, together
 from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
 from zarrasync.creation import plan_array
@@ -113,7 +113,7 @@ async def write(
         for array, axis, start, stop in reversed(reserved):
             await in_any_case(partial(array._give_back, axis, start, stop))
         raise
-    if not (spoken.has_dimension_names or copies) if consolidated is None else consolidated:
+    if not spoken.has_dimension_names if consolidated is None else consolidated:
         await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
     elif copies is not None:
         await work.note(plan for plan in plans if plan.joins)
@@ -268,7 +268,7 @@ class _Work:
         creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
         if "compressors" in variable.encoding:  # None: it is not compressed
             creating["compressors"] = variable.encoding["compressors"]
-        if "compressor" in variable.encoding and (encoding or self.format.zarr_format == 2):
+        if "compressor" in variable.encoding and (encoding or self.format.has_undefined_fill):
             creating["compressors"] = variable.encoding["compressor"]
         with warnings.catch_warnings():
             if joins:  # of units that are changed, which is refused
@@ -344,16 +344,18 @@ class _Work:
         rows = [plan for plan in plans if plan.length is not None and self.region is None]
         rows.sort(key=lambda plan: (plan.name != self.append_dim, plan.name))
         await self._catch_up(rows)
-        for first in rows[:1]:
-            await self._reserve(first, None, reserved)
+        await to_their_end([partial(self._reserve, first, None, reserved) for first in rows[:1]])
         at = reserved[0][2] if reserved else None
-        await together([partial(self._reserve, plan, at, reserved) for plan in rows[1:]])
+        await to_their_end([partial(self._reserve, plan, at, reserved) for plan in rows[1:]])
         # What is replaced comes last, when nothing can be refused any more.
         made = [plan for plan in plans if not plan.joins]
         create = partial(self.node.create_array, overwrite=True)
-        await together([partial(create, plan.name, shape=plan.encoded.shape, **plan.options) for plan in made])
-        if made:
-            await self.note(made)
+        try:
+            await together([partial(create, plan.name, shape=plan.encoded.shape, **plan.options) for plan in made])
+        except BaseException:
+            await in_any_case(partial(self.note, made))
+            raise
+        await self.note(made)
         added = {plan.name for plan in rows}
         place = {str(self.append_dim): slice(*reserved[0][2:])} if reserved else {}
         return [self._place(plan, place if plan.name in added else self.region or {}) for plan in plans]

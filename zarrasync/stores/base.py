@@ -91,7 +91,7 @@ _NO_BUCKET = re.compile(
     r"(?i)(Code>|Code: ?|\()(NoSuchBucket|ContainerNotFound)\b|specified (bucket|container) does not exist"
 )
 """What services and their clients say of a bucket that is not there; a key may have such a name."""
-_QUERY = re.compile(r"((?:\w+:/)?/[^\s'\"?<>]+)\?[^\s'\"<>)]+")
+_WORD = re.compile(r"[^\s'\"<>]+")
 
 
 class _Absent:
@@ -427,4 +427,12 @@ def plain_text(error: Exception) -> str:
 
 def without_queries(text: str) -> str:
     """A text without what stands behind the question mark of URLs: signatures are secrets."""
-    return _QUERY.sub(r"\1?…", text)
+    return _WORD.sub(_without_query, text)
+
+
+def _without_query(word: re.Match[str]) -> str:
+    place, mark, query = word[0].partition("?")
+    if not mark or "/" not in place or not query:
+        return word[0]
+    _, closing, rest = query.partition(")")
+    return f"{place}?…{closing}{rest}" if query[0] != ")" else word[0]

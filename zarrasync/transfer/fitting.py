@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._runtime import in_worker
+from zarrasync._runtime import aside
 from zarrasync.codecs.base import Array
 from zarrasync.dtypes import BYTES, OBJECT, DataType
 from zarrasync.errors import CodecError, ShapeError
@@ -21,6 +22,12 @@ _LONG = 1 << 20
 """Bytes of values that take an event loop's time to cast."""
 _NUMBERS = "biufc"
 _BYTES = (bytes, bytearray, memoryview)
+_TIMES = (str, type(None), dt.date, dt.timedelta, np.datetime64)
+_PANDAS = ("NAType", "NaTType")
+_FINE = ("ms", "us", "ns", "ps", "fs", "as")
+"""Units of which an int64 does not hold all of Python's times."""
+_LONGEST = 106_751_991
+"""Days from which on NumPy takes durations for others."""
 T = TypeVar("T")
 
 
@@ -30,10 +37,7 @@ async def beside(work: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[A
     if not isinstance(values, np.ndarray) or values.nbytes < _LONG or not (masked or _is_cast(values.dtype, dtype)):
         return work()
 
-    async def run() -> T:
-        return work()
-
-    return await in_worker(run, computing=True)
+    return await aside(work)
 
 
 def storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:
@@ -159,25 +163,47 @@ def _text(values: Any, dtype: np.dtype[Any]) -> Array:
 def _sized_text(values: Any, dtype: np.dtype[Any]) -> Array:
     """NumPy spells out numbers, which is as well, and what is missing."""
     given = np.asarray(_with_missing(values), None if hasattr(values, "dtype") else object)
-    if given.dtype.kind == "O":
-        for value in given.reshape(-1).tolist():
-            if not isinstance(value, str | bytes | int | float | np.generic) or _is_nan(value):
-                raise TypeError(f"{value!r} is no text, and there is no way to say that some is missing")
+    if given.dtype.kind != "O":
+        return given
+    found = given.reshape(-1).tolist()
+    if set(map(type, found)) <= {str, bytes}:
+        return np.asarray(values, dtype)
+    for value in found:
+        if value is None or _is_nan(value) or type(value).__name__ in _PANDAS:
+            raise TypeError(f"{value!r} is no text, and there is no way to say that some is missing")
     return given
 
 
 def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+    return isinstance(value, float | np.floating) and math.isnan(value)
 
 
 def _times(values: Any, dtype: np.dtype[Any]) -> Array:
-    """Texts and Python's own times are taken in their own units first: one that does not fit is told when it is cast."""
+    """Texts and Python's own times may be beyond the range of a unit, which NumPy does not say."""
     given = np.asarray(values)
-    if given.dtype.kind not in "TUSO":
-        return given
-    if dtype.kind == "M":
-        return given.astype("M8")
-    return given.astype("m8[us]" if given.dtype.kind == "O" else dtype)  # texts of durations have no unit
+    if given.dtype.kind in "mM" or (given.dtype.kind not in "TUSO" and hasattr(values, "dtype")):
+        return given  # what does not fit is told when it is cast
+    found = given.astype(dtype) if hasattr(values, "dtype") else np.asarray(values, dtype)
+    if _tells_units(given, dtype) and np.datetime_data(dtype)[0] in _FINE:
+        second = np.timedelta64(1, "s")
+        seconds = given.astype(f"{dtype.kind}8[s]")
+        if (np.abs(found.astype(seconds.dtype) - seconds) > second).any():
+            raise OverflowError("some are beyond its range")
+    return found
+
+
+def _tells_units(given: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether values are times by themselves, and not numbers of units.
+
+    Raises:
+        OverflowError: If NumPy does not know how long one is.
+    """
+    if given.dtype.kind != "O":
+        return dtype.kind == "M"  # texts of durations are numbers
+    found = given.reshape(-1).tolist()
+    if any(isinstance(value, dt.timedelta) and abs(value.days) >= _LONGEST for value in found):
+        raise OverflowError("some are beyond its range")
+    return all(issubclass(kind, _TIMES) for kind in set(map(type, found)))
 
 
 _READERS: dict[str, Callable[[Any, np.dtype[Any]], Array]] = {
@@ -205,10 +231,11 @@ def _element(value: Any) -> Array:
 
 def _filled(values: np.ma.MaskedArray[Any, Any], dtype: np.dtype[Any], fill: Any) -> Array:
     data, mask = np.ma.getdata(values), np.ma.getmaskarray(values)
-    if mask.dtype.names is None:
+    if mask.dtype.names is None and not (_is_number(data.dtype) and _is_number(dtype)):
         given = np.empty(data.shape, dtype)
         given[mask] = fill
-        given[~mask] = cast(as_array(data[~mask], dtype, fill), dtype)
+        if not mask.all():
+            given[~mask] = cast(as_array(data[~mask], dtype, fill), dtype)
         return given
     with np.errstate(all="ignore"):  # what lies under the mask may be anything
         given = data.astype(dtype)

@@ -610,6 +610,18 @@ async def test_googles_credentials_in_gcsfs_words(api: Api, google: Google, form
     assert tokens.given == ["token-0"]
 
 
+def test_what_errors_show_of_urls():
+    from zarrasync.stores.base import without_queries
+
+    assert (
+        without_queries("GET http://h/a(1)?sig=secret) and /b?x=y, why? 'c?d'")
+        == "GET http://h/a(1)?…) and /b?… why? 'c?d'"
+    )
+    begin = time.perf_counter()
+    without_queries("/a" * 100_000 + " " + "http://h/x?y=1 " * 10_000)
+    assert time.perf_counter() - begin < 5
+
+
 async def test_googles_credentials_that_lead_nowhere(api: Api, google: Google, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("gcsfs")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # gcsfs asks Google of what is no file

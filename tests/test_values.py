@@ -226,6 +226,50 @@ async def test_times_that_do_not_fit_are_refused(api: Api, given: Any):
     np.testing.assert_array_equal(await api(array.view.read()), np.array(days, "M8[ns]"))
 
 
+def test_times_of_objects_and_numbers():
+    """As NumPy takes them, in the array's own units."""
+    spans = sync.create_array({}, shape=2, dtype="m8[ns]")
+    for given in (
+        np.array([np.timedelta64(1500, "ns"), np.timedelta64(1, "ns")], object),
+        [1500, 1],
+        np.array([1500, 1], object),
+    ):
+        spans[:] = given
+        assert spans[:].astype("i8").tolist() == [1500, 1]
+    months = sync.create_array({}, shape=2, dtype="m8[M]")
+    months[:] = np.array([np.timedelta64(2, "Y"), None], object)
+    assert months[:].astype("i8")[0] == 24
+    moments = sync.create_array({}, shape=2, dtype="M8[s]")
+    for given in ([5, None], np.array([5, None], object)):
+        moments[:] = given
+        np.testing.assert_array_equal(moments[:], np.array([5, "NaT"], "M8[s]"))
+    for array in (spans, moments):
+        with pytest.raises(CodecError):
+            array[:] = [1.5, 2.7]
+    for unit in ("D", "us", "ns"):
+        with pytest.raises(CodecError, match="beyond its range|Overflow"):
+            sync.create_array({}, shape=2, dtype=f"m8[{unit}]")[:] = [dt.timedelta(days=999999999), None]
+
+
+@pytest.mark.parametrize("dtype", [str, "U3", "S3", bytes, "M8[s]", "f8", "i4"])
+def test_what_is_masked_whole_becomes_the_fill_value(dtype: Any):
+    array = sync.create_array({}, shape=2, dtype=dtype)
+    fill = array[0].copy() if isinstance(array[0], np.generic) else array[0]
+    array[0] = np.ma.masked
+    array[:] = np.ma.array([1.5, 2.5], mask=True)
+    assert np.array_equal(array[0], fill) or np.isnat(array[0])
+
+
+@pytest.mark.parametrize("how", ["array", "function"])
+async def test_what_is_to_be_verified_is_refused_alike(api: Api, how: str):
+    times = np.array(["2000-01-01", "9999-01-01"], "M8[s]")
+    source = times if how == "array" else lambda region: times[region]
+    for verify in (True, False):
+        options = {"shape": 2, "dtype": "M8[ns]", "verify": verify, "mode": "w"}
+        with pytest.raises(CodecError, match="beyond its range|Overflow"):
+            await api(api.ingest(source, {}, **options))
+
+
 def test_durations_of_all_kinds():
     array = sync.create_array({}, shape=3, dtype="m8[ms]")
     for given in (

@@ -6,13 +6,16 @@ import asyncio
 import json
 import pickle
 import threading
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.errors import (
     ChecksumError,
@@ -751,6 +754,58 @@ class Noting(stores.WrapperStore):
         return await self.inner.put(key, data, if_version=if_version)
 
 
+class Refusing(stores.MemoryStore):
+    """A store that refuses a document, while the answers for others are on their way."""
+
+    blocking = False
+    refused = ""
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        if key == self.refused:
+            raise StoreError("403", key=key)
+        version = await super().put(key, data, if_version=if_version)
+        await asyncio.sleep(0.05 if self.refused else 0)
+        return version
+
+
+async def test_rows_that_were_reserved_while_one_was_refused_are_given_back():
+    memory = Refusing()
+    store = stores.LatencyStore(memory, 0.0)
+    given = xr.Dataset({name: ("t", [1.0, 2.0]) for name in "abcdef"})
+    await write_dataset_async(given, store)
+    memory.refused = "b/zarr.json"
+    for waits in (0.0, 0.02):
+        task = asyncio.create_task(write_dataset_async(given, store, append_dim="t"))
+        if waits:  # and while they are being reserved
+            await asyncio.sleep(waits)
+            task.cancel()
+        with pytest.raises((StoreError, asyncio.CancelledError)):
+            await task
+        found = {name: (await za.open_array(memory, path=name)).shape for name in "abcdef"}
+        assert set(found.values()) == {(2,)}
+    memory.refused = ""
+    await write_dataset_async(given, store, append_dim="t")
+    assert (await za.open_array(memory, path="b")).shape == (4,)
+
+
+def test_copies_of_metadata_follow_what_was_replaced_before_a_failure():
+    store = Refusing()
+    write_dataset(xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [1, 2])}), store, consolidated=True)
+    store.refused = "b/zarr.json"
+    with pytest.raises(StoreError, match="403"):
+        write_dataset(xr.Dataset({"a": ("x", [1.5, 2.5]), "b": ("x", [1.5, 2.5])}), store, mode="a")
+    copies = dict(sync.open_group(store).members())
+    alone = dict(sync.open_group(store, use_consolidated=False).members())
+    assert {name: array.dtype for name, array in copies.items()} == {name: array.dtype for name, array in alone.items()}
+
+
+def test_what_others_have_added_is_in_the_copies_of_format_2(tmp_path: Path):
+    write_dataset(rows(0), tmp_path, zarr_format=2)
+    sync.create_array(tmp_path, path="new", data=[1], zarr_format=2)
+    write_dataset(rows(1), tmp_path, append_dim="t")
+    assert "new" in sync.open_group(tmp_path, use_consolidated=True)
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_copies_of_metadata_follow_an_append_at_once(zarr_format: Any, tmp_path: Path):
     """Not once for each variable; and for those that are replaced before they are filled."""
@@ -816,6 +871,12 @@ def test_dimensions_and_fill_values_of_netcdf(dims: str, tmp_path: Path):
     assert np.isnan(found.t.values[1, 1])
     if dims == "old":
         assert found.identical(xr.open_dataset(path, engine="zarr", consolidated=False))
+
+
+def test_scalars_of_netcdf_have_an_axis(tmp_path: Path):
+    group = sync.create_group(tmp_path, zarr_format=2)
+    group.create_array("s", data=[5], attributes={"_nczarr_array": {"dimension_references": [], "scalar": 1}})
+    assert xr.open_dataset(tmp_path, engine="zarrasync").s.dims == ("s_dim_0",)
 
 
 def test_fill_values_that_stand_as_numbers(tmp_path: Path):
@@ -933,10 +994,86 @@ async def test_a_write_of_dask_can_be_cancelled():
     task.cancel()
     await asyncio.sleep(0)
     go_on.set()
+    await asyncio.sleep(0)
+    task.cancel()  # again
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 20)
     assert len(asked) < 100
     assert not await store.list_prefix("a/c/")
+
+
+async def test_dask_needs_no_thread_that_its_blocks_wait_for():
+    class Threaded(stores.LatencyStore):
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            await asyncio.to_thread(threading.get_ident)
+            return await super().put(key, data, if_version=if_version)
+
+    with ThreadPoolExecutor(1) as single:
+        asyncio.get_running_loop().set_default_executor(single)
+        given = [field(Source()) for _ in range(3)]
+        places = [Threaded(stores.MemoryStore(), 0.0) for _ in given]
+        await asyncio.wait_for(asyncio.gather(*map(write_dataset_async, given, places)), 30)
+        asyncio.get_running_loop()._default_executor = None
+    np.testing.assert_array_equal(await (await za.open_array(places[2], path="a"))[...], given[2].a)
+
+
+def test_blocks_of_dask_do_not_grow_much():
+    from zarrasync.integrations._daskwriting import Share
+
+    da = pytest.importorskip("dask.array")
+    target = sync.create_array({}, shape=(365, 4000, 4000), dtype="f8", chunks=(73, 64, 64))._async
+    thin = da.zeros(target.shape, chunks=(1, 4000, 4000))
+    share = Share(thin, target, (0, 0, 0))
+    assert share.held == 73 * 4000 * 4000 * 8
+    blocks = share.aligned().source.chunks
+    assert max(map(max, blocks[:1])) == 73
+    assert np.prod([max(own) for own in blocks]) * 8 <= 2 * 4000 * 4000 * 8
+    assert all(edge % 64 == 0 for own in blocks[1:] for edge in np.cumsum(own)[:-1])
+    assert [sum(own) for own in blocks] == [*target.shape]
+    fitting = Share(da.zeros(target.shape, chunks=(146, 640, 640)), target, (0, 0, 0))
+    assert fitting.held == 0
+    assert fitting.aligned().source.chunks == fitting.source.chunks
+
+
+def test_what_would_wait_in_memory_is_computed_for_each_region():
+    store = stores.MemoryStore()
+    source = Source()
+    given = field(source)
+    options = {"encoding": {"a": {"chunks": (5, 3)}}, "config": {"memory_budget": 400}}
+    write_dataset(given, store, **options)
+    assert source.count > 10
+    np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, given.a)
+
+
+def _slow_or_bad(block: Any) -> Any:
+    if block[0] == 3:
+        raise ZeroDivisionError
+    time.sleep(0.5)
+    return block
+
+
+def _write(path: str, number: int) -> int:
+    write_dataset(xr.Dataset({"a": ("t", np.full(4, number))}).chunk(t=1), f"{path}/{number}")
+    return number
+
+
+def test_tasks_of_a_cluster_write_and_what_is_late_writes_nothing(tmp_path: Path):
+    distributed = pytest.importorskip("distributed")
+    da = pytest.importorskip("dask.array")
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        path = tmp_path / "x"
+        write_dataset(xr.Dataset({"a": ("t", np.arange(8.0))}), path, encoding={"a": {"chunks": (1,)}})
+        bad = da.arange(8.0, chunks=1).map_blocks(_slow_or_bad, dtype="f8", meta=np.empty(0))
+        with pytest.raises(ZeroDivisionError):
+            write_dataset(xr.Dataset({"a": ("t", bad)}), path, append_dim="t")
+        time.sleep(1)
+        assert sorted(file.name for file in (path / "a" / "c").iterdir()) == list("01234567")
+        futures = [client.submit(_write, str(tmp_path), number) for number in range(4)]
+        assert [future.result(timeout=60) for future in futures] == [0, 1, 2, 3]
+    assert xr.open_dataset(tmp_path / "3", engine="zarrasync").a.values.tolist() == [3] * 4
 
 
 def test_dask_on_a_cluster(tmp_path: Path):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 import uuid
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -18,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import sync, transfer
+from zarrasync._runtime import aside
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region
 from zarrasync.errors import ChecksumError
@@ -27,11 +33,13 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores import CountingStore
 from zarrasync.transfer.common import side_by_side
 
-__all__ = ["Share", "write_together"]
+__all__ = ["Share", "cluster", "write_together"]
 
 _POLL = 0.2
 """Seconds after which somebody who waits for a cluster looks whether he still is to."""
 _AT_ONCE = 8
+_BLOCK = 64 << 20
+"""Bytes of a block that is small enough in any case."""
 
 
 class Share(NamedTuple):
@@ -48,11 +56,30 @@ class Share(NamedTuple):
     start: tuple[int, ...]
 
     def aligned(self) -> Share:
-        """With blocks of whole stored values, but where the first and the last ones are cut."""
+        """With blocks of whole stored values, but where the first and the last ones are cut.
+
+        Where they become longer along an axis they become shorter along others, so that they do not grow much.
+        """
+        axes, itemsize = self.target.metadata.grid.axes, self.source.dtype.itemsize or 16
+        chunks = [_cuts(*own) for own in zip(self.source.chunks, axes, self.start, strict=True)]
+        kept = [max(new) <= max(old) for new, old in zip(chunks, self.source.chunks, strict=True)]
+        limit = max(_BLOCK, _largest(self.source.chunks) * itemsize)
+        for number in np.flatnonzero(kept).tolist():
+            parts = -(-_largest(chunks) * itemsize // limit)
+            chunks[number] = _split(chunks[number], axes[number], self.start[number], parts)
+        return self._replace(source=self.source.rechunk(tuple(chunks)))
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait in memory for the rest of their blocks, about, where those that are stored are longer."""
         chunks = [
             _cuts(*own) for own in zip(self.source.chunks, self.target.metadata.grid.axes, self.start, strict=True)
         ]
-        return self._replace(source=self.source.rechunk(tuple(chunks)))
+        longer = [max(new) if max(new) > max(old) else 0 for new, old in zip(chunks, self.source.chunks, strict=True)]
+        if not any(longer):
+            return 0
+        sizes = (own or n for own, n in zip(longer, self.source.shape, strict=True))
+        return math.prod(sizes) * (self.source.dtype.itemsize or 16)
 
     def regions(self) -> Iterator[Region]:
         """Where the blocks go, in C order."""
@@ -73,6 +100,24 @@ def _cuts(sizes: Sequence[int], axis: Any, start: int) -> tuple[int, ...]:
     return tuple(np.diff([start, *sorted(ends)]).tolist()) if stop > start else (0,)
 
 
+def _largest(chunks: Sequence[Sequence[int]]) -> int:
+    """Elements of the largest block."""
+    return math.prod(max(own, default=0) for own in chunks)
+
+
+def _split(sizes: Sequence[int], axis: Any, start: int, parts: int) -> tuple[int, ...]:
+    """Sizes of blocks, each cut into so many parts, if it has as many stored values along the axis."""
+    if parts <= 1 or not any(sizes):
+        return tuple(sizes)
+    ends, at = set[int](), start
+    for size in sizes:
+        first, last = axis.find(at), axis.find(at + size - 1)
+        step = max(1, (last - first + 1) // parts)
+        ends.update(axis.start(chunk) for chunk in range(first + step, last + 1, step))
+        ends.add(at := at + size)
+    return tuple(np.diff([start, *sorted(ends)]).tolist())
+
+
 async def write_together(shares: Sequence[Share], *, verify: bool) -> list[IngestReport]:
     """Write all of them, on whatever dask is set to compute with; what that does elsewhere is not counted.
 
@@ -88,16 +133,7 @@ async def write_together(shares: Sequence[Share], *, verify: bool) -> list[Inges
     shares = [share.aligned() for share in shares]
     goals = [_Goal(sync.Array(share.target)) for share in shares]
     written = [_written(share, goal, verify) for share, goal in zip(shares, goals, strict=True)]
-    stopped = threading.Event()
-    work = asyncio.ensure_future(asyncio.to_thread(_compute, written, goals, stopped))
-    try:
-        sums = await asyncio.shield(work)
-    except asyncio.CancelledError:
-        stopped.set()
-        for goal in goals:
-            goal.stopped = True
-        await asyncio.wait([work])
-        raise
+    sums = await _on_a_thread(written, goals)
     reports = []
     for share, own in zip(shares, sums, strict=True):
         report = IngestReport(share.source.npartitions, nbytes=share.source.size * max(share.target.dtype.itemsize, 1))
@@ -114,20 +150,43 @@ async def write_together(shares: Sequence[Share], *, verify: bool) -> list[Inges
     return reports
 
 
+async def _on_a_thread(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:
+    """Compute all of it on a thread of its own: others may be what blocks wait for. Nothing is written after this."""
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1, "zarrasync-dask") as thread:
+        work = partial(copy_context().run, _compute, written, goals, stopped)
+        task = asyncio.get_running_loop().run_in_executor(thread, work)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                stopped.set()
+                for goal in goals:
+                    goal.stopped = True
+    if cancelled is not None:
+        task.exception()  # which nobody hears of
+        raise cancelled
+    return task.result()
+
+
 async def _compare(target: AsyncArray, expected: tuple[Region, int]) -> None:
     region, own = expected
-    if await asyncio.to_thread(checksum, await target.view[region].read()) != own:
+    found = await target.view[region].read()
+    if await aside(partial(checksum, found)) != own:
         spot = ", ".join(f"{s.start}:{s.stop}" for s in region)
         raise ChecksumError(f"{target.name}[{spot}] in {target.store!r} is not what was written there")
 
 
 class _Goal:
-    """An array that blocks are written into as long as nobody stops that."""
+    """An array that blocks are written into as long as nobody stops that; in each process there is one of a number."""
 
-    def __init__(self, array: sync.Array | OfThisProcess) -> None:
+    def __init__(self, array: sync.Array | OfThisProcess, number: str = "") -> None:
         self.array: Any = array
         if isinstance(array, sync.Array) and not array.store.portable:
             self.array = OfThisProcess(array)
+        self.number = number or uuid.uuid4().hex
         self.stopped, self._busy, self._change = False, 0, threading.Condition()
 
     def write(self, region: Region, block: npt.NDArray[Any]) -> None:
@@ -149,10 +208,34 @@ class _Goal:
             self._change.wait_for(lambda: not self._busy)
 
     def __reduce__(self) -> Any:
-        return _Goal, (self.array,)
+        return _goal_here, (self.array, self.number)
 
     def __dask_tokenize__(self) -> Any:
-        return uuid.uuid4().hex
+        return self.number
+
+
+_here: weakref.WeakValueDictionary[str, _Goal] = weakref.WeakValueDictionary()
+_given_up: deque[str] = deque(maxlen=10_000)
+_lock = threading.Lock()
+
+
+def _goal_here(array: sync.Array, number: str) -> _Goal:
+    """The goal of a number in this process."""
+    with _lock:
+        found = _here.get(number)
+        if found is None:
+            found = _here[number] = _Goal(array, number)
+            found.stopped = number in _given_up
+        return found
+
+
+def _give_up_here(numbers: Sequence[str]) -> None:
+    """Stop goals in this process, those that are yet to arrive, too."""
+    with _lock:
+        _given_up.extend(numbers)
+        known = [goal for number in numbers if (goal := _here.get(number)) is not None]
+    for goal in known:
+        goal.stop()
 
 
 def _written(share: Share, goal: _Goal, verify: bool) -> Any:
@@ -185,15 +268,14 @@ def _write_block(
 
 
 def _compute(written: Sequence[Any], goals: Sequence[_Goal], stopped: threading.Event) -> Sequence[Any]:
-    """Compute all of it; when this returns or raises, nothing of it is written by this process any more."""
+    """Compute all of it; when this returns or raises, nothing of it is written any more."""
     try:
-        compute: Any = dask.base.compute
-        get_scheduler: Any = dask.base.get_scheduler
-        client = getattr(get_scheduler(collections=written), "__self__", None)
-        if not hasattr(client, "gather"):
-            found: Sequence[Any] = compute(*written)
-            return found
-        return _on_cluster(client, written, stopped)
+        client = cluster()
+        if client is not None:
+            return _on_cluster(client, written, goals, stopped)
+        compute: Any = dask.base.compute  # it has no types
+        found: Sequence[Any] = compute(*written)
+        return found
     except Exception as error:
         for goal in goals:
             goal.stop()
@@ -204,7 +286,14 @@ def _compute(written: Sequence[Any], goals: Sequence[_Goal], stopped: threading.
         raise
 
 
-def _on_cluster(client: Any, written: Sequence[Any], stopped: threading.Event) -> Sequence[Any]:
+def cluster() -> Any:
+    """The client of the cluster that dask is set to compute on, if it is."""
+    get_scheduler: Any = dask.base.get_scheduler  # it has no types
+    client: Any = getattr(get_scheduler(), "__self__", None)
+    return client if hasattr(client, "gather") and not client.asynchronous else None
+
+
+def _on_cluster(client: Any, written: Sequence[Any], goals: Sequence[_Goal], stopped: threading.Event) -> Sequence[Any]:
     from dask import distributed
 
     wait: Any = distributed.wait  # it has no types
@@ -218,5 +307,7 @@ def _on_cluster(client: Any, written: Sequence[Any], stopped: threading.Event) -
             raise RuntimeError("the write was given up")
         found: Sequence[Any] = client.gather(futures)
         return found
-    finally:
-        client.cancel(futures)
+    except BaseException:
+        client.cancel(futures)  # which does not stop what has begun
+        client.run(_give_up_here, [goal.number for goal in goals])
+        raise

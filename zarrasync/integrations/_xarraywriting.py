@@ -6,10 +6,12 @@ import asyncio
 import sys
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from itertools import compress
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from xarray import Dataset, Variable
@@ -20,6 +22,7 @@ import zarrasync as za
 from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync._calls import in_any_case, to_their_end, together
+from zarrasync._runtime import aside
 from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
 from zarrasync.creation import plan_array
@@ -34,10 +37,13 @@ from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
 from zarrasync.stores import CountingStore, Store
 
-__all__ = ["Wanted", "write"]
+__all__ = ["Wanted", "leaving_room", "write"]
 
 Wanted = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers give it."""
+
+Place: TypeAlias = tuple[slice, ...]
+"""Where in an array something goes."""
 
 _CATCH_UP = 10.0
 """Seconds in which another writer makes all variables longer, once it has begun to."""
@@ -119,6 +125,29 @@ async def write(
         await work.note(plan for plan in plans if plan.joins)
     await _refresh_above(node, store, group, config)
     return dict(zip(names, reports, strict=True))
+
+
+@contextmanager
+def leaving_room(dataset: Any) -> Iterator[None]:
+    """Where this is a task of a cluster of dask's, its place is for those that it waits for."""
+    distributed: Any = sys.modules.get("distributed")
+    lazy = isinstance(dataset, Dataset) and any(_is_dask(variable._data) for variable in dataset.variables.values())
+    if distributed is None or not lazy or not _in_task(distributed):
+        yield
+        return
+    distributed.secede()
+    try:
+        yield
+    finally:
+        distributed.rejoin()
+
+
+def _in_task(distributed: Any) -> bool:
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return False
+    return True
 
 
 def _check_sizes(plans: Sequence[Plan], present: Mapping[str, Variable]) -> None:
@@ -332,7 +361,7 @@ class _Work:
 
     async def prepare(
         self, plans: Sequence[Plan], reserved: list[tuple[za.AsyncArray, int, int, int]]
-    ) -> list[tuple[slice, ...] | None]:
+    ) -> list[Place | None]:
         """Create arrays, or make them longer; where in each the values go.
 
         Rows that are appended are reserved in one array, that of the coordinates if it is among them, and lie at that
@@ -366,7 +395,7 @@ class _Work:
         if self.copies is not None and keys:
             await self.copies.note(self.store, keys)
 
-    def _place(self, plan: Plan, place: Mapping[str, slice]) -> tuple[slice, ...] | None:
+    def _place(self, plan: Plan, place: Mapping[str, slice]) -> Place | None:
         """Where a variable's values go in its array; ``None``: they are all of it."""
         return tuple(place.get(str(dim), slice(None)) for dim in plan.encoded.dims) if plan.joins else None
 
@@ -404,50 +433,65 @@ class _Work:
             wanted=(first,),
         )
 
-    async def fill(self, plans: Sequence[Plan], places: Sequence[tuple[slice, ...] | None]) -> list[IngestReport]:
-        """Write all values: those of dask as one computation, others side by side."""
-        reports: dict[str, IngestReport] = {}
-        lazy: list[tuple[Plan, tuple[slice, ...] | None]] = []
+    async def fill(self, plans: Sequence[Plan], places: Sequence[Place | None]) -> list[IngestReport]:
+        """Write all values: those of dask as one computation, others side by side.
 
-        async def one(plan: Plan, place: tuple[slice, ...] | None) -> None:
+        What dask would have to keep in memory, as blocks lie across chunks, is computed for each of its own blocks.
+        """
+        reports: dict[str, IngestReport] = {}
+
+        async def one(plan: Plan, place: Place | None) -> None:
             reports[plan.name] = await self._fill(plan, place)
 
-        async def together_with_dask() -> None:
-            found = await self._fill_lazy(lazy)
-            reports.update({plan.name: report for (plan, _), report in zip(lazy, found, strict=True)})
-
         calls: list[Callable[[], Awaitable[None]]] = []
+        lazy: list[tuple[Plan, Place | None]] = []
         for plan, place in zip(plans, places, strict=True):
             if _is_dask(plan.encoded.data):
                 lazy.append((plan, place))
             else:
                 calls.append(partial(one, plan, place))
-        await together([*calls, *([together_with_dask] if lazy else [])])
+        if lazy:
+            from zarrasync.integrations import _daskwriting
+
+            shares = await self._shares(lazy)
+            budget = settings.resolve(self.config).memory_budget
+            remote = await aside(_daskwriting.cluster) is not None  # not on a loop, which may be the client's
+            small = [remote or share.held <= budget for share in shares]
+            calls += [partial(one, *own) for own, fits in zip(lazy, small, strict=True) if not fits]
+
+            async def of_dask() -> None:
+                found = await _daskwriting.write_together(list(compress(shares, small)), verify=self.verify)
+                names = (plan.name for plan, _ in compress(lazy, small))
+                reports.update(zip(names, found, strict=True))
+
+            calls.append(of_dask)
+        await together(calls)
         return [reports[plan.name] for plan in plans]
 
-    async def _fill_lazy(self, pairs: Sequence[tuple[Plan, tuple[slice, ...] | None]]) -> list[IngestReport]:
-        from zarrasync.integrations._daskwriting import Share, write_together
+    async def _shares(self, lazy: Sequence[tuple[Plan, Place | None]]) -> list[Any]:
+        """What is written of dask's arrays into which arrays."""
+        from zarrasync.integrations._daskwriting import Share
 
         where = {"mode": "r+", "config": self.config}
         targets = await together(
             [
                 partial(za.open_array, CountingStore(self.store), path=join(self.group, plan.name), **where)
-                for plan, _ in pairs
+                for plan, _ in lazy
             ]
         )
         shares = []
-        for (plan, place), target in zip(pairs, targets, strict=True):
+        for (plan, place), target in zip(lazy, targets, strict=True):
             start, stop = bounds(plan.encoded.shape, target.shape, place)
             check_alignment(target, start, stop, self._unaligned)
             shares.append(Share(plan.encoded.data, target, start))
-        return await write_together(shares, verify=self.verify)
+        return shares
 
     @property
     def _unaligned(self) -> Unaligned:
         """Rows that were reserved are nobody else's; of chunks that are shared each keeps its part in this process."""
         return "allow" if self.append_dim is not None else "safe"
 
-    async def _fill(self, plan: Plan, region: tuple[slice, ...] | None) -> IngestReport:
+    async def _fill(self, plan: Plan, region: Place | None) -> IngestReport:
         encoded = plan.encoded
         return await za.ingest(
             encoded if encoded.shape else np.asarray(encoded.values),

@@ -125,7 +125,8 @@ def write_dataset(dataset: Dataset, store: StoreLike, **options: Any) -> dict[st
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         **options: As for ``write_dataset_async``.
     """
-    return _bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
+    with _xarraywriting.leaving_room(dataset):
+        return _bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
 
 
 class ZarrasyncBackend(BackendEntrypoint):

@@ -334,7 +334,7 @@ class BoundChain:
         # Nearly always the first element tells, or the last.
         empty: npt.NDArray[np.bool_] = (words[:, [0, -1]] == bits).all(axis=(1, 2))
         for number in np.flatnonzero(empty):
-            empty[number] = _all_are(words[number], bits)
+            empty[number] = _all_are(words[number], bits) if len(bits) > 1 else _all_are(words[number, :, 0], bits[0])
         return empty
 
     def is_empty(self, array: Array) -> bool:
@@ -433,5 +433,16 @@ def _all_are(words: Array, bits: Any) -> bool:
 
     Piece by piece: most arrays that are not empty show it soon, and what is compared stays in the cache.
     """
+    words, bits = _widened(words, bits)
     step = max(1, _PIECE * len(words) // words.size)
     return all(bool((words[start : start + step] == bits).all()) for start in range(0, len(words), step))
+
+
+def _widened(words: Array, bits: Any) -> tuple[Array, Any]:
+    """Memory in words as long as its rows allow, so that there are fewer to compare."""
+    size = words.itemsize
+    if not bits.ndim and words.strides[-1] == size:
+        for width in _WORDS[:0:-1]:
+            if width > size and words.shape[-1] * size % width == 0:
+                return words.view(f"u{width}"), np.full(width // size, bits, words.dtype).view(f"u{width}")[0]
+    return words, bits

@@ -71,14 +71,14 @@ class Share(NamedTuple):
 
     @property
     def held(self) -> int:
-        """Bytes that wait in memory for the rest of their blocks, about, where those that are stored are longer."""
+        """Bytes that wait in memory for the rest of a row of blocks, about, where those that are stored are longer."""
         chunks = [
             _cuts(*own) for own in zip(self.source.chunks, self.target.metadata.grid.axes, self.start, strict=True)
         ]
         longer = [max(new) if max(new) > max(old) else 0 for new, old in zip(chunks, self.source.chunks, strict=True)]
         if not any(longer):
             return 0
-        sizes = (own or n for own, n in zip(longer, self.source.shape, strict=True))
+        sizes = (own or max(old) for own, old in zip(longer, self.source.chunks, strict=True))
         return math.prod(sizes) * (self.source.dtype.itemsize or 16)
 
     def regions(self) -> Iterator[Region]:
@@ -308,6 +308,7 @@ def _on_cluster(client: Any, written: Sequence[Any], goals: Sequence[_Goal], sto
         found: Sequence[Any] = client.gather(futures)
         return found
     except BaseException:
-        client.cancel(futures)  # which does not stop what has begun
-        client.run(_give_up_here, [goal.number for goal in goals])
+        with suppress(OSError):  # workers that can not be reached
+            client.cancel(futures)  # which does not stop what has begun
+            client.run(_give_up_here, [goal.number for goal in goals])
         raise

@@ -464,7 +464,8 @@ class _Work:
                 names = (plan.name for plan, _ in compress(lazy, small))
                 reports.update(zip(names, found, strict=True))
 
-            calls.append(of_dask)
+            if any(small):
+                calls.append(of_dask)
         await together(calls)
         return [reports[plan.name] for plan in plans]
 

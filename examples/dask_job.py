@@ -23,7 +23,7 @@ def main(folder: Path) -> None:
     sync.create_array(folder / "hourly.zarr", data=hourly, chunks=(24, 45, 90), shards=(120, 90, 180))
 
     # Workers are processes: arrays travel to them as their configuration and metadata.
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
         lazy = from_zarr(folder / "hourly.zarr")  # its blocks follow the shards
         daily = lazy.reshape(-1, 24, 90, 180).mean(axis=1).rechunk((5, 90, 180))
         to_zarr(daily, folder / "daily.zarr", shards=(5, 90, 180), chunks=(1, 90, 180), overwrite=True)

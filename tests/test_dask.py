@@ -106,7 +106,7 @@ def test_blocks_that_share_chunks(tmp_path: Path):
 @pytest.fixture(scope="module")
 def cluster():
     distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with distributed.LocalCluster(**options) as found, distributed.Client(found) as client:
         yield client
 
@@ -143,7 +143,7 @@ def test_a_worker_that_is_killed(tmp_path: Path):
     """The scheduler gives its work to another one; nothing is torn, nothing is missing."""
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None) as found,
+        distributed.LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=":0") as found,
         distributed.Client(found),
     ):
         # Without `meta` dask would try the function here.

@@ -617,9 +617,8 @@ def test_what_errors_show_of_urls():
         without_queries("GET http://h/a(1)?sig=secret) and /b?x=y, why? 'c?d'")
         == "GET http://h/a(1)?…) and /b?… why? 'c?d'"
     )
-    begin = time.perf_counter()
-    without_queries("/a" * 100_000 + " " + "http://h/x?y=1 " * 10_000)
-    assert time.perf_counter() - begin < 5
+    long = "/a" * 100_000  # which a search that goes back at each slash does not come to the end of
+    assert without_queries(f"{long} {'http://h/x?y=1 ' * 10_000}") == f"{long} {'http://h/x?… ' * 10_000}"
 
 
 async def test_googles_credentials_that_lead_nowhere(api: Api, google: Google, monkeypatch: pytest.MonkeyPatch):

@@ -152,9 +152,8 @@ async def write_together(shares: Sequence[Share], *, verify: bool) -> list[Inges
 
 async def _on_a_thread(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:
     """Compute all of it on a thread of its own: others may be what blocks wait for. Nothing is written after this."""
-    stopped = threading.Event()
     with ThreadPoolExecutor(1, "zarrasync-dask") as thread:
-        work = partial(copy_context().run, _compute, written, goals, stopped)
+        work = partial(copy_context().run, _compute, written, goals)
         task = asyncio.get_running_loop().run_in_executor(thread, work)
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
@@ -162,7 +161,6 @@ async def _on_a_thread(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequen
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 cancelled = error
-                stopped.set()
                 for goal in goals:
                     goal.stopped = True
     if cancelled is not None:
@@ -267,21 +265,20 @@ def _write_block(
     return np.full((1,) * block.ndim, found, np.uint32)
 
 
-def _compute(written: Sequence[Any], goals: Sequence[_Goal], stopped: threading.Event) -> Sequence[Any]:
+def _compute(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:
     """Compute all of it; when this returns or raises, nothing of it is written any more."""
     try:
         client = cluster()
         if client is not None:
-            return _on_cluster(client, written, goals, stopped)
+            return _on_cluster(client, written, goals)
         compute: Any = dask.base.compute  # it has no types
         found: Sequence[Any] = compute(*written)
         return found
     except Exception as error:
         for goal in goals:
             goal.stop()
-            if (
-                isinstance(goal.array, OfThisProcess) and goal.array.sent
-            ):  # schedulers say that something can not be serialized
+            # Schedulers say that something can not be serialized.
+            if isinstance(goal.array, OfThisProcess) and goal.array.sent:
                 raise goal.array.refusal from error
         raise
 
@@ -293,17 +290,17 @@ def cluster() -> Any:
     return client if hasattr(client, "gather") and not client.asynchronous else None
 
 
-def _on_cluster(client: Any, written: Sequence[Any], goals: Sequence[_Goal], stopped: threading.Event) -> Sequence[Any]:
+def _on_cluster(client: Any, written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:
     from dask import distributed
 
     wait: Any = distributed.wait  # it has no types
     futures = client.compute(list(written))
     try:
-        while not stopped.is_set() and not any(future.status == "error" for future in futures):
+        while not any(goal.stopped for goal in goals) and not any(future.status == "error" for future in futures):
             with suppress(TimeoutError):
                 wait(futures, timeout=_POLL)
                 break
-        if stopped.is_set():
+        if any(goal.stopped for goal in goals):
             raise RuntimeError("the write was given up")
         found: Sequence[Any] = client.gather(futures)
         return found

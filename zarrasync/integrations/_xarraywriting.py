@@ -436,7 +436,7 @@ class _Work:
     async def fill(self, plans: Sequence[Plan], places: Sequence[Place | None]) -> list[IngestReport]:
         """Write all values: those of dask as one computation, others side by side.
 
-        What dask would have to keep in memory, as blocks lie across chunks, is computed for each of its own blocks.
+        Where blocks lie across chunks so that dask would have to keep more than the budget, regions are computed one by one.
         """
         reports: dict[str, IngestReport] = {}
 

@@ -189,6 +189,30 @@ def test_refusals_are_errors_or_absence_as_told(bucket: Bucket, backend: str):
         stores.resolve("s3://bucket", bucket.options(backend=backend, missing=(500,)))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("ExpiredToken", "The provided token has expired."),
+        ("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
+        ("SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided."),
+        ("RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
+    ],
+)
+def test_refused_credentials_are_never_absence(bucket: Bucket, backend: str, code: str, message: str):
+    """Nor where somebody says that 403 means that."""
+    error = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+    told = bucket.options(backend=backend, missing=(403,))
+    array = sync.open_array("s3://bucket", storage_options=told)
+    by_web = sync.open_array(stores.HTTPStore(f"{bucket.url}/bucket", missing=(403, 404)))
+    bucket.fault = lambda key, data: (403, {"Content-Type": "application/xml"}, error)
+    for one in (array, by_web):
+        with pytest.raises(StoreError, match=r"could not read 'c/[01]/[01]'"):
+            one[...]
+    with pytest.raises(StoreError, match="could not read"):
+        sync.open_array("s3://bucket", storage_options=told)
+
+
 @pytest.mark.parametrize(
     ("backend", "kind"), [("obstore", "signed"), ("fsspec", "signed"), ("obstore", "redirect")]
 )  # botocore follows redirects

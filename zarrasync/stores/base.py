@@ -91,6 +91,13 @@ _NO_BUCKET = re.compile(
     r"(?i)(Code>|Code: ?|\()(NoSuchBucket|ContainerNotFound)\b|specified (bucket|container) does not exist"
 )
 """What services and their clients say of a bucket that is not there; a key may have such a name."""
+_NO_CREDENTIALS = re.compile(
+    r"(?i)(Code>|Code: ?|\()(InvalidAccessKeyId|SignatureDoesNotMatch|RequestTimeTooSkewed|ExpiredToken|InvalidToken|"
+    r"AuthenticationFailed|AuthorizationHeaderMalformed)\b|>Request has expired|AWS Access Key Id you provided does not|"
+    r"request signature we calculated does not|The provided token (has expired|is malformed)|"
+    r"difference between the request time and the current time|Server failed to authenticate"
+)
+"""What they say of keys, signatures and tokens that are wrong or have expired."""
 _WORD = re.compile(r"[^\s'\"<>]+")
 
 
@@ -413,6 +420,12 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
 def lacks_bucket(answer: object) -> bool:
     """Whether a service says that there is no bucket at all: that tells nothing about a key, least of all its absence."""
     return _NO_BUCKET.search(str(answer)) is not None
+
+
+def tells_of_key(answer: object) -> bool:
+    """Whether a refusal is about the key that was asked for, and not about the bucket or the credentials."""
+    said = str(answer)
+    return not lacks_bucket(said) and _NO_CREDENTIALS.search(said) is None
 
 
 def from_environment(variables: Iterable[str]) -> str:

@@ -33,6 +33,7 @@ from zarrasync.stores.base import (
     from_environment,
     lacks_bucket,
     store_error,
+    tells_of_key,
     without_queries,
 )
 from zarrasync.stores.remote import Attempt, RemoteStore
@@ -239,11 +240,11 @@ class FsspecStore(RemoteStore):
                 data = self._template.cat_file(path, **options)
             else:
                 data = await self._request(request.key, "read", partial(self._attempt, path, options))
-        except self._missing:
-            return self._behind(request)
         except StoreError:
             raise
         except Exception as error:
+            if self._means_absent(error):
+                return self._behind(request)
             if ranged and _past_end(error):
                 return await self._past_end(request, error)
             raise store_error(error, request.key, "read", self) from error
@@ -256,8 +257,6 @@ class FsspecStore(RemoteStore):
         fs = await self._clients.get()
         try:
             return await fs._cat_file(path, **options)
-        except FileNotFoundError as error:
-            raise _found_missing(error) from error
         except Exception as error:
             if not _passes(error):
                 raise
@@ -267,9 +266,9 @@ class FsspecStore(RemoteStore):
     async def stat(self, key: str) -> Value | None:
         try:
             found = await self._call("info", self._full(key))
-        except self._missing:
-            return None
         except Exception as error:
+            if self._means_absent(error):
+                return None
             raise store_error(error, key, "read", self) from error
         if found.get("size") is None:
             return await super().stat(key)
@@ -288,15 +287,18 @@ class FsspecStore(RemoteStore):
         found = await self._fetch_one(request._replace(start=size - length, length=length, suffix=False))
         return None if found is None else found._replace(size=size)
 
+    def _means_absent(self, error: Exception) -> bool:
+        return isinstance(error, self._missing) and tells_of_key(error)
+
     def _behind(self, request: Request) -> Value | None:
         """What a cache has no value of: it also calls absent what a web server refuses, or does not list."""
         if self.protocol not in _CACHES:
             return None
         try:
             data = self._template.fs.cat_file(self._full(request.key))
-        except self._missing:
-            return None
         except Exception as error:
+            if self._means_absent(error):
+                return None
             raise store_error(error, request.key, "read", self) from error
         return Value(clip(data, request), size=len(data))
 

@@ -20,7 +20,7 @@ from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_prefix
 from zarrasync.stores import http1
 from zarrasync.stores.answers import check_passing, range_of, value_of, version_of
-from zarrasync.stores.base import Listing, Request, Value, clip, without_queries
+from zarrasync.stores.base import Listing, Request, Value, clip, tells_of_key, without_queries
 from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import Attempt, RemoteStore, in_flight
 
@@ -28,6 +28,8 @@ __all__ = ["HTTPStore"]
 
 _INDEX = re.compile(rb"<title>\s*(?:Index of|Directory listing for|Listing of)", re.IGNORECASE)
 _AGENT = "zarrasync"
+_ERROR = 2000
+"""Bytes of an answer in which a server says what is wrong."""
 _SAFE = "/%:@!$&'()*+,;=[]~"
 """What may stand in a URL's path as it is; escapes are taken for such."""
 _OPTIONS = frozenset({"headers", "client_kwargs", "missing", "concurrency"})
@@ -150,7 +152,7 @@ class HTTPStore(RemoteStore):
 
     async def _attempt(self, request: Request) -> Value | None:
         answer = await self._get(request.key, range_of(request))
-        if answer.status in self.missing:
+        if answer.status in self.missing and tells_of_key(bytes(answer.body[:_ERROR])):
             return None
         if answer.status == 416:
             return await self._past_end(request, answer)

@@ -103,18 +103,19 @@ class Client:
         """
         return await self._send(f"GET {target}{self._rest}{wanted}\r\n", b"")
 
-    async def put(self, target: str, data: bytes) -> Answer:
+    async def put(self, target: str, data: bytes, more: str = "") -> Answer:
         """A PUT request, which may be sent again if the connection was lost.
 
         Args:
             target: The path and query, as they stand in the request.
             data: The body.
+            more: Headers of this request, each ending in a line break.
 
         Raises:
             Unfit: If the answer asks for a general client.
             OSError: If there is no connection, or it was lost.
         """
-        return await self._send(f"PUT {target}{self._rest}Content-Length: {len(data)}\r\n\r\n", data)
+        return await self._send(f"PUT {target}{self._rest}{more}Content-Length: {len(data)}\r\n\r\n", data)
 
     async def _send(self, head: str, body: bytes) -> Answer:
         request = head.encode("ascii") + body

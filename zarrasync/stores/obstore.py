@@ -38,6 +38,7 @@ from zarrasync.stores.base import (
     lacks_bucket,
     plain_text,
     store_error,
+    tells_of_key,
     without_queries,
 )
 from zarrasync.stores.http1 import Unfit
@@ -246,8 +247,8 @@ class ObjectStore(RemoteStore):
 
     def _means_absent(self, error: Exception, verb: str) -> bool:
         if isinstance(error, FileNotFoundError):
-            return verb != "write" and not lacks_bucket(error)
-        return verb == "read" and _status(error) in self.missing
+            return verb != "write" and tells_of_key(error)
+        return verb == "read" and _status(error) in self.missing and tells_of_key(error)
 
     # -------------------------------------------------------------- reading
 

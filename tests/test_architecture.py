@@ -64,6 +64,7 @@ LAYERS = [
             "htmlrepr",
             "progress",
             "copying",
+            "conventions",
             "translation",
             "selectiontext",
             "valuetext",

@@ -15,13 +15,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import fsspec
 import numpy as np
 import pytest
 
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync._runtime import Gate, KeyLock, drive
-from zarrasync.errors import CodecError, MissingChunkError
+from zarrasync.errors import CodecError, MissingChunkError, ReadOnlyError
 from zarrasync.stores import MemoryStore, Store, WrapperStore
 
 
@@ -83,6 +84,34 @@ def test_threads_do_not_lose_updates(tmp_path, options):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(20)))
     np.testing.assert_array_equal(sync.open_array(tmp_path)[...], np.arange(1, 401).reshape(20, 20))
+
+
+@pytest.mark.parametrize("kind", ["fsspec", "zarr-python"])
+def test_stores_that_each_thread_makes_mean_the_same_data(tmp_path, kind):
+    def make():
+        if kind == "fsspec":
+            return stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path))
+        return pytest.importorskip("zarr").storage.LocalStore(tmp_path)
+
+    sync.create_array(make(), shape=(160,), chunks=(40,), dtype="i4")
+
+    def write(number):
+        array = sync.open_array(make(), mode="r+")
+        for i in range(number, 160, 8):
+            array[i] = i + 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    np.testing.assert_array_equal(sync.open_array(make())[...], np.arange(1, 161))
+
+
+def test_a_local_store_of_zarr_python_that_reads_only(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    sync.create_array(tmp_path, data=np.arange(3))
+    store = zarr.storage.LocalStore(tmp_path, read_only=True)
+    with pytest.raises(ReadOnlyError):
+        sync.open_array(store, mode="r+")[0] = 1
+    assert sync.open_array(store)[...].tolist() == [0, 1, 2]
 
 
 async def test_threads_loops_and_this_loop_do_not_lose_updates():

@@ -532,6 +532,23 @@ def test_writes_outlast_what_passes(bucket: Bucket, kind: str):
     assert written(bucket, values, fault, **UNSIGNED) == {LEAN}
 
 
+async def test_requests_that_were_made_again_are_counted(api: Api, bucket: Bucket):
+    failed = set[str]()
+
+    def fault(key: str, data: bytes | None) -> Answer | str | None:
+        if not key.startswith("c/") or key in failed:
+            return None
+        failed.add(key)
+        return (503, {"Content-Type": "application/xml"}, b"<Error><Code>SlowDown</Code></Error>")
+
+    bucket.fault = fault
+    options = bucket.options(**UNSIGNED)
+    report = await api(api.ingest(VALUES + 1, "s3://bucket", mode="r+", storage_options=options))
+    assert (report.retries, report.conflicts, len(failed)) == (4, 0, 4)
+    assert "4 retried" in str(report)
+    np.testing.assert_array_equal(sync.open_array(bucket.values)[...], VALUES + 1)
+
+
 def test_a_write_that_fails_says_so(bucket: Bucket):
     with config.set(retries=2, total_timeout=20.0):
         array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(**UNSIGNED))

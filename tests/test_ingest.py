@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -521,3 +522,33 @@ async def test_blocks_that_replace_each_other(api: Api):
     report = await api(api.ingest(pairs, store, shape=10, dtype="i8", chunks=5, verify=True, concurrency=1))
     assert (report.blocks, report.verified) == (2, 1)
     assert (await api((await api(api.open_array(store)))[...])).tolist() == [1] * 4 + [2] * 6
+
+
+@pytest.mark.parametrize("kind", ["pairs", "asynchronous pairs", "function"])
+@pytest.mark.parametrize("store", ["local", "memory"])
+async def test_blocks_in_memory_keep_to_the_budget(api: Api, tmp_path: Path, kind: str, store: str):
+    """However many threads there are."""
+    most, made = 0, list[weakref.ref[np.ndarray]]()
+
+    def block(region: tuple[slice, ...]) -> np.ndarray:
+        nonlocal most
+        found = np.full(1 << 20, region[0].start >> 20, "u1")
+        made.append(weakref.ref(found))
+        most = max(most, sum(one() is not None for one in made))
+        return found
+
+    regions = [(slice(i << 20, i + 1 << 20),) for i in range(24)]
+
+    async def asynchronously():
+        for region in regions:
+            yield region, block(region)
+
+    source: Any = {"pairs": ((r, block(r)) for r in regions), "function": block}.get(kind) or asynchronously()
+    target = tmp_path if store == "local" else stores.LatencyStore(stores.MemoryStore(), 0.001)
+    config = {"memory_budget": 4 << 20, "threads": 12}
+    options = {"shape": (24 << 20,), "dtype": "u1", "chunks": (1 << 20,), "compressors": None, "config": config}
+    report = await api(api.ingest(source, target, **options))
+    assert report.nbytes == 24 << 20
+    assert most <= 5  # three of them are worked on, one waits, and one is being made
+    array = await api(api.open_array(target))
+    assert (await api(array.view[:: 1 << 20].read())).tolist() == list(range(24))

@@ -455,6 +455,23 @@ async def hierarchy(api, store):
     )
 
 
+async def test_a_hierarchy_takes_few_requests(api):
+    """Of what lies above a node it is known that it is there, as it was made before."""
+    counting = stores.CountingStore(stores.MemoryStore())
+    nodes = {f"g{i}/a{j}": {"shape": (1,), "dtype": "i4"} for i in range(3) for j in range(10)}
+    made = await api(api.create_hierarchy(counting, nodes))
+    counts = counting.reset()
+    assert (counts.puts, len(made)) == (34, 30)
+    assert counts.fetches <= 4  # what there is at the root
+    with pytest.raises(NodeExistsError):
+        await api(api.create_hierarchy(counting, {"g0/a0": {"shape": (2,)}, "g0/new": {"shape": (2,)}}))
+    await api(api.create_hierarchy(counting, {"g0/a0": {"shape": (2,)}, "g0/b": {"shape": (2,)}}, overwrite=True))
+    assert (await api(api.open_array(counting, path="g0/a0"))).shape == (2,)
+    assert (await api(api.open_array(counting, path="g0/a1"))).shape == (1,)
+    with pytest.raises(NodeTypeError):
+        await api(api.create_hierarchy(counting, {"g0/a1/x": {"shape": (2,)}}))
+
+
 async def test_groups(api, store):
     made = await hierarchy(api, store)
     assert sorted(made) == ["", "e", "g/h/z", "g/y", "x"]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from zarrasync import sync
-from zarrasync.errors import NodeExistsError
+from zarrasync.errors import NodeExistsError, WriteConflictError
 
 PROCESSES = 4
 PREAMBLE = """
@@ -86,7 +86,7 @@ def strict_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, d
     log.close()
 
 
-@pytest.fixture(params=["files", "s3", "google"])
+@pytest.fixture(params=["files", "s3", "s3fs", "google"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any], int]:
     """A URL, its storage options, and how many writes are fair."""
     if request.param == "files":
@@ -94,7 +94,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
     if request.param == "google":
         return "gs://bucket/x", request.getfixturevalue("google").options(), 8
     url, options = request.getfixturevalue("strict_s3")
-    return f"{url}/{tmp_path.name}", options, 8
+    more = {"backend": "fsspec"} if request.param == "s3fs" else {}
+    return f"{url}/{tmp_path.name}", {**options, **more}, 8
 
 
 def options_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -234,6 +235,31 @@ def test_a_writer_that_is_killed_leaves_no_lock_and_no_torn_value(tmp_path: Path
         assert (values == values[0]).all()
         array[0] = turn + 1
         assert array[0] == turn + 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="there are no signals that stop a process")
+def test_who_waits_for_a_writer_that_is_stopped_hears_of_it(tmp_path: Path):
+    sync.create_array(tmp_path, shape=(10,), chunks=(10,), dtype="i4")
+    code = """
+    import os, signal, sys
+    from zarrasync import stores, sync
+    put = stores.LocalStore.put
+    async def stopped(self, *args, **options):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return await put(self, *args, **options)
+    stores.LocalStore.put = stopped
+    sync.open_array(sys.argv[1], mode="r+")[0] = 1
+    """
+    holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)])
+    try:
+        assert os.WIFSTOPPED(os.waitpid(holder.pid, os.WUNTRACED)[1])
+        with pytest.raises(WriteConflictError, match="another process has been writing '.*c/0' for more than 0.3 s"):
+            sync.open_array(tmp_path, mode="r+", config={"total_timeout": 0.3})[5] = 1
+    finally:
+        holder.send_signal(signal.SIGCONT)
+        holder.wait()
+    sync.open_array(tmp_path, mode="r+")[5] = 2
+    assert sync.open_array(tmp_path)[...].tolist() == [1, 0, 0, 0, 0, 2, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])

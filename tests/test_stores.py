@@ -16,6 +16,7 @@ import threading
 import warnings
 import weakref
 import zipfile
+from collections.abc import Callable
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -89,6 +90,21 @@ async def test_dangerous_keys_are_refused(store, key):
     assert error.value.key == key
     with pytest.raises(InvalidKeyError):
         await store.set(key, b"x")
+    with pytest.raises(InvalidKeyError):
+        await store.put(key, b"x")
+    with pytest.raises(InvalidKeyError):
+        await store.stat(key)
+
+
+@pytest.mark.parametrize("make", [stores.LocalStore, lambda path: stores.FsspecStore(fsspec.filesystem("file"), path)])
+async def test_nothing_outside_of_a_folder_is_erased(tmp_path: Path, make: Callable[[str], Any]):
+    (tmp_path / "precious").write_text("kept")
+    store = make(str(tmp_path / "store"))
+    await store.set("a", b"1")
+    for erase in (store.erase, lambda key: store.erase_values([key])):
+        with pytest.raises(InvalidKeyError, match=r"\.\./precious"):
+            await erase("../precious")
+    assert (tmp_path / "precious").read_text() == "kept"
 
 
 async def test_keys_may_be_any_text(store):

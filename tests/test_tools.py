@@ -426,3 +426,32 @@ async def test_a_nan_that_a_format_can_not_say(api: Api, zarr_format: Any, dtype
     assert values.tobytes() == (await api(array[...])).tobytes()
     made = await api(api.create_array({}, shape=(2,), dtype=dtype, fill_value=fill, zarr_format=zarr_format))
     assert np.array([made.fill_value], dtype).view("u4")[0] == 0x7FC00000
+
+
+async def test_arrays_are_copied_side_by_side(api: Api):
+    """Copying many small ones takes some round trips, not some for each."""
+    source: dict[str, bytes] = {}
+    nodes = {f"g/a{number}": {"data": np.arange(6) + number, "chunks": (3,)} for number in range(12)}
+    await api(api.create_hierarchy(source, nodes))
+    watched = stores.TracingStore(stores.LatencyStore(stores.MemoryStore(), 0.02))
+    in_flight = most = 0
+
+    class Watched(stores.WrapperStore):
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            nonlocal in_flight, most
+            in_flight += 1
+            most = max(most, in_flight)
+            try:
+                return await super().put(key, data, if_version=if_version)
+            finally:
+                in_flight -= 1
+
+    target = Watched(watched)
+    report = await api(api.copy(source, target))
+    assert (report.arrays, report.copied) == (12, 24)
+    assert most >= 12
+    again = await api(api.copy(source, target, resume=True, verify=True))
+    assert (again.copied, again.skipped) == (0, 24)
+    for path, own in nodes.items():
+        array = await api(api.open_array(target, path=path))
+        np.testing.assert_array_equal(await api(array.view[...].read()), own["data"])

@@ -52,10 +52,11 @@ class Tally:
 
     Attributes:
         conflicts: Writes that others were faster at.
+        retries: Requests that were made again after a failure.
     """
 
     def __init__(self) -> None:
-        self.conflicts = 0
+        self.conflicts = self.retries = 0
 
     def __enter__(self) -> Tally:
         _tallies.append(self)
@@ -63,6 +64,12 @@ class Tally:
 
     def __exit__(self, *error: object) -> None:
         _tallies.remove(self)
+
+    @staticmethod
+    def count(what: str) -> None:
+        """Count one in all blocks that are open."""
+        for tally in tuple(_tallies):
+            setattr(tally, what, getattr(tally, what) + 1)
 
 
 _tallies: list[Tally] = []
@@ -85,8 +92,7 @@ class Patience:
         Raises:
             Exception: The conflict, if it has been long enough.
         """
-        for tally in tuple(_tallies):
-            tally.conflicts += 1
+        Tally.count("conflicts")
         if time.monotonic() > self._end:
             raise conflict
         # By chance, so that those who were in each other's way are so no more.

@@ -43,7 +43,7 @@ class Config:
         coalesce_size: A merged range grows no longer than this.
         retries: How often a request that failed in a way that may pass (503, a lost connection) is made again.
         request_timeout: Seconds for one request (0: no limit).
-        total_timeout: Seconds for a request and its retries (0: no limit).
+        total_timeout: Seconds for a request and its retries, and for others who hold what is to be written (0: no limit).
         fsync: Local files: flush each file to the disk before it gets its name.
         dtype_fallback: What to do where a document offers a fallback for an unknown data type.
         allow_pickle: Open arrays whose chunks are pickles. Reading these runs code that the data names: only for data

@@ -19,15 +19,15 @@ from zarrasync.creation import ShapeLike, check_axes
 from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.grids import lazy_product
-from zarrasync.group import AsyncGroup, as_node
+from zarrasync.group import AsyncGroup, as_node, make_levels
 from zarrasync.hierarchy import CodecsLike, ConfigLike, open
 from zarrasync.info import counted, size_text
-from zarrasync.ingesting import Ingestion, IngestReport
+from zarrasync.ingesting import Ingestion
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import place_of
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, on_store
-from zarrasync.progress import reporting
+from zarrasync.progress import IngestReport, reporting
 from zarrasync.sources import source_of
 from zarrasync.stores import Request, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
@@ -37,6 +37,8 @@ from zarrasync.translation import Changes, alike, translate
 __all__ = ["CopyReport", "copy"]
 
 _BATCH = 256
+_ARRAYS = 16
+"""That are copied side by side; what is in memory of all of them counts as one."""
 
 
 @dataclass
@@ -188,34 +190,41 @@ async def _copy_all(
     if place.format.entry_key is not None and not (overwrite and not place.path):
         place = await on_store(place.bind, place.store)
     # Everything is planned before anything is erased or written.
-    plans: list[tuple[AsyncArray | AsyncGroup, Node, Metadata]] = []
-    for name, node in nodes:
-        target = place.at(join(place.path, name))
-        target.format.check_path(target.path)
-        plans.append((node, target, _planned(node, target.format, options, report)))
+    plans: dict[str, Metadata] = {}
+    named = any(isinstance(node, AsyncArray) and node.dimension_names for _, node in nodes)
+    for path, node in nodes:
+        place.format.check_path(join(place.path, path))
+        plans[path] = _planned(node, place.format, options, report, named=named)
     report.notes[:] = dict.fromkeys(report.notes)
-    pairs: list[tuple[AsyncArray, AsyncArray]] = []
-    for node, target, planned in plans:
-        known = replace(target, format=place.format)
-        made = await on_store(partial(_make, known, planned, options, overwrite and node is nodes[0][1]), place.store)
-        place = replace(place, format=made._node.format)
-        if isinstance(node, AsyncArray) and isinstance(made, AsyncArray):
-            pairs.append((node, made))
-    for node, made in pairs:
-        await _copy_array(node, made, options, report, tell, fresh=overwrite or options.resume)
-    if options.verify:
-        for node, made in pairs:
-            await made.refresh()  # what was stored counts, not what was planned
-            await _compare(node, made)
+
+    async def make(target: Node, path: str) -> AsyncArray | AsyncGroup:
+        return await _make(target, plans[path], options, overwrite and not path)
+
+    made = await on_store(partial(make_levels, place, plans, make), place.store)
+    pairs = [(node, target) for path, node in nodes for target in [made[path]] if isinstance(node, AsyncArray)]
+
+    async def copy_one(pair: tuple[AsyncArray, AsyncArray | AsyncGroup]) -> None:
+        node, target = pair
+        assert isinstance(target, AsyncArray)
+        await _copy_array(node, target, options, report, tell, fresh=overwrite or options.resume)
+        if options.verify:
+            await target.refresh()  # what was stored counts, not what was planned
+            await _compare(node, target)
+
+    blocking = place.store.blocking and nodes[0][1].store.blocking
+    await side_by_side(copy_one, pairs, 1 if blocking else _ARRAYS)
 
 
-def _planned(node: AsyncArray | AsyncGroup, target: Format, options: _Options, report: CopyReport) -> Metadata:
-    """The metadata of a node's copy."""
+def _planned(
+    node: AsyncArray | AsyncGroup, target: Format, options: _Options, report: CopyReport, *, named: bool
+) -> Metadata:
+    """The metadata of a node's copy; where others have named axes, those without any are of xarray's, too."""
     metadata = node.metadata
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        same = node._node.format.is_same(target)
-        planned = translate(metadata, node.name, target, options.changes, report.notes, same_format=same)
+        if named and not metadata.ndim:
+            metadata = replace(metadata, dimension_names=())
+        planned = translate(metadata, node.name, node._node.format, target, options.changes, report.notes)
         report.arrays += 1
     else:
         planned = GroupMetadata(attributes=metadata.attributes)
@@ -243,7 +252,7 @@ async def _make(target: Node, planned: Metadata, options: _Options, overwrite: b
     if planned.attributes != present.metadata.attributes:  # the earlier copy may have ended between the two
         for key, data in target.format.render(target.path, planned).items():
             await target.store.put(key, data)
-    return as_node(target, planned)
+    return as_node(replace(target, sure=True), planned)
 
 
 # ------------------------------------------------------------------ copying

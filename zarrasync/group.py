@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, Never, TypeVar
 
@@ -356,6 +356,31 @@ async def _read_now(data: Any) -> Any:
         whole = lazy[...]
         return _bridge.run(whole.read(), blocking=whole.array.store.blocking) if driven() else await whole.read()
     return np.asanyarray(data) if hasattr(data, "shape") and not isinstance(data, np.ndarray) else data
+
+
+async def make_levels(
+    root: Node, paths: Iterable[str], make: Callable[[Node, str], Coroutine[Any, Any, AsyncArray | AsyncGroup]]
+) -> dict[str, AsyncArray | AsyncGroup]:
+    """Make nodes, those of one level side by side; of what lies above them it is known then that it is there.
+
+    Args:
+        root: The place that paths are relative to.
+        paths: Where to, with all groups above.
+        make: Makes the node of a place and its path.
+    """
+    made: dict[str, AsyncArray | AsyncGroup] = {}
+
+    def place(path: str) -> Node:
+        above, _, name = path.rpartition("/")
+        group = made.get(above) if path else None
+        return group._node.child(name) if isinstance(group, AsyncGroup) else root.at(join(root.path, path))
+
+    levels: dict[int, list[str]] = {}
+    for path in paths:
+        levels.setdefault(path.count("/") + bool(path), []).append(path)
+    for _, level in sorted(levels.items()):
+        made.update(zip(level, await gather([make(place(path), path) for path in level], root.store), strict=True))
+    return made
 
 
 async def create_group_at(

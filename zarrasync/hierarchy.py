@@ -21,7 +21,7 @@ from zarrasync.config import Config
 from zarrasync.creation import ShapeLike, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, plan_with_data
+from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, make_levels, plan_with_data
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Node, consolidate, find, gather, on_store
@@ -380,11 +380,11 @@ async def create_hierarchy(
     for own in wanted.values():  # before anything is replaced
         if set(own) - {"attributes"}:
             await plan_with_data(root, own)
-    made: dict[str, AsyncArray | AsyncGroup] = {}
-    for depth in sorted({path.count("/") + bool(path) for path in wanted}):
-        level = [path for path in wanted if path.count("/") + bool(path) == depth]
-        work = [_create_one(root.at(path), wanted[path], overwrite, path in named) for path in level]
-        made.update(zip(level, await gather(work, root.store), strict=True))
+
+    async def create(node: Node, path: str) -> AsyncArray | AsyncGroup:
+        return await _create_one(node, wanted[path], overwrite, path in named)
+
+    made = await make_levels(root, wanted, create)
     return {normalize_path(path): made[normalize_path(path)] for path in nodes}
 
 
@@ -396,7 +396,7 @@ async def _create_one(node: Node, options: dict[str, Any], overwrite: bool, name
     except NodeExistsError:
         if named:
             raise
-        found = as_node(node, await on_store(node.load, node.store))
+        found = as_node(replace(node, sure=True), await on_store(node.load, node.store))
         if not isinstance(found, AsyncGroup):
             raise NodeTypeError(f"there is an array at {node.name}, a group is needed", path=node.path) from None
         return found

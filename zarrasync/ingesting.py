@@ -6,8 +6,8 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from zarrasync._calls import Tally
 from zarrasync._runtime import aside, cancel_flag, drive, driven, in_worker, thread_lock
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, bounds, cut_into_units, plan_blocks, units
+from zarrasync.conventions import Described, reworded
 from zarrasync.creation import check_options, check_same, plan_array
 from zarrasync.errors import (
     ChecksumError,
@@ -29,18 +30,18 @@ from zarrasync.errors import (
     ShapeError,
 )
 from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
-from zarrasync.info import DIMENSIONS, counted, size_text
+from zarrasync.info import DIMENSIONS
 from zarrasync.keys import normalize_path
 from zarrasync.lineage import refuse_own_source
 from zarrasync.node import on_store
-from zarrasync.progress import reporting
+from zarrasync.progress import IngestReport, reporting
 from zarrasync.regions import in_c_order
 from zarrasync.sources import Source, source_of
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs
 
-__all__ = ["IngestReport", "Ingestion", "Unaligned", "check_alignment", "check_unaligned", "checksum", "ingest"]
+__all__ = ["Ingestion", "Unaligned", "check_alignment", "check_unaligned", "checksum", "ingest"]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 Block: TypeAlias = npt.NDArray[Any]
@@ -52,47 +53,6 @@ _PLANNED = ("filters", "serializer", "compressors", "fill_value", "order", "attr
 """Parameters that have to make sense, though what is there stays as it is."""
 _AT_ONCE = 8
 """Blocks on their way to a store behind a network, at the most."""
-
-
-@dataclass
-class IngestReport:
-    """What an ingestion did.
-
-    Attributes:
-        blocks: Blocks that were written.
-        skipped: Blocks that an earlier run had written.
-        nbytes: Bytes of the elements that were written, decoded.
-        stored: Bytes that went to the store.
-        requests: Operations of the store.
-        conflicts: Parts of chunks that were written again, as others had changed the chunk meanwhile.
-        verified: Blocks that were read again and compared.
-        seconds: How long it took.
-    """
-
-    blocks: int = 0
-    skipped: int = 0
-    nbytes: int = 0
-    stored: int = 0
-    requests: int = 0
-    conflicts: int = 0
-    verified: int = 0
-    seconds: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Bytes of elements a second."""
-        return self.nbytes / self.seconds if self.seconds else 0.0
-
-    def __str__(self) -> str:
-        parts = [
-            f"{counted(self.blocks, 'block')} written",
-            f"{self.skipped:,} were there" if self.skipped else "",
-            f"{size_text(self.nbytes)} as {size_text(self.stored)} in {counted(self.requests, 'request')}",
-            f"{self.seconds:.1f} s, {size_text(int(self.rate))}/s",
-            counted(self.conflicts, "conflict") if self.conflicts else "",
-            f"{self.verified:,} verified" if self.verified else "",
-        ]
-        return ", ".join(part for part in parts if part)
 
 
 async def ingest(
@@ -157,10 +117,12 @@ async def ingest(
     target = await _target(given, counting, path, mode, region, config, options)
     counting.reset()
     work = Ingestion(given, target, region, unaligned, report, concurrency)
-    with tally, reporting(progress, work.nbytes, f"ingest {target.name}") as tell:
+    rows = given.shape[0] if given.shape else 0
+    with tally, reporting(progress, work.nbytes, f"ingest {target.name}", rows) as tell:
         await work.run(tell or _silent, resume=mode == "a", fresh=mode in ("a", "w"), verify=verify)
     counts = counting.reset()
-    report.stored, report.requests, report.conflicts = counts.bytes_written, counts.requests, tally.conflicts
+    report.stored, report.requests = counts.bytes_written, counts.requests
+    report.retries, report.conflicts = tally.retries, tally.conflicts
     report.seconds = time.monotonic() - begin
     return report
 
@@ -257,13 +219,18 @@ def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -
     """What a source says of itself, in the words of the format that is written."""
     wanted = options.get("zarr_format")
     written = formats.by_name(settings.resolve(config).zarr_format if wanted is None else wanted)
-    described = dict(source.described)
-    names = described.get("dimension_names")
-    if names is None or written.has_dimension_names:
-        return described
-    del described["dimension_names"]
-    if all(isinstance(name, str) for name in names):  # where xarray keeps them
-        described["attributes"] = {**described.get("attributes", {}), DIMENSIONS: list(names)}
+    told = source.described
+    if "attributes" not in told:
+        return {}
+    dtype, fill = dtypes.from_numpy(source.dtype), told.get("fill_value")
+    names = options.get("dimension_names", told.get("dimension_names"))
+    own = Described(dtype, told["attributes"], names, fill, source.masks)
+    found = reworded(own, len(source.shape), written)
+    described: dict[str, Any] = {"attributes": found.attributes}
+    if found.names is not None:
+        described["dimension_names"] = found.names
+    if found.fill is not None or (written.has_undefined_fill and found.attributes.get(DIMENSIONS) is not None):
+        described["fill_value"] = found.fill
     return described
 
 
@@ -366,11 +333,18 @@ class Ingestion:
     async def _on_threads(self, work: Callable[[Region, Any], None], regions: Iterable[Region] | None) -> None:
         settings = self.target.config
         threads = self.concurrency or settings.pool_size
-        planned = list(self._regions(threads)) if regions is None and self.source.pairs is None else regions
-        blocks: Iterable[tuple[Region, Any]] = (
-            self._pairs_now() if planned is None else ((region, None) for region in planned)
-        )
-
+        planned = regions
+        if regions is None and self.source.pairs is None:
+            threads = self._in_memory(threads, self._unit)
+            planned = list(self._regions(threads))
+        blocks: Iterable[tuple[Region, Any]]
+        if planned is None:
+            pairs = self._pairs_now()
+            first = list(islice(pairs, 1))
+            threads = self._in_memory(threads, *map(self._size_of, first))
+            blocks = chain(first, pairs)
+        else:
+            blocks = ((region, None) for region in planned)
         if planned is not None and len(list(planned)) <= threads:  # a write shares its chunks itself
             for region, block in blocks:
                 work(region, block)
@@ -384,7 +358,7 @@ class Ingestion:
         return map(_pair, _bridge.iterate(pairs, blocking=False) if self.source.asynchronous else iter(pairs))
 
     async def _on_loop(self, work: Callable[[Region, Any], Awaitable[None]], regions: Iterable[Region] | None) -> None:
-        count = self.concurrency or _AT_ONCE
+        count = self._in_memory(self.concurrency or _AT_ONCE, self._unit)
 
         async def one(item: tuple[Region, Any]) -> None:
             await work(*item)
@@ -402,8 +376,10 @@ class Ingestion:
         running: set[asyncio.Task[None]] = set()
         try:
             async for item in source:
-                running.add(asyncio.ensure_future(work(_pair(item))))
-                if len(running) >= count:
+                pair = _pair(item)
+                count = self._in_memory(count, self._size_of(pair))
+                running.add(asyncio.ensure_future(work(pair)))
+                while len(running) >= count:
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         task.result()
@@ -414,6 +390,21 @@ class Ingestion:
             await asyncio.gather(*running, return_exceptions=True)
 
     # -------------------------------------------------------------- one block
+
+    @property
+    def _unit(self) -> int:
+        """Bytes of the smallest block that is written whole."""
+        return self.target.metadata.chain.nbytes
+
+    def _size_of(self, pair: tuple[Region, Any]) -> int:
+        return self._size(self._place(pair[0]))
+
+    def _in_memory(self, count: int, *sizes: int) -> int:
+        """How many blocks of a size to have at a time, so that what encodes them has room in the budget, too."""
+        if self.source.instant:
+            return count
+        room = 3 * self.target.config.memory_budget // 4
+        return max(1, min(count, *(room // max(size, 1) for size in sizes)))
 
     def _regions(self, at_once: int) -> Iterator[Region]:
         metadata, limit = self.target.metadata, self.target.config.memory_budget // (4 * at_once)

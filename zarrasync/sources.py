@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync import _bridge
+from zarrasync import _bridge, formats
 from zarrasync._runtime import in_worker
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region
@@ -34,7 +34,8 @@ class Source:
         asynchronous: Whether these wait for an event loop.
         instant: Whether making a block is but a view of memory.
         chunks: The shape of what it reads best.
-        described: Names of axes and attributes.
+        described: Names of axes, attributes, and the fill value, where there is one.
+        masks: Whether the fill value means missing, as it does in formats that can leave it undefined.
     """
 
     shape: tuple[int, ...]
@@ -45,6 +46,7 @@ class Source:
     instant: bool = False
     chunks: tuple[int, ...] | None = None
     described: dict[str, Any] = field(default_factory=dict)
+    masks: bool = False
 
     async def get(self, region: Region) -> Any:
         """A block, on an event loop."""
@@ -90,6 +92,7 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
         found.described = {"dimension_names": inner.dimension_names, "attributes": dict(inner.metadata.attributes)}
         if inner.fill_value is not None:
             found.described["fill_value"] = inner.fill_value
+        found.masks = inner._node.format.has_undefined_fill
         return found
     if isinstance(inner, AsyncSelection):
         return Source(inner.shape, inner.dtype, lambda region: inner[(*region, ...)].read(), asynchronous=True)
@@ -112,10 +115,13 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
 def _array_like(source: Any) -> Source:
     """An array of another library."""
     described: dict[str, Any] = {}
-    data = source
+    data, masks = source, False
     if hasattr(source, "store_path"):  # zarr-python's
         described = {"dimension_names": getattr(source.metadata, "dimension_names", None)}
         described["attributes"] = dict(source.attrs)
+        if source.fill_value is not None:
+            described["fill_value"] = source.fill_value
+        masks = formats.by_name(source.metadata.zarr_format).has_undefined_fill
     if hasattr(source, "dims") and hasattr(source, "attrs"):  # xarray's
         described = {"dimension_names": tuple(map(str, source.dims)), "attributes": dict(source.attrs)}
         data = getattr(source, "variable", source)
@@ -131,4 +137,5 @@ def _array_like(source: Any) -> Source:
         instant=isinstance(data, np.ndarray),
         chunks=tuple(chunks) if chunks and len(chunks) == len(data.shape) else None,
         described=described,
+        masks=masks,
     )

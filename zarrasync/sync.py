@@ -35,8 +35,9 @@ from zarrasync.dtypes import DataType
 from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
 from zarrasync.info import Info, Tree
-from zarrasync.ingesting import IngestReport, Unaligned
+from zarrasync.ingesting import Unaligned
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.progress import IngestReport
 from zarrasync.selection import Explanation, Region
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.jobs import Progress

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.chain import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
+from zarrasync.conventions import Described, reworded
 from zarrasync.creation import chunk_shapes
 from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.formats import Format, Wanted
@@ -34,17 +34,17 @@ class Changes:
 
 
 def translate(
-    source: ArrayMetadata, name: str, target: Format, options: Changes, notes: list[str], *, same_format: bool
+    source: ArrayMetadata, name: str, own: Format, target: Format, options: Changes, notes: list[str]
 ) -> ArrayMetadata:
     """The metadata of an array in another format or layout.
 
     Args:
         source: The array.
         name: Its name, for notes.
+        own: The format that it is in.
         target: The format.
         options: What is to be different.
         notes: What can not be kept as it was is added to these, in words for people.
-        same_format: Whether the array is in that format already.
 
     Raises:
         UnsupportedByFormat: If the format can not say what the array holds.
@@ -53,10 +53,17 @@ def translate(
     inner, outer, edges, sharded = _shapes(source, target, options)
     same_shapes = (inner, outer, edges) == (source.chunks, source.write_chunks, source.edges)
     same_shapes = same_shapes and sharded == (source.shards is not None)
-    if same_shapes and same_format and _keeps(options.compressors):
+    if same_shapes and own.is_same(target) and _keeps(options.compressors):
         return source
-    attributes, names = _named_axes(source, name, target, notes)
-    fill = source.fill_value
+    found = Described(
+        source.dtype, source.attributes, source.dimension_names, source.fill_value, own.has_undefined_fill
+    )
+    if not own.is_same(target):
+        found = reworded(found, source.ndim, target)
+    if any(source.dimension_names or ()) and found.names is None and DIMENSIONS not in found.attributes:
+        lost = list(source.dimension_names or ())
+        notes.append(f"{name}: the names of axes {lost} are lost, as some axes have none")
+    fill = found.fill
     if fill is None and not target.has_undefined_fill:
         fill = source.spec.fill_value  # what absent elements have read as
         notes.append(f"{name}: the undefined fill value is {shown(fill)} now")
@@ -74,9 +81,9 @@ def translate(
                 target.key_encoding(None, source.ndim),
                 target.chain(attempt, spec),
                 fill,
-                names,
+                found.names,
                 edges,
-                attributes=attributes,
+                attributes=found.attributes,
             )
             target.render("a", made)
         except (UnsupportedByFormat, MetadataError) as error:
@@ -117,24 +124,6 @@ def _shapes(
     if outer != source.write_chunks:
         edges = None
     return inner, outer, edges, shards is not None
-
-
-def _named_axes(
-    source: ArrayMetadata, name: str, target: Format, notes: list[str]
-) -> tuple[dict[str, Any], tuple[str | None, ...] | None]:
-    """The attributes and the names of axes, which live among them where the format has no place for names."""
-    attributes, names = dict(source.attributes), source.dimension_names
-    listed = attributes.get(DIMENSIONS)
-    if target.has_dimension_names:
-        fits = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == source.ndim
-        if names is None and fits and all(isinstance(one, str) for one in listed or ()):
-            names = tuple(attributes.pop(DIMENSIONS))
-        return attributes, names
-    if names is not None and all(isinstance(one, str) for one in names):
-        attributes[DIMENSIONS] = list(names)
-    elif names is not None and any(names):
-        notes.append(f"{name}: the names of axes {list(names)} are lost, as some axes have none")
-    return attributes, None
 
 
 def _wanted(source: ArrayMetadata, options: Changes, inner: tuple[int, ...] | None) -> Wanted:

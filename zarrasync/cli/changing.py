@@ -168,12 +168,20 @@ def _ingest_to(place: Any, given: argparse.Namespace, console: Console) -> int:
             shards=_fitting(given.shards, source, None),
             compressors=given.compressor,
             zarr_format=FORMATS[given.to] if given.to else None,
+            **_named(source, arrays.values()),
         )
         if not console.as_json:
             console.text(f"{name}: {reports[name]}" if name else reports[name])
     if console.as_json:
         console.data({name: vars(report) for name, report in reports.items()})
     return 0
+
+
+def _named(source: Any, others: Iterable[Any]) -> dict[str, Any]:
+    """What says of an array without axes that it belongs to others, whose axes have names."""
+    scalar = not source.shape and getattr(source, "dimension_names", ...) is None
+    named = scalar and any(getattr(other, "dimension_names", None) for other in others)
+    return {"dimension_names": ()} if named else {}
 
 
 def _fitting(shape: Any, source: Any, otherwise: Any) -> Any:
@@ -295,6 +303,12 @@ def _zarr_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, d
     return arrays, {"": dict(node.attrs), **groups}
 
 
+_AS_STORED: dict[str, Any] = dict.fromkeys(
+    ("mask_and_scale", "decode_times", "decode_timedelta", "concat_characters", "decode_coords"), False
+)
+"""Nothing is to be decoded; of groups xarray decodes all the same if told so by ``decode_cf``."""
+
+
 def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The variables of what xarray can open, as they are stored."""
     try:
@@ -304,9 +318,9 @@ def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
     from zarrasync.integrations.xarray import stored_variables
 
     try:
-        groups = xarray.open_groups(given.url, decode_cf=False, chunks=None)  # open until the process ends
+        groups = xarray.open_groups(given.url, chunks=None, **_AS_STORED)  # open until the process ends
     except (NotImplementedError, ValueError):  # a format, or a library, without groups
-        groups = {"/": xarray.open_dataset(given.url, decode_cf=False, chunks=None)}
+        groups = {"/": xarray.open_dataset(given.url, chunks=None, **_AS_STORED)}
     top = f"/{normalize_path(given.path)}".rstrip("/")
     below = {name.removeprefix(top).strip("/"): own for name, own in groups.items() if f"{name}/".startswith(f"{top}/")}
     if not below:

@@ -27,9 +27,10 @@ from zarrasync._runtime import aside
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region
 from zarrasync.errors import ChecksumError
-from zarrasync.ingesting import IngestReport, checksum
+from zarrasync.ingesting import checksum
 from zarrasync.integrations.dask import OfThisProcess
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.progress import IngestReport
 from zarrasync.stores import CountingStore
 from zarrasync.transfer.common import side_by_side
 

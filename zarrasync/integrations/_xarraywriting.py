@@ -30,11 +30,12 @@ from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
-from zarrasync.ingesting import IngestReport, Unaligned, check_alignment
+from zarrasync.ingesting import Unaligned, check_alignment
 from zarrasync.integrations._xarrayfitting import alike, fitting, lossless
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
+from zarrasync.progress import IngestReport
 from zarrasync.stores import CountingStore, Store
 
 __all__ = ["Wanted", "leaving_room", "write"]

@@ -15,10 +15,10 @@ from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 from xarray.backends.zarr import FillValueCoder
 
 from zarrasync import _bridge, sync
-from zarrasync.ingesting import IngestReport
 from zarrasync.integrations import _xarraywriting
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import normalize_path
+from zarrasync.progress import IngestReport
 from zarrasync.stores import StoreLike, resolve
 
 __all__ = ["ZarrasyncBackend", "stored_variables", "write_dataset", "write_dataset_async"]

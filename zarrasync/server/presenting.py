@@ -125,8 +125,7 @@ class PresentedStore(Store):
         return self.format.render(path, metadata)
 
     def _translated(self, array: AsyncArray) -> ArrayMetadata:
-        same = array._node.format.is_same(self.format)
-        return translate(array.metadata, array.name, self.format, Changes(), [], same_format=same)
+        return translate(array.metadata, array.name, array._node.format, self.format, Changes(), [])
 
     # -------------------------------------------------------------- chunks
 

@@ -107,7 +107,12 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
         return MemoryStore(store)
     if is_zarr_store(store):
         inner = getattr(store, "inner", None)  # one of ours in zarr-python's clothes is ours
-        return inner if isinstance(inner, Store) else ZarrPythonStore(store)
+        if isinstance(inner, Store):
+            return inner
+        if type(store).__module__.startswith("zarr.") and type(store).__name__ == "LocalStore":  # which can not compare
+            found = LocalStore(store.root)
+            return ReadOnlyStore(found) if store.read_only else found
+        return ZarrPythonStore(store)
     if type(store).__module__.startswith("obstore."):
         if type(store).__name__ == "LocalStore":  # which can not compare
             return LocalStore(store.prefix or "/")

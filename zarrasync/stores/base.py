@@ -252,7 +252,7 @@ class Store(ABC):
 
         Without a capability of its own a store is asked for a byte, and for all where that does not tell the size.
         """
-        (value,) = await self.fetch([Request(key, 0, 1)], versions=True)
+        (value,) = await self.fetch([Request(check_key(key), 0, 1)], versions=True)
         if value is None or value.size is not None:
             return None if value is None else value._replace(data=b"")
         (value,) = await self.fetch([Request(key)], versions=True)

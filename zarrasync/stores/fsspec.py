@@ -22,7 +22,7 @@ from zarrasync._clients import PerLoop
 from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.keys import check_prefix
+from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.answers import AGAIN, SLOW_DOWN
 from zarrasync.stores.base import (
     ABSENT,
@@ -57,6 +57,8 @@ _CACHES = frozenset({"simplecache", "filecache", "blockcache"})
 _NO_SUFFIX = _AZURE | _CACHES
 """Those that have no ranges from the end."""
 _BULK = 1000
+_SMALL, _ONE_REQUEST = 100 << 20, 5 << 30
+"""Bytes of a value that s3fs stores by one request, and of those that one can store."""
 """Keys that one S3 DeleteObjects request takes."""
 
 
@@ -91,6 +93,7 @@ class FsspecStore(RemoteStore):
         protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
         self.protocol = protocol
         self.writeable = protocol not in _READ_ONLY
+        self.conditional = protocol in ("s3", "s3a") and hasattr(fs, "_call_s3")
         self.listable = protocol not in ("http", "https", "data")
         # Others have limits and attempts of their own for each request, and make several for a large value.
         self.settings = config.get() if protocol in ("http", "https") else replace(config.get(), request_timeout=0.0)
@@ -144,7 +147,9 @@ class FsspecStore(RemoteStore):
         """What the paths are paths in: an endpoint, or (zip files, references, …) one filesystem instance."""
         fs = self._template
         if self.protocol not in _SERVICES:
-            return (self.protocol, str(fs._fs_token))
+            from fsspec.utils import tokenize
+
+            return (self.protocol, tokenize(type(fs), fs.storage_args, fs.storage_options))  # each thread has its own
         told = {**(fs.storage_options.get("client_kwargs") or {}), **fs.storage_options}
         place = [told.get("endpoint_url") or from_environment(_AROUND.get(self.protocol, ()))]
         if self.protocol in _AZURE:
@@ -220,12 +225,9 @@ class FsspecStore(RemoteStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        def one(request: Request) -> Callable[[], Awaitable[Value | None]]:
-            return lambda: self._fetch_one(request)
+        return await self._each([partial(self._fetch_one, request, versions) for request in requests])
 
-        return await self._each([one(request) for request in requests])
-
-    async def _fetch_one(self, request: Request) -> Value | None:
+    async def _fetch_one(self, request: Request, versions: bool = False) -> Value | None:
         path, options = self._full(request.key), dict(self._read_options())
         length = None if request.length is None else max(request.length, 1)  # no server gives nothing
         if request.suffix and self.protocol in _NO_SUFFIX:
@@ -237,9 +239,10 @@ class FsspecStore(RemoteStore):
         ranged = "start" in options
         try:
             if self.blocking:
-                data = self._template.cat_file(path, **options)
+                value = Value(self._template.cat_file(path, **options))
             else:
-                data = await self._request(request.key, "read", partial(self._attempt, path, options))
+                tagged = versions and self.conditional
+                value = await self._request(request.key, "read", partial(self._attempt, path, options, tagged))
         except StoreError:
             raise
         except Exception as error:
@@ -248,15 +251,20 @@ class FsspecStore(RemoteStore):
             if ranged and _past_end(error):
                 return await self._past_end(request, error)
             raise store_error(error, request.key, "read", self) from error
+        data = value.data
         if length is not None and len(data) > length:
-            return Value(clip(data, request))  # the server ignored the range and sent everything
-        return Value(data if request.length is None or len(data) <= request.length else data[: request.length])
+            return value._replace(data=clip(data, request))  # the server ignored the range and sent everything
+        return (
+            value
+            if request.length is None or len(data) <= request.length
+            else value._replace(data=data[: request.length])
+        )
 
-    async def _attempt(self, path: str, options: Mapping[str, Any]) -> Any:
+    async def _attempt(self, path: str, options: Mapping[str, Any], tagged: bool) -> Value:
         """One of several attempts to read; most filesystems make some of their own."""
         fs = await self._clients.get()
         try:
-            return await fs._cat_file(path, **options)
+            return await _tagged(fs, path, options) if tagged else Value(await fs._cat_file(path, **options))
         except Exception as error:
             if not _passes(error):
                 raise
@@ -264,6 +272,7 @@ class FsspecStore(RemoteStore):
             raise Attempt(reason, slow_down=getattr(error, "status", None) in SLOW_DOWN) from error
 
     async def stat(self, key: str) -> Value | None:
+        check_key(key)
         try:
             found = await self._call("info", self._full(key))
         except Exception as error:
@@ -272,6 +281,8 @@ class FsspecStore(RemoteStore):
             raise store_error(error, key, "read", self) from error
         if found.get("size") is None:
             return await super().stat(key)
+        if self.conditional:
+            return Value(b"", found.get("ETag"), int(found["size"]))
         known = [found[name] for name in _VERSIONS if found.get(name) is not None]
         return Value(b"", (*map(str, known), found["size"]) if known else None, int(found["size"]))
 
@@ -324,29 +335,35 @@ class FsspecStore(RemoteStore):
     # -------------------------------------------------------------- writing
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        check_key(key)
         if not self.writeable:
             raise self._unable("write")
-        options = {}
-        if if_version is ABSENT and "mode" in inspect.signature(type(self._template).pipe_file).parameters:
+        value = data if isinstance(data, bytes) else bytes(data)
+        options: dict[str, Any] = {}
+        if self.conditional:
+            conditions = {"IfNoneMatch": "*"} if if_version is ABSENT else {"IfMatch": if_version} if if_version else {}
+            options = {"chunksize": _ONE_REQUEST, **conditions} if conditions or len(value) <= _SMALL else {}
+        elif if_version is ABSENT and "mode" in inspect.signature(type(self._template).pipe_file).parameters:
             options["mode"] = "create"
         elif if_version is not None:
             raise self._unable("compare versions")
-        value = data if isinstance(data, bytes) else bytes(data)
         try:
             if self.blocking:
                 self._template.makedirs(self._full(key).rpartition("/")[0], exist_ok=True)
-            await self._call("pipe_file", self._full(key), value, **options)
-        except FileExistsError as error:
-            raise WriteConflictError(f"{key!r} exists already", key=key) from error
+            answer = await self._call("pipe_file", self._full(key), value, **options)
         except Exception as error:
+            if isinstance(error, FileExistsError) or (if_version is not None and _says_changed(error)):
+                raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
             raise store_error(error, key, "write", self) from error
-        return None
+        return answer.get("ETag") if self.conditional and isinstance(answer, Mapping) else None
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         if if_version is not None:
             raise self._unable("compare versions")
         if not self.writeable:
             raise self._unable("erase")
+        if self.blocking:  # as those that are made of directories are
+            check_key(key)
         try:
             await self._call("rm_file", self._full(key))
         except _MISSING:
@@ -444,6 +461,26 @@ class NoSuchBucket(Exception):
 def _found_missing(error: FileNotFoundError) -> Exception:
     """What it was that was not found: the key, or the bucket that it was looked for in."""
     return NoSuchBucket(str(error)) if lacks_bucket(error) else error
+
+
+async def _tagged(fs: Any, path: str, options: Mapping[str, Any]) -> Value:
+    """A value, or the part of it that options of s3fs's ``cat_file`` say, with its version and size."""
+    bucket, key, _ = fs.split_path(path)
+    ranged = {"Range": await fs._process_limits(path, options["start"], options["end"])} if "start" in options else {}
+    answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
+    try:
+        data = await answer["Body"].read()
+    finally:
+        answer["Body"].close()
+    size = str(answer.get("ContentRange", "")).rpartition("/")[2]
+    return Value(data, answer.get("ETag"), int(size) if size.isdecimal() else len(data))
+
+
+def _says_changed(error: Exception) -> bool:
+    """Whether S3 says that a value is not the one that was to be replaced; it may be gone."""
+    response = getattr(error.__cause__, "response", None) or {}
+    code = str((response.get("Error") or {}).get("Code"))
+    return code in ("PreconditionFailed", "ConditionalRequestConflict", "412", "409", "NoSuchKey")
 
 
 _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")

@@ -7,10 +7,12 @@ import contextlib
 import errno
 import hashlib
 import itertools
+import math
 import os
 import shutil
 import struct
 import tempfile
+import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -23,7 +25,7 @@ from zarrasync import config
 from zarrasync._calls import pause
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.keys import check_prefix
+from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error
 
 fcntl: ModuleType | None
@@ -60,15 +62,15 @@ class _Exclusive:
     waits for the system who waits for a task of this process.
     """
 
-    __slots__ = ("_handle", "_key_lock", "_place", "_token")
+    __slots__ = ("_handle", "_key_lock", "_place", "_seconds", "_token")
 
-    def __init__(self, key_lock: AbstractAsyncContextManager[None, None], place: str) -> None:
-        self._key_lock, self._place = key_lock, place
+    def __init__(self, key_lock: AbstractAsyncContextManager[None, None], place: str, seconds: float) -> None:
+        self._key_lock, self._place, self._seconds = key_lock, place, seconds
 
     async def __aenter__(self) -> None:
         await self._key_lock.__aenter__()
         try:
-            self._handle = await _take(self._place)
+            self._handle = await _take(self._place, self._seconds)
         except BaseException:
             await self._key_lock.__aexit__(None, None, None)
             raise
@@ -86,18 +88,27 @@ _held: ContextVar[frozenset[str]] = ContextVar("zarrasync_held", default=frozens
 """The places that the present call holds."""
 
 
-async def _take(place: str) -> int:
-    """Lock a place among processes, waiting as long as it takes; what to let go of."""
+async def _take(place: str, seconds: float) -> int:
+    """Lock a place among processes; what to let go of.
+
+    Raises:
+        WriteConflictError: If another process has it for so many seconds; 0 for no limit.
+    """
     if fcntl is None:
         return -1
     handle = _open_lock_file()
     try:
-        wait = 0.0001
+        wait, end = 0.0001, time.monotonic() + (seconds or math.inf)
         while True:
             try:
                 _lock_byte(handle, place, fcntl.LOCK_EX)
                 return handle
-            except (BlockingIOError, PermissionError):  # another process has it
+            except (BlockingIOError, PermissionError) as error:  # another process has it
+                if time.monotonic() > end:
+                    raise WriteConflictError(
+                        f"another process has been writing {place!r} for more than {seconds:g} s; it may be stopped",
+                        key=place,
+                    ) from error
                 await pause(wait)
                 wait = min(2 * wait, 0.01)
     except BaseException:
@@ -178,7 +189,9 @@ class LocalStore(Store):
 
     def __init__(self, root: str | os.PathLike[str], *, fsync: bool | None = None) -> None:
         self._base = f"{os.path.abspath(os.fspath(root)).rstrip('/')}/"
-        self._fsync = config.get().fsync if fsync is None else fsync
+        settings = config.get()
+        self._fsync = settings.fsync if fsync is None else fsync
+        self._patience = settings.total_timeout
 
     @cached_property
     def root(self) -> Path:
@@ -284,9 +297,10 @@ class LocalStore(Store):
     # -------------------------------------------------------------- writing
 
     def lock(self, key: str) -> _Exclusive:
-        return _Exclusive(super().lock(key), f"{self._real}/{key}")
+        return _Exclusive(super().lock(key), f"{self._real}/{key}", self._patience)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        check_key(key)
         if if_version is None or if_version is ABSENT or f"{self._real}/{key}" in _held.get():
             return self._put(key, data, if_version)
         async with self.lock(key):
@@ -346,6 +360,7 @@ class LocalStore(Store):
             return False
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
+        check_key(key)
         if if_version is not None and f"{self._real}/{key}" not in _held.get():
             async with self.lock(key):
                 await self.erase(key, if_version=if_version)

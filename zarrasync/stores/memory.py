@@ -9,7 +9,7 @@ from typing import Any
 from zarrasync._runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import WriteConflictError
-from zarrasync.keys import check_prefix
+from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Request, Store, Value, clip, store_error
 
 __all__ = ["MemoryStore"]
@@ -94,6 +94,7 @@ class MemoryStore(Store):
         return found
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        check_key(key)
         value = bytes(data)
         with self._lock:
             self._check(key, if_version)

@@ -27,7 +27,7 @@ from zarrasync._memory import stays
 from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.keys import check_prefix
+from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.base import (
     ABSENT,
     Listing,
@@ -326,6 +326,7 @@ class ObjectStore(RemoteStore):
     # -------------------------------------------------------------- writing
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        check_key(key)
         if (other := self._elsewhere()) is not None:
             return await other.put(key, data, if_version=if_version)
         if if_version is None and memoryview(data).nbytes <= _SMALL:

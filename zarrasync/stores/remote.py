@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from zarrasync._calls import Tally
 from zarrasync.config import Config
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Store
@@ -110,5 +111,6 @@ class RemoteStore(Store):
                     attempts=attempts,
                 ) from last
             spent += pause
+            Tally.count("retries")
             await asyncio.sleep(pause)
             wait = min(2 * wait, _LONGEST_WAIT)

@@ -11,7 +11,7 @@ from zarrasync import config
 from zarrasync._calls import together
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, ZarrError
-from zarrasync.keys import check_prefix
+from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.base import Listing, Request, Value, store_error, without_queries
 from zarrasync.stores.remote import RemoteStore
 
@@ -103,6 +103,7 @@ class ZarrPythonStore(RemoteStore):
         return Value(data)
 
     async def stat(self, key: str) -> Value | None:
+        check_key(key)
         try:
             return Value(b"", None, int(await self._call(key, "read", "getsize", key)))
         except StoreError as error:
@@ -111,6 +112,7 @@ class ZarrPythonStore(RemoteStore):
             raise
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        check_key(key)
         from zarr.core.buffer import default_buffer_prototype
 
         if if_version is not None:

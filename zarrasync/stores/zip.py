@@ -19,7 +19,7 @@ from typing import IO, Any, Literal, NamedTuple
 from zarrasync._runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.keys import check_prefix
+from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Request, Store, Value, clip, store_error
 
 try:
@@ -181,6 +181,7 @@ class ZipStore(Store):
         return archive
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        check_key(key)
         writer = self._writer("write")
         with writer.mutex:
             self._compare(writer, key, if_version)

@@ -621,6 +621,20 @@ def test_nothing_is_put_beside_nodes_of_another_format(options: dict[str, Any]):
     assert store == before
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_what_is_new_has_no_rows_for_those_that_are_there(zarr_format: Any):
+    """An append of it would leave a dataset whose variables have different lengths."""
+    store: dict[str, bytes] = {}
+    write_dataset(xr.Dataset({"a": ("t", np.arange(4))}), store, zarr_format=zarr_format)
+    more = xr.Dataset({"a": ("t", np.arange(4)), "new": ("t", np.arange(4))})
+    before = dict(store)
+    with pytest.raises(ShapeError, match="new has 4 elements along 't', where a has 8 in the store then"):
+        write_dataset(more, store, append_dim="t")
+    assert store == before
+    write_dataset(more.assign(new=("y", np.arange(4))), store, append_dim="t")
+    assert dict(xr.open_dataset(store, engine="zarrasync").sizes) == {"t": 8, "y": 4}
+
+
 def test_a_fill_value_of_the_type_before_is_not_kept(tmp_path: Path):
     sync.create_array(tmp_path / "x", path="a", shape=(4,), dtype="f8", fill_value=np.nan, dimension_names=["t"])
     for engine in ("zarr", "zarrasync"):

@@ -166,7 +166,16 @@ async def _present(
     source: Source, store: CountingStore, path: str, config: ConfigLike, options: Mapping[str, Any]
 ) -> AsyncArray:
     """The array that is there, if it is one for the source."""
-    found = await open_array(store, path=path, mode="r+", config=config)
+    try:
+        found = await open_array(store, path=path, mode="r+", config=config)
+    except NodeTypeError as error:
+        raise NodeTypeError(
+            f"there is a group at /{normalize_path(path)} in {store.inner!r}; name a path below it for the array, or "
+            "replace it with mode='w'",
+            path=normalize_path(path),
+            found="group",
+            wanted="array",
+        ) from error
     _check_options(found, options)
     if options.get("dtype") is not None:  # whoever names it wants values as that
         return found
@@ -234,8 +243,21 @@ def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -
     return described
 
 
-def check_alignment(target: AsyncArray, start: tuple[int, ...], stop: tuple[int, ...], unaligned: Unaligned) -> None:
+def check_alignment(
+    target: AsyncArray,
+    start: tuple[int, ...],
+    stop: tuple[int, ...],
+    unaligned: Unaligned,
+    otherwise: str = ", or pass unaligned='allow'",
+) -> None:
     """Complain about chunks that a region cuts, where another writer's part of them could be lost.
+
+    Args:
+        target: The array.
+        start: Where the region begins.
+        stop: Where it ends.
+        unaligned: What to do about it.
+        otherwise: What the caller can do but to align it, for the message.
 
     Raises:
         ShapeError: If there are such, and they are not allowed.
@@ -248,7 +270,7 @@ def check_alignment(target: AsyncArray, start: tuple[int, ...], stop: tuple[int,
         more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
         raise ShapeError(
             f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, which another writer may be "
-            f"writing, too; align it to multiples of {target.metadata.write_chunks}, or pass unaligned='allow'",
+            f"writing, too; align it to multiples of {target.metadata.write_chunks}{otherwise}",
             found=start,
             wanted=target.metadata.write_chunks,
         )

@@ -103,7 +103,7 @@ async def write(
         if not plan.joins and mode != "w-":
             path = group if mode == "w" else join(group, plan.name)
             refuse_own_source(store, path, plan.encoded)
-    _check_sizes(plans, present)
+    _check_sizes(plans, present, append_dim)
     # For what is made anew not as a format that is known: there may be nodes of another one.
     known = spoken.zarr_format if mode == "a" else None
     own = replace(settings.resolve(config), zarr_format=spoken.zarr_format)
@@ -151,11 +151,12 @@ def _in_task(distributed: Any) -> bool:
     return True
 
 
-def _check_sizes(plans: Sequence[Plan], present: Mapping[str, Variable]) -> None:
-    """Complain about a variable that is replaced by one that does not fit the others that are there."""
+def _check_sizes(plans: Sequence[Plan], present: Mapping[str, Variable], append_dim: str | None) -> None:
+    """Complain about a variable that is new, or replaces one, and does not fit the others as they will be."""
     replaced = {plan.name for plan in plans if not plan.joins}
+    rows = {(plan.name, append_dim): plan.encoded.sizes[append_dim] for plan in plans if plan.length is not None}
     sizes = {
-        str(dim): (n, name)
+        str(dim): (n + rows.get((name, str(dim)), 0), name)
         for name, variable in present.items()
         if name not in replaced
         for dim, n in variable.sizes.items()
@@ -165,8 +166,8 @@ def _check_sizes(plans: Sequence[Plan], present: Mapping[str, Variable]) -> None
             there, whose = sizes.get(str(dim), (n, ""))
             if there != n:
                 raise ShapeError(
-                    f"{plan.name} has {n} elements along {dim!r}, where {whose} has {there} in the store; mode='w' replaces "
-                    "all variables",
+                    f"{plan.name} has {n} elements along {dim!r}, where {whose} has {there} in the store"
+                    f"{' then' if dim == append_dim else ''}; mode='w' replaces all variables",
                     found=(n,),
                     wanted=(there,),
                 )
@@ -484,7 +485,7 @@ class _Work:
         shares = []
         for (plan, place), target in zip(lazy, targets, strict=True):
             start, stop = bounds(plan.encoded.shape, target.shape, place)
-            check_alignment(target, start, stop, self._unaligned)
+            check_alignment(target, start, stop, self._unaligned, "")
             shares.append(Share(plan.encoded.data, target, start))
         return shares
 

@@ -303,7 +303,7 @@ class Node:
         if found is not None and not found.format.is_same(self.format):
             kind += f" of Zarr format {found.format.zarr_format!r}"
         return NodeExistsError(
-            f"{kind} exists at {self.name} in {self.store!r}; overwrite=True replaces it (mode='w' where there is a mode)",
+            f"{kind} exists at {self.name} in {self.store!r}; pass overwrite=True or mode='w' to replace it",
             path=self.path,
             store=repr(self.store),
         )

@@ -236,8 +236,9 @@ def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
         if part.base.kind in "TO":
             raise MetadataError(f"field {name!r}: structured elements have fields of a fixed size, not {part.base}")
         inner = _from_native(part.base)  # complains about what no format can store
-        # A sub-array field has no name in v3; it is kept so that v2 can say it.
-        parts.append(None if part.subdtype else {"name": name, "data_type": to_json(inner)})
+        # A sub-array has no name in v3, nor has what holds one; it is kept so that v2 can say it.
+        said = not part.subdtype and None not in inner.configuration.get("fields", ())
+        parts.append({"name": name, "data_type": to_json(inner)} if said else None)
     return {"fields": parts}
 
 

@@ -9,8 +9,8 @@ from zarrasync.errors import InvalidKeyError, MetadataError
 
 __all__ = ["ChunkKeyEncoding", "check_key", "check_prefix", "is_key", "join", "normalize_path"]
 
-# What would leave the store, or mean something else to a file system: empty names, NUL, "." and "..".
-_DANGEROUS = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|//|^/|/$|\0|^$")
+# What would leave the store, or mean something else to a file system: empty names, NUL, "." and ".."; what is no text.
+_DANGEROUS = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|//|^/|/$|\0|^$|[\ud800-\udfff]")
 
 
 def check_key(key: str) -> str:
@@ -18,11 +18,12 @@ def check_key(key: str) -> str:
 
     Raises:
         InvalidKeyError: If it is empty, starts or ends with ``/``, or has an empty, ``.`` or ``..``
-            segment or a NUL character.
+            segment, a NUL character or half of a surrogate pair.
     """
     if not is_key(key):
         raise InvalidKeyError(
-            f"{key!r} is not a valid store key: no empty, '.' or '..' segments, no leading or trailing '/', no NUL",
+            f"{key!r} is not a valid store key: no empty, '.' or '..' segments, no leading or trailing '/', no NUL, no "
+            "lone surrogates",
             key=key,
         )
     return key
@@ -52,7 +53,7 @@ def normalize_path(path: str) -> str:
     Backslashes become slashes, as the v2 specification asks of logical paths.
 
     Raises:
-        InvalidKeyError: If a segment is ``.`` or ``..`` or holds a NUL character.
+        InvalidKeyError: If a segment is ``.`` or ``..``, or what is no text stands in it.
         TypeError: If it is no text.
     """
     if not isinstance(path, str):

@@ -21,6 +21,7 @@ from zarrasync.codecs.base import (
     Locator,
     Out,
 )
+from zarrasync.codecs.foreign import watched, watched_maker
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.regions import Region
 
@@ -158,11 +159,11 @@ class BoundChain:
         self.nbytes = 16 * math.prod(spec.shape) if spec.nbytes is None else spec.nbytes
         steps: list[tuple[ArrayArrayCodec, ArraySpec]] = []
         for codec in chain.array_array:
-            steps.append((codec, spec))
+            steps.append((watched(codec), spec))
             spec = codec.encoded_spec(spec)
         self._steps = tuple(steps)
-        self._maker = chain.array_bytes.bind(spec)
-        self._wrap = chain.bytes_bytes
+        self._maker = watched_maker(chain.array_bytes, spec)
+        self._wrap = tuple(map(watched, chain.bytes_bytes))
         sizes: list[int | None] = [self._maker.encoded_size]
         for wrapper in chain.bytes_bytes:
             size = sizes[-1]

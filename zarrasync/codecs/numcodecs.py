@@ -185,7 +185,10 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
 
     def encode(self, data: Buffer) -> Buffer:
         if self.kind in _DEFLATE:
-            return deflate(data, self.codec.level, _DEFLATE[self.kind])
+            try:
+                return deflate(data, self.codec.level, _DEFLATE[self.kind])
+            except Exception as error:  # each of the libraries that may do it has errors of its own
+                raise self.fail(f"level {self.codec.level!r}: {error}", "encode") from error
         view = np.frombuffer(data, np.uint8)
         if (
             len(view) % np.dtype(self.dtype).itemsize == 0

@@ -268,6 +268,14 @@ class Inspector:
         self.problem(member, f"expected a list of integers of at least {least}, found {value!r}")
         return ()
 
+    def chunk_sizes(self, member: str, holder: Any, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes of chunks in a part of the document; 0 along an axis without elements, as some write, becomes 1 there."""
+        value = holder.get(name)
+        if isinstance(value, list) and len(value) == len(shape):
+            value = [1 if type(c) is int and not c and not n else c for c, n in zip(value, shape, strict=True)]
+            holder[name] = value
+        return self.sizes(member, value, 1)
+
     def attributes(self, value: Any, member: str = "attributes") -> dict[str, Any]:
         """An object of attributes."""
         if isinstance(value, dict):

@@ -243,7 +243,7 @@ class Draft(Format):
         shape = look.sizes("shape", document["shape"], 0)
         attributes = _attributes(look, strict)
         filters = () if strict else _take_filters(attributes)
-        chunks, separator = _parse_grid(look)
+        chunks, separator = _parse_grid(look, shape)
         layout = document.get("chunk_memory_layout", "C")
         if layout not in ("C", "F"):
             look.problem("chunk_memory_layout", f"expected 'C' or 'F', found {layout!r}")
@@ -478,7 +478,7 @@ def from_entry(data: bytes) -> Draft | None:
         if version[2] == "0":
             look.need("extensions")
             _refuse_others(look, ("zarr_format", "metadata_encoding", "extensions"))
-    if not isinstance(suffix, str) or "/" in suffix:
+    if not isinstance(suffix, str) or not is_key(f"x{suffix}") or "/" in suffix:
         look.problem("metadata_encoding.metadata_key_suffix", f"expected text such as '.json', found {suffix!r}")
     _check_extensions(look)
     look.finish()
@@ -527,7 +527,7 @@ def _take_filters(attributes: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _parse_grid(look: Inspector) -> tuple[tuple[int, ...], str]:
+def _parse_grid(look: Inspector, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
     value = look.document["chunk_grid"]
     if not isinstance(value, Mapping) or value.get("type") != "regular" or "extension" in value:
         look.problem("chunk_grid", f"expected a 'regular' chunk grid, found {value!r}")
@@ -536,7 +536,7 @@ def _parse_grid(look: Inspector) -> tuple[tuple[int, ...], str]:
     if separator not in ("/", "."):
         look.problem("chunk_grid.separator", f"expected '/' or '.', found {separator!r}")
         separator = "/"
-    return look.sizes("chunk_grid.chunk_shape", value.get("chunk_shape"), 1), separator
+    return look.chunk_sizes("chunk_grid.chunk_shape", value, "chunk_shape", shape), separator
 
 
 def _parse_transformers(

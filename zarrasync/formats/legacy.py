@@ -94,7 +94,10 @@ def numpy_dtype(value: Any, *, ordered: bool = True) -> np.dtype[Any]:
         if isinstance(value, str):
             if not value or (ordered and value[0] not in "<>|"):
                 raise ValueError("it must begin with the byte order: '<', '>' or '|'")
-            return np.dtype(value)
+            found = np.dtype(value)
+            if found.kind == "T":
+                raise ValueError("text of any length is '|O' with the filter 'vlen-utf8'")
+            return found
         if isinstance(value, list) and value:
             return np.dtype([_field(item) for item in value])
     except (TypeError, ValueError, SyntaxError) as error:

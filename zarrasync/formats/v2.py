@@ -95,14 +95,14 @@ class V2(Format):
         look.need(*_MEMBERS)
         look.finish()
         shape = look.sizes("shape", document["shape"], 0)
-        chunks = look.sizes("chunks", document["chunks"], 1)
+        chunks = look.chunk_sizes("chunks", document, "chunks", shape)
         order = document["order"]
         if order not in ("C", "F"):
             look.problem("order", f"expected 'C' or 'F', found {order!r}")
         separator = document.get("dimension_separator", ".")
         if separator not in (".", "/"):
             look.problem("dimension_separator", f"expected '.' or '/', found {separator!r}")
-        filters = document["filters"] or []
+        filters = [] if document["filters"] is None else document["filters"]
         if not isinstance(filters, list) or not all(isinstance(f, Mapping) for f in filters):
             look.problem("filters", f"expected a list of codec configurations or null, found {filters!r}")
         compressor = document["compressor"]

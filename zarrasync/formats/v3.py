@@ -86,7 +86,7 @@ class V3(Format):
         look.finish()
         shape = look.sizes("shape", document["shape"], 0)
         attributes = look.attributes(document.get("attributes", {}))
-        chunks, edges = self._parse_grid(look, document["chunk_grid"], len(shape))
+        chunks, edges = self._parse_grid(look, document["chunk_grid"], shape)
         names = self._parse_names(look, document.get("dimension_names"), len(shape))
         stack = self._parse_transformers(look, document.get("storage_transformers"))
         keys, data_type, codecs, fill = ChunkKeyEncoding(), None, None, None
@@ -123,10 +123,13 @@ class V3(Format):
             look.finish()
             raise
 
-    def _parse_grid(self, look: Inspector, value: Any, ndim: int) -> tuple[tuple[int, ...], Edges | None]:
+    def _parse_grid(
+        self, look: Inspector, value: Any, shape: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], Edges | None]:
         name, configuration = extension(value)
+        ndim = len(shape)
         if name == "regular":
-            return look.sizes("chunk_grid.configuration.chunk_shape", configuration.get("chunk_shape"), 1), None
+            return look.chunk_sizes("chunk_grid.configuration.chunk_shape", configuration, "chunk_shape", shape), None
         if name != "rectilinear" or set(configuration) != {"kind", "chunk_shapes"} or configuration["kind"] != "inline":
             look.problem("chunk_grid", f"expected a 'regular' or an inline 'rectilinear' chunk grid, found {value!r}")
             return (), None

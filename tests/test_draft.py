@@ -203,6 +203,17 @@ async def test_variants_that_mean_the_same(api: Api, change, fill):
         ({"extensions": [{"extension": "https://example.org/x", "must_understand": True}]}, "$.extensions[0]"),
         ({"storage_transformers": [{"extension": "https://example.org/x", "type": "y"}]}, "$.storage_transformers[0]"),
         ({"attributes": None}, "$.attributes"),
+        *(
+            ({name: value}, f"$.{name}")
+            for name in ("extensions", "codecs", "storage_transformers")
+            for value in (None, {}, 0, "")
+        ),
+        ({"storage_transformers": [{"extension": "https://example.org/x"}]}, "$.storage_transformers[0]"),
+        ({"storage_transformers": [{"extension": "https://example.org/x", "type": 5}]}, "$.storage_transformers[0]"),
+        (
+            {"storage_transformers": [{"extension": "https://example.org/x", "type": "y", "configuration": []}]},
+            "$.storage_transformers[0]",
+        ),
         ({"codecs": [{"type": "https://example.org/x"}]}, "$.codecs[0]"),
     ],
 )

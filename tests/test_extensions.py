@@ -893,3 +893,37 @@ async def test_codecs_of_others_that_fail_for_what_is_damaged(api: Api):
         store["c/1"] = damage * 8
         with pytest.raises(CodecError, match=f"c/1 in .* can not decode: {message}"):
             await api(array[...])
+
+
+@dataclass(frozen=True)
+class ByUri(codecs.BytesBytesCodec):
+    """Has a URI for a name, as codecs of the draft have."""
+
+    name = "https://example.org/codecs/xor/1.0"
+    key: int = 1
+
+    def encoded_size(self, size: int) -> int | None:
+        return size
+
+    def encode(self, data: Any) -> Any:
+        return (np.frombuffer(bytes(data), "u1") ^ self.key).tobytes()
+
+    def decode(self, data: Any, size: int | None, limit: int, out: Any) -> Any:
+        return self.encode(data)
+
+
+@pytest.mark.parametrize("zarr_format", [3, "3-draft"])
+async def test_codecs_that_are_known_by_their_uri(api: Api, zarr_format: Any):
+    api.register_codec(ByUri)
+    store: dict[str, bytes] = {}
+    values = np.arange(4, dtype="u1")
+    await api(api.create_array(store, path="a", data=values, compressors=[ByUri(3)], zarr_format=zarr_format))
+    found = await api(api.open_array(store, path="a"))
+    assert found.compressors == (ByUri(3),)
+    assert (await api(found[...])).tolist() == [0, 1, 2, 3]
+    chunk = store["data/a/c0" if zarr_format == "3-draft" else "a/c/0"]
+    assert chunk == bytes([3, 2, 1, 0])
+    copied: dict[str, bytes] = {}
+    await api(api.copy(store, copied, zarr_format=3 if zarr_format == "3-draft" else "3-draft"))
+    again = await api(api.open_array(copied, path="a"))
+    assert (again.compressors, (await api(again[...])).tolist()) == ((ByUri(3),), [0, 1, 2, 3])

@@ -21,6 +21,7 @@ from zarrasync.errors import (
     ShapeError,
     UnsupportedByFormat,
     UnsupportedOperation,
+    ZarrError,
 )
 
 # ------------------------------------------------------------------ creating and opening
@@ -847,3 +848,81 @@ async def test_misspelt_parameters_are_named(api):
     await api(g.create_array("a", shape=4))
     with pytest.raises(TypeError, match="no parameter 'moed'; the parameters are shape, dtype"):
         await api(api.open_array(g.store, path="a", moed="r"))
+
+
+async def test_fields_that_hold_fields_with_shapes(api):
+    dtype = np.dtype([("a", [("b", "<f4"), ("c", "<i4", (2,))]), ("d", "u1")])
+    values = np.zeros(3, dtype)
+    values["a"]["c"] = [[1, 2], [3, 4], [5, 6]]
+    store = {}
+    await api(api.create_array(store, data=values, chunks=2, zarr_format=2))
+    found = await api(api.open_array(store))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(await api(found[...]), values)
+    assert json.loads(store[".zarray"])["dtype"] == [["a", [["b", "<f4"], ["c", "<i4", [2]]]], ["d", "|u1"]]
+    with pytest.raises(ZarrError, match="fields with a shape"):
+        await api(api.create_array({}, data=values))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_chunks_of_no_length_along_axes_of_none(api, zarr_format, tmp_path):
+    """zarr-python writes such; one of them must not hide its whole group."""
+    zarr = pytest.importorskip("zarr")
+    group = zarr.create_group(tmp_path, zarr_format=zarr_format)
+    group.create_array("ok", shape=(2,), dtype="i4")
+    group.create_array("empty", shape=(0, 4), chunks=(0, 2), dtype="i4")
+    assert [name for name, _ in await api((await api(api.open_group(tmp_path))).arrays())] == ["empty", "ok"]
+    array = await api(api.open_array(tmp_path, path="empty", mode="r+"))
+    assert (array.shape, array.chunks, (await api(array[...])).shape) == ((0, 4), (1, 2), (0, 4))
+    await api(array.resize((3, 4)))
+    await api.write(array, ..., 7)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "empty")[...], np.full((3, 4), 7))
+    name = ".zarray" if zarr_format == 2 else "zarr.json"
+    document = json.loads((tmp_path / "empty" / name).read_text())
+    wrong = json.dumps(document).replace("[1, 2]", "[0, 2]")
+    (tmp_path / "empty" / name).write_text(wrong)
+    with pytest.raises(MetadataError, match="integers of at least 1"):
+        await api(api.open_array(tmp_path, path="empty"))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+async def test_what_is_damaged_can_be_erased(api, zarr_format):
+    store = {}
+    group = await api(api.create_group(store, zarr_format=zarr_format))
+    await api(group.create_array("a", shape=(1,), dtype="i4"))
+    (key,) = (key for key in store if key.endswith(("a/.zarray", "a/zarr.json", "a.array.json")))
+    store[key] = b"{"
+    with pytest.raises(MetadataError):
+        await api(group.getitem("a"))
+    await api(group.delete("a"))
+    assert key not in store
+    with pytest.raises(NodeNotFoundError):
+        await api(group.delete("a"))
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, "3-draft"), ("3-draft", 2), (3, "3-draft"), (3, 2)])
+async def test_nodes_of_another_format_are_not_hidden(api, first, second):
+    """Even if the format is named."""
+    store = {}
+    await api(api.create_array(store, path="a", data=np.arange(2), zarr_format=first))
+    before = dict(store)
+    with pytest.raises(ZarrError):
+        await api(api.create_array(store, path="b", data=np.arange(2), zarr_format=second))
+    assert store == before
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_names_that_are_no_text(api, zarr_format, tmp_path):
+    for store in ({}, tmp_path / "x"):
+        with pytest.raises(InvalidKeyError, match="surrogates"):
+            await api(api.create_array(store, path="a\ud800", shape=(1,), dtype="i4", zarr_format=zarr_format))
+        with pytest.raises(InvalidKeyError, match="surrogates"):
+            await api(api.open_array(store, path="\ud800"))
+
+
+async def test_dtypes_of_numpy_that_are_no_words_of_format_2(api):
+    store = {}
+    await api(api.create_array(store, shape=(1,), dtype="i4", zarr_format=2))
+    store[".zarray"] = store[".zarray"].replace(b'"<i4"', b'"<T"')
+    with pytest.raises(MetadataError, match="vlen-utf8"):
+        await api(api.open_array(store))

@@ -287,13 +287,13 @@ def from_json(value: Any) -> DataType:
             return NAMED[value](value)
         if raw := _RAW.fullmatch(value):
             return _raw(int(raw[1]))
-        if _foreign(value) is not None:
+        if registered(value) is not None:
             return from_json({"name": value})
         raise MetadataError(f"unknown data type {value!r}")
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise MetadataError(f"a data type is a name or an object with a name, found {value!r}")
     name, configuration = value["name"], value.get("configuration") or {}
-    parse = _EXTENSIONS.get(name) or _foreign(name)
+    parse = _EXTENSIONS.get(name) or registered(name)
     if parse is None:
         if configuration:
             raise MetadataError(f"data type {name!r} has no configuration, found {configuration!r}")
@@ -387,7 +387,7 @@ def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
     _plugins.registered()
 
 
-def _foreign(name: str) -> Callable[[Mapping[str, Any]], DataType] | None:
+def registered(name: str) -> Callable[[Mapping[str, Any]], DataType] | None:
     """What makes a data type that is not of this package."""
     found: Callable[[Mapping[str, Any]], DataType] | None
     found = _registered.get(name) or _plugins.find(_plugins.DATA_TYPES, name)

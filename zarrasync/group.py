@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Never, TypeVar
 
@@ -14,7 +15,7 @@ from zarrasync._runtime import driven
 from zarrasync.array import AsyncArray
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.creation import attributes_of, check_options, plan_array
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.info import Info, Tree, group_info, render_tree
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -254,12 +255,13 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     # -------------------------------------------------------------- changing
 
     async def delete(self, name: str) -> None:
-        """Erase a member and everything below it.
+        """Erase a member and everything below it, be its metadata damaged or not.
 
         Raises:
             NodeNotFoundError: If there is none.
         """
-        await self.getitem(name)
+        with suppress(MetadataError):
+            await self.getitem(name)
         await on_store(self._node.child(name).erase, self.store)
 
     async def move(self, source: str, dest: str) -> None:

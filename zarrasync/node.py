@@ -219,7 +219,7 @@ class Node:
         above = self._above() if parents else []
         others = [format_ for format_ in CANDIDATES if format_.entry_key is None and not format_.is_same(self.format)]
         candidates = [self.format, *(other for other in others if self.format.entry not in other.document_keys(""))]
-        if self.sure:
+        if self.sure and (self.group is not None or len(own) == 1):  # others are asked for in the same round trip
             candidates = [self.format]
         # A node of one document is stored if there is none: then whether there is one need not be asked before.
         at_once = self.sure and self.store.conditional and len(own) == 1 and not overwrite

@@ -507,7 +507,7 @@ class Group(GroupBase):
         return result
 
     def delete(self, name: str) -> None:
-        """Erase a member and everything below it.
+        """Erase a member and everything below it, be its metadata damaged or not.
 
         Raises:
             NodeNotFoundError: If there is none.

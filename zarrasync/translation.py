@@ -55,6 +55,9 @@ def translate(
     same_shapes = same_shapes and sharded == (source.shards is not None)
     if same_shapes and own.is_same(target) and _keeps(options.compressors):
         return source
+    if source.transformers:
+        gone = ", ".join(repr(item.name) for item in source.transformers)
+        notes.append(f"{name}: what is stored of it is not transformed by {gone} any more")
     found = Described(
         source.dtype, source.attributes, source.dimension_names, source.fill_value, own.has_undefined_fill
     )

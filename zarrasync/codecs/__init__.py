@@ -73,6 +73,7 @@ __all__ = [
     "parse_codec",
     "parse_codecs",
     "register",
+    "registered",
 ]
 
 _PARSERS: dict[str, Callable[[Mapping[str, Any]], Codec]] = {
@@ -119,6 +120,12 @@ def register(codec: type[Codec]) -> None:
     _plugins.registered()
 
 
+def registered(name: str) -> type[Codec] | None:
+    """The codec of another package that has a name."""
+    found: type[Codec] | None = _registered.get(name) or _plugins.find(_plugins.CODECS, name)
+    return found
+
+
 def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
     """One entry of a v3 ``codecs`` list: an object with a name, or a bare name.
 
@@ -144,7 +151,7 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
     try:
         if name in _PARSERS:
             return _PARSERS[name](configuration)
-        foreign = _registered.get(name) or _plugins.find(_plugins.CODECS, name)
+        foreign = registered(name)
         if foreign is not None:
             return foreign.from_configuration(configuration)
         if name.startswith("numcodecs."):

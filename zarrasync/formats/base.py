@@ -268,12 +268,10 @@ class Inspector:
         self.problem(member, f"expected a list of integers of at least {least}, found {value!r}")
         return ()
 
-    def chunk_sizes(self, member: str, holder: Any, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The sizes of chunks in a part of the document; 0 along an axis without elements, as some write, becomes 1 there."""
-        value = holder.get(name)
+    def chunk_sizes(self, member: str, value: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes of chunks; 0 along an axis without elements, as some writers have it, counts as 1."""
         if isinstance(value, list) and len(value) == len(shape):
-            value = [1 if type(c) is int and not c and not n else c for c, n in zip(value, shape, strict=True)]
-            holder[name] = value
+            value = [c if n or type(c) is not int else c or 1 for c, n in zip(value, shape, strict=True)]
         return self.sizes(member, value, 1)
 
     def attributes(self, value: Any, member: str = "attributes") -> dict[str, Any]:
@@ -296,6 +294,28 @@ class Inspector:
 def codec_names(codecs: Iterable[Codec]) -> str:
     """Codecs for a message."""
     return ", ".join(codec.label for codec in codecs)
+
+
+def resized(
+    document: Mapping[str, Any], shape: tuple[int, ...], chunks: tuple[int, ...], *place: str
+) -> dict[str, Any]:
+    """A document with the shape that an array has now.
+
+    Args:
+        document: As it was.
+        shape: The shape.
+        chunks: The sizes of chunks.
+        place: Where these stand in the document, which may have 0 as long as there are no elements.
+    """
+    found = {**document, "shape": list(shape)}
+    *above, last = place
+    holder = found
+    for name in above:
+        holder[name] = dict(holder[name])
+        holder = holder[name]
+    if 0 in holder.get(last, ()):
+        holder[last] = list(chunks)
+    return found
 
 
 def document_key(path: str, name: str) -> str:

@@ -22,6 +22,7 @@ from zarrasync import _json, transformers
 from zarrasync.codecs import (
     ArrayBytesCodec,
     ArraySpec,
+    BytesBytesCodec,
     BytesCodec,
     Codec,
     CodecChain,
@@ -31,10 +32,12 @@ from zarrasync.codecs import (
     VlenBytesCodec,
     VlenUtf8Codec,
     from_numcodecs,
+    parse_codec,
+    registered,
 )
 from zarrasync.dtypes import DataType
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, extension
+from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, extension, resized
 from zarrasync.formats.draftwords import (
     codec_uri,
     codec_word,
@@ -228,7 +231,7 @@ class Draft(Format):
         if strict:
             look.need("attributes")
             _refuse_others(look, ("attributes",))
-        _check_extensions(look)
+        _check_extensions(look, strict)
         attributes = _attributes(look, strict)
         look.finish()
         return GroupMetadata(attributes=attributes, source=source)
@@ -239,7 +242,7 @@ class Draft(Format):
         if strict:
             _refuse_others(look, _MUST[SEED] + _OPTIONAL)
         look.finish()
-        _check_extensions(look)
+        _check_extensions(look, strict)
         shape = look.sizes("shape", document["shape"], 0)
         attributes = _attributes(look, strict)
         filters = () if strict else _take_filters(attributes)
@@ -247,7 +250,7 @@ class Draft(Format):
         layout = document.get("chunk_memory_layout", "C")
         if layout not in ("C", "F"):
             look.problem("chunk_memory_layout", f"expected 'C' or 'F', found {layout!r}")
-        shards, stack = _parse_transformers(look, chunks)
+        shards, stack = _parse_transformers(look, chunks, strict)
         look.finish()
         try:
             found = parse_type(document["data_type"], filters)
@@ -292,15 +295,15 @@ class Draft(Format):
         entries: list[tuple[str, Any]] = []
         if document.get("compressor") is not None:
             entries.append(("compressor", document["compressor"]))
-        listed = document.get("codecs") or []
-        if not isinstance(listed, list):
-            look.problem("codecs", f"expected a list, found {listed!r}")
-            listed = []
+        listed = _listed(look, "codecs", self.zarr_format == SEED)
         entries.extend((f"codecs[{number}]", value) for number, value in enumerate(listed))
         stored = maker.stored if isinstance(maker, BytesCodec) else None
         rest: list[Codec] = []
         for where, value in [*((f"attributes.filters[{n}]", f) for n, f in enumerate(filters)), *entries]:
             try:
+                if (known := _registered(value)) is not None:
+                    rest.append(known)
+                    continue
                 name, configuration = (value["id"], value) if "filters" in where else codec_word(value)
                 if name == "endian":
                     if rest or not isinstance(maker, BytesCodec):
@@ -342,7 +345,8 @@ class Draft(Format):
         hidden = _take_filters(dict(document.get("attributes") or {})) if self.zarr_format == Y2022 else ()
         if hidden:
             attributes["filters"] = list(hidden)
-        return {array_key: _json.dump({**document, "shape": list(metadata.shape), "attributes": attributes})}
+        document = resized(document, metadata.shape, metadata.chunks, "chunk_grid", "chunk_shape")
+        return {array_key: _json.dump({**document, "attributes": attributes})}
 
     def _seed_array(self, metadata: ArrayMetadata) -> dict[str, Any]:
         chain, document = self._common(metadata)
@@ -352,7 +356,7 @@ class Draft(Format):
                 raise self._unable(f"the data type {metadata.dtype.name!r}", "data_type")
             raise self._unable(f"the codec {maker.label!r}", "codecs")
         data_type, in_code = self._render_type(metadata, maker)
-        codecs = [_entry("codecs", codec) for codec in map(to_numcodecs, chain.bytes_bytes)]
+        codecs = [_codec_entry(codec) for codec in chain.bytes_bytes]
         big = maker.stored_form(metadata.dtype.numpy).str[0] == ">"
         if big and not in_code:
             codecs.insert(0, {"type": codec_uri("codecs", "endian"), "configuration": {"endian": "big"}})
@@ -480,7 +484,7 @@ def from_entry(data: bytes) -> Draft | None:
             _refuse_others(look, ("zarr_format", "metadata_encoding", "extensions"))
     if not isinstance(suffix, str) or not is_key(f"x{suffix}") or "/" in suffix:
         look.problem("metadata_encoding.metadata_key_suffix", f"expected text such as '.json', found {suffix!r}")
-    _check_extensions(look)
+    _check_extensions(look, dialect == SEED)
     look.finish()
     return Draft(dialect, suffix, None, document)
 
@@ -494,19 +498,43 @@ def _entry(area: str, config: Mapping[str, Any], member: str = "type") -> dict[s
     return {member: codec_uri(area, config["id"]), **({"configuration": own} if own or member == "codec" else {})}
 
 
+def _codec_entry(codec: BytesBytesCodec) -> dict[str, Any]:
+    """A codec as an entry of a document: of another package by the URI that is its name."""
+    if "://" in codec.name:
+        return {"type": codec.name, "configuration": dict(codec.configuration())}
+    return _entry("codecs", to_numcodecs(codec))
+
+
+def _registered(value: Any) -> Codec | None:
+    """The codec of another package that an entry names by its URI."""
+    uri = value.get("type") if isinstance(value, Mapping) else None
+    if not isinstance(uri, str) or "://" not in uri or registered(uri) is None:
+        return None
+    found = parse_codec({"name": uri, "configuration": value.get("configuration")})
+    if not isinstance(found, BytesBytesCodec):
+        raise MetadataError(f"codec {uri!r} does not act on bytes, as all do here")
+    return found
+
+
 def _refuse_others(look: Inspector, known: Iterable[str]) -> None:
     for name in look.document:
         if name not in known:
             look.problem(name, "unknown member; this version has no such")
 
 
-def _check_extensions(look: Inspector) -> None:
+def _listed(look: Inspector, member: str, strict: bool) -> list[Any]:
+    """A member that is a list, and may be left out; also by ``null`` in the older dialect."""
+    value = look.document.get(member, [])
+    if isinstance(value, list):
+        return value
+    if value is not None or strict:
+        look.problem(member, f"expected a list, found {value!r}")
+    return []
+
+
+def _check_extensions(look: Inspector, strict: bool) -> None:
     """Complain about extensions that must be understood: none is."""
-    value = look.document.get("extensions") or []
-    if not isinstance(value, list):
-        look.problem("extensions", f"expected a list, found {value!r}")
-        return
-    for number, item in enumerate(value):
+    for number, item in enumerate(_listed(look, "extensions", strict)):
         if not isinstance(item, Mapping) or not isinstance(item.get("extension"), str):
             look.problem(f"extensions[{number}]", f"expected an object with an 'extension', found {item!r}")
         elif item.get("must_understand") is not False:
@@ -536,26 +564,24 @@ def _parse_grid(look: Inspector, shape: tuple[int, ...]) -> tuple[tuple[int, ...
     if separator not in ("/", "."):
         look.problem("chunk_grid.separator", f"expected '/' or '.', found {separator!r}")
         separator = "/"
-    return look.chunk_sizes("chunk_grid.chunk_shape", value, "chunk_shape", shape), separator
+    return look.chunk_sizes("chunk_grid.chunk_shape", value.get("chunk_shape"), shape), separator
 
 
 def _parse_transformers(
-    look: Inspector, chunks: tuple[int, ...]
+    look: Inspector, chunks: tuple[int, ...], strict: bool
 ) -> tuple[tuple[int, ...] | None, tuple[StorageTransformer, ...]]:
     """The shape of shards, which are the first transformer if there are some, and the transformers after that."""
-    value = look.document.get("storage_transformers") or []
     shards: tuple[int, ...] | None = None
     stack: list[StorageTransformer] = []
-    if not isinstance(value, list):
-        look.problem("storage_transformers", f"expected a list, found {value!r}")
-        value = []
-    for number, item in enumerate(value):
+    for number, item in enumerate(_listed(look, "storage_transformers", strict)):
         where = f"storage_transformers[{number}]"
         uri = item.get("extension") if isinstance(item, Mapping) else None
-        options = item.get("configuration") or {} if isinstance(item, Mapping) else None
-        if not isinstance(uri, str) or not isinstance(options, Mapping):
+        options = item.get("configuration", {}) if isinstance(item, Mapping) else None
+        if not isinstance(uri, str) or not isinstance(options, Mapping) or not isinstance(item.get("type"), str):
             look.problem(where, f"expected an object with 'extension' and 'type', found {item!r}")
-        elif _SHARDING.fullmatch(uri) and item.get("type") == "indexed" and number == 0:
+        elif _SHARDING.fullmatch(uri) and number:
+            look.problem(where, "sharding is supported as the first of the storage transformers, and once")
+        elif _SHARDING.fullmatch(uri) and item["type"] == "indexed":
             shards = _parse_shards(look, f"{where}.configuration.chunks_per_shard", options, chunks)
         else:
             try:

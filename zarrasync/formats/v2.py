@@ -28,7 +28,7 @@ from zarrasync.codecs import (
 from zarrasync.codecs.numcodecs import NumcodecsArray
 from zarrasync.dtypes import DataType
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, document_key, extension
+from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, document_key, extension, resized
 from zarrasync.formats.legacy import (
     can_say,
     chain_in_order,
@@ -95,14 +95,14 @@ class V2(Format):
         look.need(*_MEMBERS)
         look.finish()
         shape = look.sizes("shape", document["shape"], 0)
-        chunks = look.chunk_sizes("chunks", document, "chunks", shape)
+        chunks = look.chunk_sizes("chunks", document["chunks"], shape)
         order = document["order"]
         if order not in ("C", "F"):
             look.problem("order", f"expected 'C' or 'F', found {order!r}")
         separator = document.get("dimension_separator", ".")
         if separator not in (".", "/"):
             look.problem("dimension_separator", f"expected '.' or '/', found {separator!r}")
-        filters = [] if document["filters"] is None else document["filters"]
+        filters = [] if document["filters"] in (None, {}) else document["filters"]
         if not isinstance(filters, list) or not all(isinstance(f, Mapping) for f in filters):
             look.problem("filters", f"expected a list of codec configurations or null, found {filters!r}")
         compressor = document["compressor"]
@@ -159,7 +159,7 @@ class V2(Format):
             documents[group_key] = _json.dump(kept.get(".zgroup", {"zarr_format": 2}))
         else:
             document = kept[".zarray"] if ".zarray" in kept else self._array(metadata)
-            documents[array_key] = _json.dump({**document, "shape": list(metadata.shape)})
+            documents[array_key] = _json.dump(resized(document, metadata.shape, metadata.chunks, "chunks"))
         return documents
 
     def _array(self, metadata: ArrayMetadata) -> dict[str, Any]:

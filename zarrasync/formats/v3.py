@@ -24,7 +24,7 @@ from zarrasync.codecs import (
     parse_codecs,
 )
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension
+from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension, resized
 from zarrasync.grids import Edges, unrolled
 from zarrasync.keys import ChunkKeyEncoding, join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
@@ -123,13 +123,13 @@ class V3(Format):
             look.finish()
             raise
 
-    def _parse_grid(
-        self, look: Inspector, value: Any, shape: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], Edges | None]:
+    def _parse_grid(self, look: Inspector, value: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Edges | None]:
         name, configuration = extension(value)
         ndim = len(shape)
         if name == "regular":
-            return look.chunk_sizes("chunk_grid.configuration.chunk_shape", configuration, "chunk_shape", shape), None
+            return look.chunk_sizes(
+                "chunk_grid.configuration.chunk_shape", configuration.get("chunk_shape"), shape
+            ), None
         if name != "rectilinear" or set(configuration) != {"kind", "chunk_shapes"} or configuration["kind"] != "inline":
             look.problem("chunk_grid", f"expected a 'regular' or an inline 'rectilinear' chunk grid, found {value!r}")
             return (), None
@@ -187,7 +187,8 @@ class V3(Format):
             document = _group(metadata) if isinstance(metadata, GroupMetadata) else _array(metadata)
         document["attributes"] = dict(metadata.attributes)
         if isinstance(metadata, ArrayMetadata):
-            document["shape"] = list(metadata.shape)
+            place = ("chunk_grid", "configuration", "chunk_shape")
+            document = resized(document, metadata.shape, metadata.write_chunks, *place)
             if metadata.edges is not None:  # they grow with the shape
                 document["chunk_grid"] = _grid(metadata)
         return {key: _json.dump(document)}

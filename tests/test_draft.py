@@ -192,6 +192,8 @@ async def test_variants_that_mean_the_same(api: Api, change, fill):
         ({"fill_value": 1.5}, "$.fill_value"),
         ({"fill_value": 1 << 40}, "$.fill_value"),
         ({"fill_value": "0xff"}, "$.fill_value"),
+        ({"fill_value": 1.0}, "$.fill_value"),
+        *(({"fill_value": value, "data_type": "bool"}, "$.fill_value") for value in (0, 1, "0x02", "true")),
         ({"fill_value": True, "data_type": "float64"}, "$.fill_value"),
         ({"data_type": "int33"}, "$.data_type"),
         ({"data_type": "r7"}, "$.data_type"),

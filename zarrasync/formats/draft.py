@@ -327,7 +327,7 @@ class Draft(Format):
         try:
             if self.zarr_format == Y2022 and data_type.numpy.kind not in "biufc" and not raw:
                 return parse_fill(data_type, value, stored)
-            return parse_fill_word(data_type, value)
+            return parse_fill_word(data_type, value, strict=self.zarr_format == SEED)
         except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
             look.problem("fill_value", f"{value!r} does not fit data type {data_type.name}: {error}")
             return None

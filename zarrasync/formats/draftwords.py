@@ -117,16 +117,27 @@ def render_type(data_type: DataType, maker: ArrayBytesCodec, *, codes: bool) -> 
 # ------------------------------------------------------------------ fill values
 
 
-def parse_fill_word(data_type: DataType, value: Any) -> Any:
+def parse_fill_word(data_type: DataType, value: Any, *, strict: bool) -> Any:
     """A fill value as the draft writes those of numbers and raw bits.
+
+    Args:
+        data_type: The data type.
+        value: What stands in the document.
+        strict: Whether only ``true`` and ``false`` are truth values, and integers have neither fraction nor exponent.
 
     Raises:
         MetadataError, ValueError: If it does not fit the data type.
     """
     dtype = data_type.numpy
+    if strict and (
+        (dtype.kind == "b" and not isinstance(value, bool)) or (dtype.kind in "iu" and isinstance(value, float))
+    ):
+        raise ValueError(
+            "expected true or false" if dtype.kind == "b" else "expected a number without fraction and exponent"
+        )
     if dtype.kind == "c" and isinstance(value, list) and len(value) == 2:
         part = dtypes.from_numpy(f"f{dtype.itemsize // 2}")
-        pair = [parse_fill_word(part, item) for item in value]
+        pair = [parse_fill_word(part, item, strict=strict) for item in value]
         return np.array(pair, part.numpy).view(dtype)[0]
     if isinstance(value, str) and dtype.kind in "biufcV" and (bits := _BITS.fullmatch(value)):
         wanted = 2 * dtype.itemsize if bits[1] else 8 * dtype.itemsize

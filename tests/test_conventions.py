@@ -105,9 +105,6 @@ async def test_arrays_of_nobody_keep_their_fill_values(api: Api):
         ("c8", 1 + 2j, ["AAAAAAAA8D8=", "AAAAAAAAAEA="]),
         ("?", True, True),
         ("u1", 255, 255),
-        ("S2", b"ab", "YWI="),
-        ("U2", "ab", "ab"),
-        (str, "none", "none"),
     ],
 )
 def test_what_means_missing_in_the_words_of_each_format(dtype: Any, value: Any, word: Any):
@@ -121,3 +118,94 @@ def test_what_means_missing_in_the_words_of_each_format(dtype: Any, value: Any, 
     again: dict[str, bytes] = {}
     sync.copy(third, again, zarr_format=2)
     assert (json.loads(again[".zarray"]), again[".zattrs"]) == (json.loads(second[".zarray"]), second[".zattrs"])
+
+
+@pytest.mark.parametrize("dtype", ["S2", "U2", str, bytes, "M8[s]"])
+async def test_text_and_bytes_have_no_word_for_what_is_missing(api: Api, dtype: Any):
+    """xarray could not read one: all that stands beside such an array stays readable."""
+    values = np.array([b"a", b""] if dtype in ("S2", bytes) else ["a", ""] if dtype != "M8[s]" else [1, 2], object)
+    values = values if dtype in (str, bytes) else values.astype(dtype)
+    second: dict[str, bytes] = {}
+    await api(api.create_group(second, zarr_format=2))
+    told = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "zarr_format": 2, "path": "a"}
+    await api(api.create_array(second, data=values, dtype=dtype, **told))
+    third: dict[str, bytes] = {}
+    await api(api.copy(second, third, zarr_format=3))
+    assert json.loads(third["a/zarr.json"])["attributes"] == {}
+    assert (await api((await api(api.open_array(third, path="a")))[...])).tolist() == values.tolist()
+    if dtype is not bytes:
+        assert xarray.open_dataset(third, engine="zarrasync")["a"].shape == (2,)
+
+
+async def test_what_is_absent_is_stored_where_it_would_be_undefined(api: Api):
+    """Some readers find anything there."""
+    source: dict[str, bytes] = {}
+    array = await api(api.create_array(source, shape=(8,), chunks=(2,), dtype="i4", dimension_names=("x",)))
+    await api.write(array, slice(2, 4), 5)
+    for how in ("copy", "ingest"):
+        target: dict[str, bytes] = {}
+        if how == "copy":
+            await api(api.copy(source, target, zarr_format=2))
+        else:
+            await api(api.ingest(array, target, zarr_format=2, chunks=(2,)))
+        assert json.loads(target[".zarray"])["fill_value"] is None
+        assert sorted(key for key in target if key[0] != ".") == ["0", "1", "2", "3"]
+        assert (await api((await api(api.open_array(target)))[...])).tolist() == [0, 0, 5, 5, 0, 0, 0, 0]
+
+
+async def test_very_many_chunks_that_are_absent_stay_so(api: Api):
+    for missing in ({}, {"_FillValue": -1}):
+        source: dict[str, bytes] = {}
+        options = {"shape": (100_000,), "chunks": (1,), "dtype": "i4", "dimension_names": ("x",), "attributes": missing}
+        await api.write(await api(api.create_array(source, **options)), 7, 7)
+        target: dict[str, bytes] = {}
+        report = await api(api.copy(source, target, zarr_format=2, config={"threads": 1}))
+        assert len(target) == 3
+        assert json.loads(target[".zarray"])["fill_value"] == 0
+        assert any("0 means missing to xarray" in note for note in report.notes) == (not missing)
+
+
+async def test_a_copy_in_the_same_format_is_gone_on_with(api: Api):
+    source: dict[str, bytes] = {}
+    target: dict[str, bytes] = {}
+    await api(api.create_hierarchy(source, {"a": {"data": np.arange(3), "dimension_names": ("x",)}, "s": {"data": 5}}))
+    await api(api.copy(source, target))
+    assert (await api(api.copy(source, target, resume=True))).copied == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word", "options", "expected"),
+    [
+        ("i1", 255, {}, (0, {"_FillValue": 255})),  # of _Unsigned numbers
+        ("i2", -9.5, {}, (0, {"_FillValue": -9.5})),
+        ("f8", 7, {}, (7.0, {})),
+        ("i2", 7, {"dtype": "f8"}, (7.0, {})),
+        ("i2", -9, {"dtype": "u1"}, (0, {"_FillValue": -9})),
+        ("i2", 7, {"fill_value": 0}, (0, {"_FillValue": 7})),
+    ],
+)
+async def test_words_that_do_not_fit_are_left(
+    api: Api, dtype: str, word: Any, options: dict[str, Any], expected: tuple[Any, dict[str, Any]]
+):
+    source, target = dict[str, bytes](), dict[str, bytes]()
+    told = {"dimension_names": ("x",), "attributes": {"_FillValue": word}}
+    array = await api(api.create_array(source, data=np.arange(3, dtype=dtype), **told))
+    await api(api.ingest(array, target, zarr_format=2, **options))
+    found = await api(api.open_array(target))
+    assert (found.fill_value, dict(found.attrs)) == (expected[0], {"_ARRAY_DIMENSIONS": ["x"], **expected[1]})
+
+
+async def test_a_fill_value_comes_before_the_attribute_as_in_xarray(api: Api):
+    for fill, word in ((7.0, "AAAAAAAAHEA="), (None, "AAAAAAAAIkA=")):
+        second, third = dict[str, bytes](), dict[str, bytes]()
+        told = {"attributes": {"_ARRAY_DIMENSIONS": ["x"], "_FillValue": 9.0}, "fill_value": fill}
+        await api(api.create_array(second, data=np.arange(3.0), zarr_format=2, **told))
+        await api(api.copy(second, third, zarr_format=3))
+        assert json.loads(third["zarr.json"])["attributes"] == {"_FillValue": word}
+
+
+async def test_a_zero_with_a_sign_is_no_usual_one(api: Api):
+    source, target = dict[str, bytes](), dict[str, bytes]()
+    await api(api.create_array(source, shape=(2,), dtype="f8", fill_value=-0.0, dimension_names=("x",)))
+    await api(api.copy(source, target, zarr_format=2, verify=True))
+    assert np.signbit((await api(api.open_array(target))).fill_value)

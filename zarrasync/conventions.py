@@ -1,4 +1,4 @@
-"""What xarray says of arrays where a format has no word for it: names of axes, and which value means missing. Pure.
+"""What xarray says of arrays where a format has no word for it: names of axes, and which number means missing. Pure.
 
 Where axes have no names in the format, they are in an attribute. Where a fill value can be left undefined, one that is
 defined means missing; elsewhere an attribute tells of that, in which floating point numbers are the base64 of their bytes.
@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarrasync import fills
 from zarrasync.dtypes import DataType
+from zarrasync.errors import MetadataError
 from zarrasync.formats import Format
 from zarrasync.info import DIMENSIONS
 
@@ -41,74 +43,74 @@ class Described(NamedTuple):
     fill: Any
     masks: bool
 
+    def axes(self, ndim: int) -> tuple[str | None, ...] | None:
+        """The names of axes, wherever they stand."""
+        listed = self.attributes.get(DIMENSIONS)
+        fits = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == ndim
+        if self.names is None and fits and all(isinstance(one, str) for one in listed or ()):
+            return tuple(listed or ())
+        return self.names
+
+    @property
+    def missing(self) -> Any:
+        """The number that means missing, if there is one that the data type has."""
+        if self.masks and self.fill is not None:
+            return self.fill if self.dtype.numpy.kind in "biufc" else None
+        return _decoded(self.attributes.get(MISSING), self.dtype)
+
 
 def reworded(source: Described, ndim: int, target: Format) -> Described:
     """The same in the words of another format; names of axes that it can not say are left out.
 
     An array whose axes have no names is nothing of xarray's, so that its fill value means no more than that. A zero that
-    nobody has chosen becomes undefined where it would mean missing; absent elements read as zeros there, too.
+    nobody has chosen becomes undefined where it would mean missing; who copies the array has to store what is absent then.
     """
-    attributes, names = dict(source.attributes), source.names
-    listed = attributes.get(DIMENSIONS)
-    fits = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == ndim
-    if names is None and fits and all(isinstance(one, str) for one in listed or ()):
-        names = tuple(listed or ())
+    attributes, names, fill = dict(source.attributes), source.axes(ndim), source.fill
     named = names is not None and all(isinstance(one, str) for one in names)
     if named and target.has_dimension_names:
         attributes.pop(DIMENSIONS, None)
     elif named:
         attributes[DIMENSIONS] = list(names or ())
-    fill = source.fill
-    if named and source.masks and not target.has_undefined_fill:
-        word = None if fill is None else _encoded(fill, source.dtype)
-        if word is not None:
-            attributes.setdefault(MISSING, word)
-    elif named and not source.masks:
-        missing = _decoded(attributes.get(MISSING), source.dtype)
-        if missing is not None and target.has_undefined_fill:
-            fill = missing
+    if named and not target.has_undefined_fill and source.missing is not None:
+        attributes[MISSING] = _encoded(source.missing, source.dtype)
+    elif named and target.has_undefined_fill and not source.masks:
+        if source.missing is not None:
+            fill = fills.as_fill(source.dtype, source.missing)
             del attributes[MISSING]
-        elif missing is not None:
-            attributes[MISSING] = _encoded(missing, source.dtype)
-        elif target.has_undefined_fill and MISSING not in attributes and _is_usual(fill, source.dtype):
+        elif MISSING not in attributes and _is_usual(fill, source.dtype):
             fill = None
     own = names if target.has_dimension_names else None
     return Described(source.dtype, attributes, own, fill, target.has_undefined_fill)
 
 
 def _is_usual(value: Any, dtype: DataType) -> bool:
-    """Whether a fill value is the one that arrays have if none is said."""
-    return value is None or bool(np.all(np.asarray(value == dtype.default_fill())))
+    """Whether a fill value is the one that arrays have if none is said, bit for bit."""
+    usual = dtype.default_fill()
+    if value is None or dtype.numpy.kind in "TO":
+        return value is None or bool(value == usual)
+    return np.asarray(value, dtype.numpy).tobytes() == np.asarray(usual, dtype.numpy).tobytes()
 
 
 def _encoded(value: Any, dtype: DataType) -> Any:
-    """A value of a data type in JSON; ``None`` for types that it has no words for."""
+    """A number of a data type in JSON."""
     kind = dtype.numpy.kind
     if kind == "f":
         return _packed(value)
     if kind == "c":
         return [_packed(value.real), _packed(value.imag)]
-    if kind in "biu":
-        return bool(value) if kind == "b" else int(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value) if isinstance(value, str) else None
+    return bool(value) if kind == "b" else int(value)
 
 
 def _decoded(word: Any, dtype: DataType) -> Any:
-    """The value of a word, be it as xarray's own engine writes it or a plain number; ``None`` if it is none."""
+    """The number of a word, be it as xarray's own engine writes it or a plain one; ``None`` if the type has no such."""
     kind = dtype.numpy.kind
+    if word is None or kind not in "biufc":
+        return None
     try:
-        if kind == "f":
-            return _unpacked(word)
         if kind == "c":
-            return complex(*map(_unpacked, word))
-        if kind in "biu":
-            return bool(word) if kind == "b" and word is not None else int(word)
-        if kind == "S" or dtype.name == "bytes":
-            return base64.b64decode(word, validate=True)
-        return word if kind in "UT" and isinstance(word, str) else None
-    except (TypeError, ValueError, OverflowError, struct.error, binascii.Error):
+            word = complex(*map(_unpacked, word)) if isinstance(word, list | tuple) else word
+        return fills.as_fill(dtype, _unpacked(word) if kind == "f" else word)
+    except (MetadataError, TypeError, ValueError, OverflowError, struct.error, binascii.Error):
         return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -38,7 +40,7 @@ __all__ = ["CopyReport", "copy"]
 
 _BATCH = 256
 _ARRAYS = 16
-"""That are copied side by side; what is in memory of all of them counts as one."""
+"""That are copied side by side."""
 
 
 @dataclass
@@ -203,13 +205,18 @@ async def _copy_all(
     made = await on_store(partial(make_levels, place, plans, make), place.store)
     pairs = [(node, target) for path, node in nodes for target in [made[path]] if isinstance(node, AsyncArray)]
 
+    turn = asyncio.Lock()  # what is read or coded anew fills the budget by itself, if it is large
+
     async def copy_one(pair: tuple[AsyncArray, AsyncArray | AsyncGroup]) -> None:
         node, target = pair
         assert isinstance(target, AsyncArray)
-        await _copy_array(node, target, options, report, tell, fresh=overwrite or options.resume)
+        small = _ARRAYS * node.nbytes <= node.config.memory_budget // 2
+        async with nullcontext() if small or alike(node.metadata, target.metadata) else turn:
+            await _copy_array(node, target, options, report, tell, fresh=overwrite or options.resume)
         if options.verify:
             await target.refresh()  # what was stored counts, not what was planned
-            await _compare(node, target)
+            async with nullcontext() if small else turn:
+                await _compare(node, target)
 
     blocking = place.store.blocking and nodes[0][1].store.blocking
     await side_by_side(copy_one, pairs, 1 if blocking else _ARRAYS)
@@ -222,9 +229,8 @@ def _planned(
     metadata = node.metadata
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        if named and not metadata.ndim:
-            metadata = replace(metadata, dimension_names=())
-        planned = translate(metadata, node.name, node._node.format, target, options.changes, report.notes)
+        own, changes = node._node.format, options.changes
+        planned = translate(metadata, node.name, own, target, changes, report.notes, named=named)
         report.arrays += 1
     else:
         planned = GroupMetadata(attributes=metadata.attributes)
@@ -303,6 +309,8 @@ async def _copy_values(
     blocking = origin.store.blocking and dest.store.blocking
     count = 1 if blocking else min(origin.concurrency, dest.concurrency)
     grid, each = source.metadata.grid, source.metadata.chain.nbytes
+    # What is absent is a defined value in the source, and anything to some readers of the target.
+    absent = source.metadata.chain.hollow() if target.metadata.spec.undefined > source.metadata.spec.undefined else None
     fetched = 0
 
     async def copy_one(coords: tuple[int, ...]) -> None:
@@ -310,8 +318,9 @@ async def _copy_values(
         async with origin.taken(each):
             wanted = [Request(origin.key(coords))]
             (value,) = await on_store(partial(origin.store.fetch, wanted), origin.store)
-            if value is not None:
-                await on_store(partial(dest.store.put, dest.key(coords), value.data), dest.store)
+            data = absent if value is None else value.data
+            if data is not None:
+                await on_store(partial(dest.store.put, dest.key(coords), data), dest.store)
                 fetched += 1
 
     coords = lazy_product([range(n) for n in grid.shape])

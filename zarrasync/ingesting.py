@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import _bridge, dtypes, formats, transfer
+from zarrasync import _bridge, dtypes, fills, formats, transfer
 from zarrasync import config as settings
 from zarrasync._calls import Tally
 from zarrasync._runtime import aside, cancel_flag, drive, driven, in_worker, thread_lock
@@ -232,9 +232,14 @@ def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -
     told = source.described
     if "attributes" not in told:
         return {}
-    dtype, fill = dtypes.from_numpy(source.dtype), told.get("fill_value")
+    dtype = dtypes.from_numpy(options.get("dtype") or source.dtype)
+    try:
+        fill = fills.as_fill(dtype, told.get("fill_value"))
+    except MetadataError:  # one of another type, which the values had before
+        fill = None
     names = options.get("dimension_names", told.get("dimension_names"))
-    own = Described(dtype, told["attributes"], names, fill, source.masks)
+    chosen = "fill_value" in options  # then it means what it is
+    own = Described(dtype, told["attributes"], names, fill, written.has_undefined_fill if chosen else source.masks)
     found = reworded(own, len(source.shape), written)
     described: dict[str, Any] = {"attributes": found.attributes}
     if found.names is not None:

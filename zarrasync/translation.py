@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.chain import is_fill
@@ -16,6 +19,9 @@ from zarrasync.info import DIMENSIONS, shown
 from zarrasync.metadata import ArrayMetadata
 
 __all__ = ["Changes", "alike", "translate"]
+
+_MANY = 1 << 16
+"""Chunks, of which the absent ones are stored for their fill value's sake if there are no more."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,14 @@ class Changes:
 
 
 def translate(
-    source: ArrayMetadata, name: str, own: Format, target: Format, options: Changes, notes: list[str]
+    source: ArrayMetadata,
+    name: str,
+    own: Format,
+    target: Format,
+    options: Changes,
+    notes: list[str],
+    *,
+    named: bool = False,
 ) -> ArrayMetadata:
     """The metadata of an array in another format or layout.
 
@@ -45,6 +58,7 @@ def translate(
         target: The format.
         options: What is to be different.
         notes: What can not be kept as it was is added to these, in words for people.
+        named: Whether it belongs to arrays whose axes have names, so that it has names if it has no axes.
 
     Raises:
         UnsupportedByFormat: If the format can not say what the array holds.
@@ -58,14 +72,7 @@ def translate(
     if source.transformers:
         gone = ", ".join(repr(item.name) for item in source.transformers)
         notes.append(f"{name}: what is stored of it is not transformed by {gone} any more")
-    found = Described(
-        source.dtype, source.attributes, source.dimension_names, source.fill_value, own.has_undefined_fill
-    )
-    if not own.is_same(target):
-        found = reworded(found, source.ndim, target)
-    if any(source.dimension_names or ()) and found.names is None and DIMENSIONS not in found.attributes:
-        lost = list(source.dimension_names or ())
-        notes.append(f"{name}: the names of axes {lost} are lost, as some axes have none")
+    found = _described(source, name, own, target, notes, named=named)
     fill = found.fill
     if fill is None and not target.has_undefined_fill:
         fill = source.spec.fill_value  # what absent elements have read as
@@ -98,6 +105,27 @@ def translate(
         return made
     assert failure is not None
     raise failure  # it is about the compressors that were asked for
+
+
+def _described(
+    source: ArrayMetadata, name: str, own: Format, target: Format, notes: list[str], *, named: bool
+) -> Described:
+    """What xarray says of an array, in the words of the target."""
+    names = () if named and not source.ndim and source.dimension_names is None else source.dimension_names
+    told = Described(source.dtype, source.attributes, names, source.fill_value, own.has_undefined_fill)
+    if own.is_same(target):
+        return told._replace(names=source.dimension_names)
+    found, fill = reworded(told, source.ndim, target), source.fill_value
+    changed = fill is not None and (found.fill is None or not is_fill(np.asarray(fill), found.fill))
+    if changed and math.prod(source.grid.shape) > _MANY:  # all that is absent would have to be stored
+        found = reworded(told._replace(masks=target.has_undefined_fill), source.ndim, target)
+    masks = found.masks and not told.masks and DIMENSIONS in found.attributes and found.fill is not None
+    if masks and told.missing is None and found.fill == found.fill:
+        notes.append(f"{name}: {shown(found.fill)} means missing to xarray in this format")
+    if any(source.dimension_names or ()) and found.names is None and DIMENSIONS not in found.attributes:
+        lost = list(source.dimension_names or ())
+        notes.append(f"{name}: the names of axes {lost} are lost, as some axes have none")
+    return found
 
 
 def _keeps(value: Any) -> bool:
@@ -155,7 +183,7 @@ def _plain(wanted: Wanted, *, compressors: bool) -> Wanted:
 
 
 def alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
-    """Whether stored values of one array are just those of the other, and so are absent ones."""
+    """Whether stored values of one array are just those of the other, and absent ones read the same."""
     if not is_fill(one.spec.scalar, other.spec.fill_value):
         return False
     return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (

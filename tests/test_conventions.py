@@ -66,6 +66,19 @@ def test_copies_in_another_format_read_the_same(tmp_path: Path, first: int, seco
     )
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_what_is_missing_in_files_of_small_types(tmp_path: Path, zarr_format: int):
+    """Numbers without a sign that are stored as ones with it, and text, which has no word for it."""
+    pytest.importorskip("scipy")
+    given = xarray.Dataset({"u": ("x", [1.0, np.nan, 3.0]), "letters": ("x", np.array([b"a", b"-"], "S1")[[0, 1, 0]])})
+    encoding = {"u": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, "letters": {"_FillValue": b"-"}}
+    given.to_netcdf(tmp_path / "a.nc", engine="scipy", encoding=encoding)
+    assert main(["ingest", str(tmp_path / "a.nc"), str(tmp_path / "a.zarr"), "--to", str(zarr_format)]) == 0
+    for engine in ("zarr", "zarrasync"):
+        found = xarray.open_dataset(tmp_path / "a.zarr", engine=engine, consolidated=False).load()
+        np.testing.assert_array_equal(found["u"], [1.0, np.nan, 3.0])
+
+
 @pytest.mark.parametrize("library", ["h5netcdf", "scipy"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_files_are_ingested_as_they_are_stored(tmp_path: Path, library: str, zarr_format: int):
@@ -176,7 +189,7 @@ async def test_a_copy_in_the_same_format_is_gone_on_with(api: Api):
 @pytest.mark.parametrize(
     ("dtype", "word", "options", "expected"),
     [
-        ("i1", 255, {}, (0, {"_FillValue": 255})),  # of _Unsigned numbers
+        ("i1", 255, {}, (0, {"_FillValue": 255})),
         ("i2", -9.5, {}, (0, {"_FillValue": -9.5})),
         ("f8", 7, {}, (7.0, {})),
         ("i2", 7, {"dtype": "f8"}, (7.0, {})),

@@ -25,7 +25,7 @@ from google_server import Google
 
 import zarrasync as za
 from zarrasync import config, stores, sync
-from zarrasync.errors import NodeNotFoundError, StoreError
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, StoreError
 
 VALUES = np.arange(40_000, dtype="i4").reshape(200, 200)
 Answer = tuple[int, dict[str, str], bytes]
@@ -37,12 +37,14 @@ class Bucket:
 
     Attributes:
         values: What it holds.
-        fault: Asked before each answer: another answer, ``"reset"``, ``"cut"`` or ``None`` for the right one.
+        fault: Asked before each answer: another answer, ``"reset"``, ``"cut"``, ``"lost"`` (what is given is stored) or
+            ``None`` for the right one.
         asked: The keys that were asked for.
         clients: Who asked, and whether by a signed URL.
         keys: The keys that they signed with.
         weak: Whether its tags are weak.
         matched: What was to be compared before values were stored.
+        conditional: Whether it knows conditions at all.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,7 @@ class Bucket:
         self.keys: list[str] = []
         self.weak = False
         self.matched: list[str | None] = []
+        self.conditional = True
         self.url = self.label = ""
 
     def tag(self, data: bytes) -> str:
@@ -88,6 +91,16 @@ class Handler(BaseHTTPRequestHandler):
             return
         if isinstance(fault, tuple):
             self._send(*fault)
+            return
+        condition = self.headers.get("If-Match") or self.headers.get("If-None-Match")
+        if given is not None and condition and not bucket.conditional:
+            self._send(501, {"Content-Type": "application/xml"}, b"<Error><Code>NotImplemented</Code></Error>")
+            return
+        if fault == "lost" and given is not None:
+            bucket.values[key] = given
+            bucket.matched.append(condition)
+            self.close_connection = True
+            self.connection.close()
             return
         if given is not None:
             bucket.values[key] = given
@@ -901,3 +914,28 @@ def test_a_time_tells_versions_apart_that_are_a_second_old(tmp_path: Path, age: 
             os.utime(shard, (when, when))
             assert found[10_000:10_003].tolist() == [3, 3, 3]
         server.shutdown()
+
+
+async def test_a_compared_write_whose_answer_is_lost_is_not_made_again(api: Api, bucket: Bucket):
+    """The second one would find what the first one stored, and take it for somebody else's."""
+    array = await api(api.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend="fsspec")))
+    bucket.fault = lambda key, data: "lost" if key == "zarr.json" and not bucket.matched else None
+    with pytest.raises(StoreError, match="could not write 'zarr.json'"):
+        await api(array.append(VALUES[:50]))
+    assert json.loads(bucket.values["zarr.json"])["shape"] == [250, 200]  # once
+
+
+async def test_services_without_conditions(api: Api, bucket: Bucket):
+    bucket.conditional = False
+    options = bucket.options(backend="fsspec")
+    array = await api(api.open_array("s3://bucket", mode="r+", storage_options=options))
+    assert array.store.conditional
+    await api.write(array, (3, 3), -7)
+    assert not array.store.conditional
+    await api(array.update_attributes({"a": 1}))
+    await api(array.append(VALUES[:50]))
+    found = sync.open_array(bucket.values)
+    assert (found.shape, found.attrs["a"], found[3, 3]) == ((250, 200), 1, -7)
+    np.testing.assert_array_equal(found[200:], VALUES[:50])
+    with pytest.raises(NodeExistsError):
+        await api(api.create_array("s3://bucket", shape=(1,), zarr_format=3, storage_options=options))

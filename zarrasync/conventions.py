@@ -56,7 +56,10 @@ class Described(NamedTuple):
         """The number that means missing, if there is one that the data type has."""
         if self.masks and self.fill is not None:
             return self.fill if self.dtype.numpy.kind in "biufc" else None
-        return _decoded(self.attributes.get(MISSING), self.dtype)
+        word, bits = self.attributes.get(MISSING), 8 * self.dtype.numpy.itemsize if self.dtype.numpy.kind == "i" else 0
+        if bits and str(self.attributes.get("_Unsigned")).lower() == "true" and isinstance(word, int) and word > 0:
+            word = (word + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)  # as netCDF stores what it has no type for
+        return _decoded(word, self.dtype)
 
 
 def reworded(source: Described, ndim: int, target: Format) -> Described:
@@ -73,6 +76,8 @@ def reworded(source: Described, ndim: int, target: Format) -> Described:
         attributes[DIMENSIONS] = list(names or ())
     if named and not target.has_undefined_fill and source.missing is not None:
         attributes[MISSING] = _encoded(source.missing, source.dtype)
+    elif named and not target.has_undefined_fill and source.dtype.numpy.kind not in "biufc":
+        attributes.pop(MISSING, None)  # xarray reads nothing of a dataset in which something says so of text
     elif named and target.has_undefined_fill and not source.masks:
         if source.missing is not None:
             fill = fills.as_fill(source.dtype, source.missing)

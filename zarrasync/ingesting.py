@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import chain, islice
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zarrasync import _bridge, dtypes, fills, formats, transfer
 from zarrasync import config as settings
 from zarrasync._calls import Tally
-from zarrasync._runtime import aside, cancel_flag, drive, driven, in_worker, thread_lock
+from zarrasync._runtime import aside, cancel_flag, drive, driven, thread_lock
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, bounds, cut_into_units, plan_blocks, units
 from zarrasync.conventions import Described, reworded
@@ -36,7 +36,7 @@ from zarrasync.lineage import refuse_own_source
 from zarrasync.node import on_store
 from zarrasync.progress import IngestReport, reporting
 from zarrasync.regions import in_c_order
-from zarrasync.sources import Source, source_of
+from zarrasync.sources import Source, in_threads, pair_of, source_of
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs
@@ -361,56 +361,71 @@ class Ingestion:
     async def _on_threads(self, work: Callable[[Region, Any], None], regions: Iterable[Region] | None) -> None:
         settings = self.target.config
         threads = self.concurrency or settings.pool_size
-        planned = regions
-        if regions is None and self.source.pairs is None:
-            threads = self._in_memory(threads, self._unit)
-            planned = list(self._regions(threads))
-        blocks: Iterable[tuple[Region, Any]]
-        if planned is None:
-            pairs = self._pairs_now()
-            first = list(islice(pairs, 1))
-            threads = self._in_memory(threads, *map(self._size_of, first))
-            blocks = chain(first, pairs)
-        else:
-            blocks = ((region, None) for region in planned)
-        if planned is not None and len(list(planned)) <= threads:  # a write shares its chunks itself
-            for region, block in blocks:
-                work(region, block)
+        if regions is None and self.source.pairs is not None:
+            run_jobs(self._pair_jobs(work), settings, cancel_flag(), threads)
             return
-        jobs: Iterator[Job] = (partial(work, region, block) for region, block in blocks)
+        if regions is None:
+            threads = self._in_memory(threads)
+        planned = list(self._regions(threads) if regions is None else regions)
+        if len(planned) <= threads:  # a write shares its chunks itself
+            for region in planned:
+                work(region, None)
+            return
+        jobs: Iterator[Job] = (partial(work, region, None) for region in planned)
         run_jobs(jobs, settings, cancel_flag(), threads)
 
-    def _pairs_now(self) -> Iterator[tuple[Region, Any]]:
-        assert self.source.pairs is not None
-        pairs: Any = self.source.pairs
-        return map(_pair, _bridge.iterate(pairs, blocking=False) if self.source.asynchronous else iter(pairs))
+    def _pair_jobs(self, work: Callable[[Region, Any], None]) -> Iterator[Job]:
+        """Jobs of blocks as they come, each when there is room for it."""
+        given: Any = self.source.pairs
+        pairs = _bridge.iterate(given, blocking=False) if self.source.asynchronous else iter(given)
+        room, taken, given_back = self._room, 0, threading.Condition()
+
+        def begun(item: Any) -> Job:
+            nonlocal taken
+            held = [pair_of(item)]  # threads that wait for their next job have the last one in their hands
+            size = self._size_of(held[0])
+            with given_back:
+                given_back.wait_for(lambda: not taken or taken + size <= room)
+                taken += size
+
+            def job() -> None:
+                nonlocal taken
+                try:
+                    work(*held.pop())
+                finally:
+                    with given_back:
+                        taken -= size
+                        given_back.notify()
+
+            return job
+
+        yield from map(begun, pairs)
 
     async def _on_loop(self, work: Callable[[Region, Any], Awaitable[None]], regions: Iterable[Region] | None) -> None:
-        count = self._in_memory(self.concurrency or _AT_ONCE, self._unit)
-
-        async def one(item: tuple[Region, Any]) -> None:
-            await work(*item)
-
         if regions is None and self.source.pairs is not None:
-            await self._pairs_on_loop(one, count)
+            await self._pairs_on_loop(work, self.concurrency or _AT_ONCE)
             return
-        planned = self._regions(count) if regions is None else regions
-        await side_by_side(one, ((region, None) for region in planned), count)
 
-    async def _pairs_on_loop(self, work: Callable[[tuple[Region, Any]], Awaitable[None]], count: int) -> None:
-        """Take blocks as they come, and no more of them than are worked on."""
+        async def one(region: Region) -> None:
+            await work(region, None)
+
+        count = self._in_memory(self.concurrency or _AT_ONCE)
+        await side_by_side(one, self._regions(count) if regions is None else regions, count)
+
+    async def _pairs_on_loop(self, work: Callable[[Region, Any], Awaitable[None]], count: int) -> None:
+        """Take blocks as they come, and no more of them than are worked on, and there is room for."""
         pairs: Any = self.source.pairs
-        source = aiter(pairs) if self.source.asynchronous else _in_threads(iter(pairs))
-        running: set[asyncio.Task[None]] = set()
+        source = aiter(pairs) if self.source.asynchronous else in_threads(iter(pairs))
+        running: dict[asyncio.Future[None], int] = {}
         try:
             async for item in source:
-                pair = _pair(item)
-                count = self._in_memory(count, self._size_of(pair))
-                running.add(asyncio.ensure_future(work(pair)))
-                while len(running) >= count:
-                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
+                size = self._size_of(pair := pair_of(item))
+                while running and (len(running) >= count or sum(running.values()) + size > self._room):
+                    for task in (await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))[0]:
+                        del running[task]
                         task.result()
+                running[asyncio.ensure_future(work(*pair))] = size
+                del item, pair
             await asyncio.gather(*running)
         finally:
             for task in running:
@@ -419,20 +434,18 @@ class Ingestion:
 
     # -------------------------------------------------------------- one block
 
-    @property
-    def _unit(self) -> int:
-        """Bytes of the smallest block that is written whole."""
-        return self.target.metadata.chain.nbytes
-
     def _size_of(self, pair: tuple[Region, Any]) -> int:
         return self._size(self._place(pair[0]))
 
-    def _in_memory(self, count: int, *sizes: int) -> int:
-        """How many blocks of a size to have at a time, so that what encodes them has room in the budget, too."""
-        if self.source.instant:
-            return count
-        room = 3 * self.target.config.memory_budget // 4
-        return max(1, min(count, *(room // max(size, 1) for size in sizes)))
+    @property
+    def _room(self) -> int:
+        """Bytes of blocks in memory at a time, so that what encodes them has its part of the budget, too."""
+        return max(1, 3 * self.target.config.memory_budget // 4)
+
+    def _in_memory(self, count: int) -> int:
+        """How many of the smallest blocks that are written whole to have at a time."""
+        unit = max(self.target.metadata.chain.nbytes, 1)
+        return count if self.source.instant else max(1, min(count, self._room // unit))
 
     def _regions(self, at_once: int) -> Iterator[Region]:
         metadata, limit = self.target.metadata, self.target.config.memory_budget // (4 * at_once)
@@ -557,24 +570,6 @@ class Ingestion:
             if other != own
         )
         return self.source.pairs is not None and any(overlap)
-
-
-def _pair(item: Any) -> tuple[Region, Any]:
-    """What an iterable gives, if it is a region and its block."""
-    if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
-        raise TypeError(f"an iterable gives pairs of a region and its block, found {type(item).__name__}: {item!r:.80}")
-    return item[0], item[1]
-
-
-async def _in_threads(pairs: Iterator[tuple[Region, Any]]) -> AsyncIterator[tuple[Region, Any]]:
-    """Step through an iterator that may take its time, without holding up the loop."""
-    nothing = object()
-
-    async def step() -> Any:
-        return next(pairs, nothing)
-
-    while (item := await in_worker(step)) is not nothing:
-        yield item
 
 
 def checksum(block: Block) -> int:

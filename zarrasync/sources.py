@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from zarrasync.blocks import Region
 from zarrasync.errors import ShapeError
 from zarrasync.selection import AsyncSelection
 
-__all__ = ["Source", "source_of"]
+__all__ = ["Source", "in_threads", "pair_of", "source_of"]
 
 
 @dataclass
@@ -139,3 +139,29 @@ def _array_like(source: Any) -> Source:
         described=described,
         masks=masks,
     )
+
+
+def pair_of(item: Any) -> tuple[Region, Any]:
+    """What an iterable gives, if it is a region and its block.
+
+    Raises:
+        TypeError: If it is something else.
+    """
+    if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
+        raise TypeError(f"an iterable gives pairs of a region and its block, found {type(item).__name__}: {item!r:.80}")
+    return item[0], item[1]
+
+
+async def in_threads(items: Iterator[Any]) -> AsyncIterator[Any]:
+    """Step through an iterator that may take its time, without holding up the loop."""
+    nothing = object()
+
+    async def step() -> Any:
+        return next(items, nothing)
+
+    while True:
+        item = await in_worker(step)
+        if item is nothing:
+            return
+        yield item
+        del item  # it may be large, and the next one takes a while

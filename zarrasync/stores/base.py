@@ -92,8 +92,8 @@ _NO_BUCKET = re.compile(
 )
 """What services and their clients say of a bucket that is not there; a key may have such a name."""
 _NO_CREDENTIALS = re.compile(
-    r"(?i)(Code>|Code: ?|\()(InvalidAccessKeyId|SignatureDoesNotMatch|RequestTimeTooSkewed|ExpiredToken|InvalidToken|"
-    r"AuthenticationFailed|AuthorizationHeaderMalformed)\b|>Request has expired|AWS Access Key Id you provided does not|"
+    r"(?i)(Code>|Code: ?|\()(InvalidAccessKeyId|SignatureDoesNotMatch|RequestTimeTooSkewed|ExpiredToken|InvalidToken|TokenRefreshRequired|"
+    r"AuthenticationFailed|NoAuthenticationInformation|InvalidAuthenticationInfo|AuthorizationHeaderMalformed)\b|>Request has expired|AWS Access Key Id you provided does not|"
     r"request signature we calculated does not|The provided token (has expired|is malformed)|"
     r"difference between the request time and the current time|Server failed to authenticate"
 )

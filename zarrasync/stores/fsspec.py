@@ -23,6 +23,7 @@ from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
+from zarrasync.stores import s3fs
 from zarrasync.stores.answers import AGAIN, SLOW_DOWN
 from zarrasync.stores.base import (
     ABSENT,
@@ -57,8 +58,6 @@ _CACHES = frozenset({"simplecache", "filecache", "blockcache"})
 _NO_SUFFIX = _AZURE | _CACHES
 """Those that have no ranges from the end."""
 _BULK = 1000
-_SMALL, _ONE_REQUEST = 100 << 20, 5 << 30
-"""Bytes of a value that s3fs stores by one request, and of those that one can store."""
 """Keys that one S3 DeleteObjects request takes."""
 
 
@@ -93,13 +92,17 @@ class FsspecStore(RemoteStore):
         protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
         self.protocol = protocol
         self.writeable = protocol not in _READ_ONLY
-        self.conditional = protocol in ("s3", "s3a") and hasattr(fs, "_call_s3")
+        self.conditional = self._tells_versions = s3fs.can_compare(fs, protocol)
         self.listable = protocol not in ("http", "https", "data")
         # Others have limits and attempts of their own for each request, and make several for a large value.
         self.settings = config.get() if protocol in ("http", "https") else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._service = self._find_service()
+        self._make_pools()
+
+    def _make_pools(self) -> None:
         self._clients: PerLoop[Any] = PerLoop(self._make_client, _close_client)
+        self._once: PerLoop[Any] = PerLoop(partial(self._make_client, once=True), _close_client)
 
     @classmethod
     def from_url(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> FsspecStore:
@@ -149,6 +152,8 @@ class FsspecStore(RemoteStore):
         if self.protocol not in _SERVICES:
             from fsspec.utils import tokenize
 
+            if self.protocol == "reference":  # of which there may be many
+                return (self.protocol, str(fs._fs_token))
             return (self.protocol, tokenize(type(fs), fs.storage_args, fs.storage_options))  # each thread has its own
         told = {**(fs.storage_options.get("client_kwargs") or {}), **fs.storage_options}
         place = [told.get("endpoint_url") or from_environment(_AROUND.get(self.protocol, ()))]
@@ -169,17 +174,19 @@ class FsspecStore(RemoteStore):
         return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_clients"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_clients", "_once")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._clients = PerLoop(self._make_client, _close_client)
+        self._make_pools()
 
     # -------------------------------------------------------------- clients
 
-    async def _make_client(self) -> Any:
+    async def _make_client(self, *, once: bool = False) -> Any:
         known = self._template
         options = {**known.storage_options, "skip_instance_cache": True}
+        if once:
+            options = s3fs.once(options)
         if self.protocol == "reference" and any(_is_asynchronous(type(fs)) for fs in known.fss.values()):
             options["remote_options"] = {
                 **(options.get("remote_options") or {}),
@@ -218,6 +225,7 @@ class FsspecStore(RemoteStore):
     async def close(self) -> None:
         if not self.blocking:
             await self._clients.close()
+            await self._once.close()
 
     def _full(self, key: str) -> str:
         return f"{self.path}/{key}" if self.path else key
@@ -241,7 +249,7 @@ class FsspecStore(RemoteStore):
             if self.blocking:
                 value = Value(self._template.cat_file(path, **options))
             else:
-                tagged = versions and self.conditional
+                tagged = versions and self._tells_versions
                 value = await self._request(request.key, "read", partial(self._attempt, path, options, tagged))
         except StoreError:
             raise
@@ -264,7 +272,7 @@ class FsspecStore(RemoteStore):
         """One of several attempts to read; most filesystems make some of their own."""
         fs = await self._clients.get()
         try:
-            return await _tagged(fs, path, options) if tagged else Value(await fs._cat_file(path, **options))
+            return await s3fs.tagged(fs, path, options) if tagged else Value(await fs._cat_file(path, **options))
         except Exception as error:
             if not _passes(error):
                 raise
@@ -281,7 +289,7 @@ class FsspecStore(RemoteStore):
             raise store_error(error, key, "read", self) from error
         if found.get("size") is None:
             return await super().stat(key)
-        if self.conditional:
+        if self._tells_versions:
             return Value(b"", found.get("ETag"), int(found["size"]))
         known = [found[name] for name in _VERSIONS if found.get(name) is not None]
         return Value(b"", (*map(str, known), found["size"]) if known else None, int(found["size"]))
@@ -299,7 +307,9 @@ class FsspecStore(RemoteStore):
         return None if found is None else found._replace(size=size)
 
     def _means_absent(self, error: Exception) -> bool:
-        return isinstance(error, self._missing) and tells_of_key(error)
+        if isinstance(error, PermissionError):
+            return isinstance(error, self._missing) and tells_of_key(error)
+        return isinstance(error, _MISSING) and not lacks_bucket(error)
 
     def _behind(self, request: Request) -> Value | None:
         """What a cache has no value of: it also calls absent what a web server refuses, or does not list."""
@@ -340,9 +350,10 @@ class FsspecStore(RemoteStore):
             raise self._unable("write")
         value = data if isinstance(data, bytes) else bytes(data)
         options: dict[str, Any] = {}
-        if self.conditional:
-            conditions = {"IfNoneMatch": "*"} if if_version is ABSENT else {"IfMatch": if_version} if if_version else {}
-            options = {"chunksize": _ONE_REQUEST, **conditions} if conditions or len(value) <= _SMALL else {}
+        if self._tells_versions and if_version is not None:
+            return await self._put_if(key, value, if_version)
+        if self._tells_versions and len(value) <= s3fs.SMALL:
+            options["chunksize"] = s3fs.ONE_REQUEST
         elif if_version is ABSENT and "mode" in inspect.signature(type(self._template).pipe_file).parameters:
             options["mode"] = "create"
         elif if_version is not None:
@@ -351,11 +362,33 @@ class FsspecStore(RemoteStore):
             if self.blocking:
                 self._template.makedirs(self._full(key).rpartition("/")[0], exist_ok=True)
             answer = await self._call("pipe_file", self._full(key), value, **options)
+        except FileExistsError as error:
+            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
         except Exception as error:
-            if isinstance(error, FileExistsError) or (if_version is not None and _says_changed(error)):
-                raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
             raise store_error(error, key, "write", self) from error
-        return answer.get("ETag") if self.conditional and isinstance(answer, Mapping) else None
+        return answer.get("ETag") if self._tells_versions and isinstance(answer, Mapping) else None
+
+    async def _put_if(self, key: str, value: bytes, version: object) -> object:
+        """Store a value in the place of the version that was read, or of none."""
+        fs = await self._once.get()
+        condition = {"IfNoneMatch": "*"} if version is ABSENT else {"IfMatch": version}
+        if self.conditional:
+            try:
+                answer = await self._request(key, "write", partial(s3fs.put_if, fs, self._full(key), value, condition))
+                return answer.get("ETag")
+            except StoreError:
+                raise
+            except Exception as error:
+                if s3fs.says_changed(error):
+                    raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
+                if not s3fs.says_unable(error):
+                    raise store_error(error, key, "write", self) from error
+                self.conditional = False
+        # The service knows of no conditions: nobody is kept out between the next two requests.
+        (present,) = await self.fetch([Request(key, 0, 1)], versions=True)
+        if (present.version if present is not None else ABSENT) != version:
+            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
+        return await self.put(key, value)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         if if_version is not None:
@@ -461,26 +494,6 @@ class NoSuchBucket(Exception):
 def _found_missing(error: FileNotFoundError) -> Exception:
     """What it was that was not found: the key, or the bucket that it was looked for in."""
     return NoSuchBucket(str(error)) if lacks_bucket(error) else error
-
-
-async def _tagged(fs: Any, path: str, options: Mapping[str, Any]) -> Value:
-    """A value, or the part of it that options of s3fs's ``cat_file`` say, with its version and size."""
-    bucket, key, _ = fs.split_path(path)
-    ranged = {"Range": await fs._process_limits(path, options["start"], options["end"])} if "start" in options else {}
-    answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
-    try:
-        data = await answer["Body"].read()
-    finally:
-        answer["Body"].close()
-    size = str(answer.get("ContentRange", "")).rpartition("/")[2]
-    return Value(data, answer.get("ETag"), int(size) if size.isdecimal() else len(data))
-
-
-def _says_changed(error: Exception) -> bool:
-    """Whether S3 says that a value is not the one that was to be replaced; it may be gone."""
-    response = getattr(error.__cause__, "response", None) or {}
-    code = str((response.get("Error") or {}).get("Code"))
-    return code in ("PreconditionFailed", "ConditionalRequestConflict", "412", "409", "NoSuchKey")
 
 
 _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")

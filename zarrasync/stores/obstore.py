@@ -247,7 +247,7 @@ class ObjectStore(RemoteStore):
 
     def _means_absent(self, error: Exception, verb: str) -> bool:
         if isinstance(error, FileNotFoundError):
-            return verb != "write" and tells_of_key(error)
+            return verb != "write" and not lacks_bucket(error)
         return verb == "read" and _status(error) in self.missing and tells_of_key(error)
 
     # -------------------------------------------------------------- reading
@@ -274,7 +274,7 @@ class ObjectStore(RemoteStore):
         """What to ask for values by; by nothing where obstore is to ask."""
         try:
             signed = await self._signed.get() if keys else None
-            if signed is None or not signed.takes(method):
+            if signed is None or not signed.takes(method) or not all(map(str.isprintable, keys)):
                 return None, [""] * len(keys)
             return signed, await signed.sign(method, [self.prefix + key for key in keys])
         except Exception as error:  # obstore finds no keys, or panics

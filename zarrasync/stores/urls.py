@@ -152,14 +152,14 @@ _AZURE = Service(
 )
 _AZURE_KNOWN = frozenset({"container_name", "account_name", "account_key", "sas_key", "skip_signature", "endpoint"})
 _AZURE_UNSEEN = re.compile(
-    "AZURE_(STORAGE_)?(.*ENDPOINT|USE_.*|SKIP_SIGNATURE|SAS_.*|TOKEN|BEARER_TOKEN|.*PROXY.*|CONTAINER_NAME)",
+    "AZURE_(STORAGE_)?(.*ENDPOINT|USE_.*|SKIP_SIGNATURE|SAS_.*|TOKEN|BEARER_TOKEN|.*PROXY.*|CONTAINER_NAME|CLIENT_.*|FEDERATED_.*)",
     re.IGNORECASE,
 )
 
 
 async def _azure(store: Any) -> Way | None:
     told = store.config
-    if not set(told) <= _AZURE_KNOWN or _any_variable(_AZURE_UNSEEN):
+    if not set(told) <= _AZURE_KNOWN or _any_variable(_AZURE_UNSEEN) or store.credential_provider is not None:
         return None
     account = told.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if not account:

@@ -1,0 +1,79 @@
+"""What S3 can do that fsspec has no words for: values with their versions, and replacing just these, through s3fs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zarrasync.stores.base import Value
+from zarrasync.stores.remote import Attempt
+
+__all__ = ["ONE_REQUEST", "SMALL", "can_compare", "once", "put_if", "says_changed", "says_unable", "tagged"]
+
+SMALL, ONE_REQUEST = 100 << 20, 5 << 30
+"""Bytes of a value that s3fs stores by one request, and of those that one can store."""
+_LATER = ("SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "TooManyRequests", "503", "429")
+
+
+def can_compare(fs: Any, protocol: str) -> bool:
+    """Whether a filesystem is s3fs's."""
+    return protocol in ("s3", "s3a") and hasattr(fs, "_call_s3")
+
+
+def once(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a filesystem that makes each request once.
+
+    If an answer is lost, another attempt finds what the first one has stored, and takes it for somebody else's. aiohttp
+    makes one by itself where a connection was used before.
+    """
+    known = dict(options.get("config_kwargs") or {})
+    connections = {**(known.get("connector_args") or {}), "force_close": True}
+    connections.pop("keepalive_timeout", None)
+    return {
+        **options,
+        "config_kwargs": {**known, "retries": {"total_max_attempts": 1}, "connector_args": connections},
+    }
+
+
+async def tagged(fs: Any, path: str, options: Mapping[str, Any]) -> Value:
+    """A value, or the part of it that options of s3fs's ``cat_file`` say, with its version and size."""
+    bucket, key, _ = fs.split_path(path)
+    ranged = {"Range": await fs._process_limits(path, options["start"], options["end"])} if "start" in options else {}
+    answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
+    try:
+        data = await answer["Body"].read()
+    finally:
+        answer["Body"].close()
+    size = str(answer.get("ContentRange", "")).rpartition("/")[2]
+    return Value(data, answer.get("ETag"), int(size) if size.isdecimal() else len(data))
+
+
+async def put_if(fs: Any, path: str, value: bytes, condition: Mapping[str, Any]) -> Any:
+    """Store a value by one request under a condition; ``fs`` makes it once.
+
+    Raises:
+        Attempt: If the service asks to come later, and so has stored nothing.
+    """
+    fs.retries = 1
+    try:
+        return await fs._pipe_file(path, value, chunksize=ONE_REQUEST, **condition)
+    except Exception as error:
+        if _code(error) in _LATER:
+            raise Attempt(f"{type(error).__name__}: {error}", slow_down=True) from error
+        raise
+
+
+def says_changed(error: Exception) -> bool:
+    """Whether S3 says that a value is not the one that was to be replaced; it may be gone."""
+    known = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409", "NoSuchKey")
+    return isinstance(error, FileExistsError) or _code(error) in known
+
+
+def says_unable(error: Exception) -> bool:
+    """Whether a service says that it knows no conditions."""
+    return _code(error) in ("NotImplemented", "501")
+
+
+def _code(error: Exception) -> str:
+    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None) or {}
+    return str((response.get("Error") or {}).get("Code")) if isinstance(response, Mapping) else ""

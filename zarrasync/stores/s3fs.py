@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from zarrasync.stores.base import Value
@@ -23,16 +24,17 @@ def can_compare(fs: Any, protocol: str) -> bool:
 def once(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a filesystem that makes each request once.
 
-    If an answer is lost, another attempt finds what the first one has stored, and takes it for somebody else's. aiohttp
-    makes one by itself where a connection was used before.
+    If an answer is lost, another attempt finds what the first one has stored, and takes it for somebody else's.
     """
     known = dict(options.get("config_kwargs") or {})
-    connections = {**(known.get("connector_args") or {}), "force_close": True}
-    connections.pop("keepalive_timeout", None)
-    return {
-        **options,
-        "config_kwargs": {**known, "retries": {"total_max_attempts": 1}, "connector_args": connections},
-    }
+    return {**options, "config_kwargs": {**known, "retries": {"total_max_attempts": 1}}}
+
+
+async def _once_by_aiohttp(fs: Any, bucket: str) -> None:
+    """Keep aiohttp, too, from a second attempt, for which neither it nor aiobotocore has a setting."""
+    with suppress(AttributeError):  # they may be made in another way one day
+        client = await fs.get_s3(bucket)
+        (await client._endpoint.http_session._get_session(None))._retry_connection = False
 
 
 async def tagged(fs: Any, path: str, options: Mapping[str, Any]) -> Value:
@@ -55,6 +57,7 @@ async def put_if(fs: Any, path: str, value: bytes, condition: Mapping[str, Any])
         Attempt: If the service asks to come later, and so has stored nothing.
     """
     fs.retries = 1
+    await _once_by_aiohttp(fs, fs.split_path(path)[0])
     try:
         return await fs._pipe_file(path, value, chunksize=ONE_REQUEST, **condition)
     except Exception as error:

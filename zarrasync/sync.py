@@ -1160,7 +1160,8 @@ def ingest(
     what is in flight stays within ``config.memory_budget``. A chunk is stored whole or not at all, so that what is
     there counts as done: with ``mode="a"`` another run writes only what is missing. That is wrong where something else
     has stored a part of a chunk: an assignment, or blocks and regions which cut chunks in a run with other ones.
-    ``mode="r+"`` writes all again then, and ``verify`` finds such chunks.
+    ``mode="r+"`` writes all again then, and ``verify`` finds such chunks. Of blocks that hold nothing but the fill value
+    nothing is stored, so that another run makes them again.
 
     Args:
         source: What to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of

@@ -120,7 +120,7 @@ def _described(
     if changed and math.prod(source.grid.shape) > _MANY:  # all that is absent would have to be stored
         found = reworded(told._replace(masks=target.has_undefined_fill), source.ndim, target)
     masks = found.masks and not told.masks and DIMENSIONS in found.attributes and found.fill is not None
-    if masks and told.missing is None and found.fill == found.fill:
+    if masks and told.missing is None and found.fill == found.fill:  # not NaN, which is missing anyway
         notes.append(f"{name}: {shown(found.fill)} means missing to xarray in this format")
     if any(source.dimension_names or ()) and found.names is None and DIMENSIONS not in found.attributes:
         lost = list(source.dimension_names or ())

@@ -424,6 +424,10 @@ def lacks_bucket(answer: object) -> bool:
 
 def tells_of_key(answer: object) -> bool:
     """Whether a refusal is about the key that was asked for, and not about the bucket or the credentials."""
+    if isinstance(answer, bytes) and (
+        b"Code>" not in answer or b">NoSuchKey<" in answer or b">BlobNotFound<" in answer
+    ):
+        return True  # as nearly all that is absent is answered, which may be most of an array's chunks
     said = str(answer)
     return not lacks_bucket(said) and _NO_CREDENTIALS.search(said) is None
 

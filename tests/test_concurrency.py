@@ -13,7 +13,10 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -881,6 +884,30 @@ async def test_who_is_cancelled_waits_until_the_thread_has_stopped(fails):
     del call, done
     gc.collect()
     assert not complaints
+
+
+async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(monkeypatch: pytest.MonkeyPatch):
+    """Else a block that was written counts for more than the budget knows, until its thread has its next turn."""
+    from zarrasync._deliveries import Deliveries
+    from zarrasync._runtime import in_worker
+
+    looked, hand = threading.Event(), Deliveries.hand
+
+    def hand_and_pause(*args: Any) -> None:
+        hand(*args)
+        looked.wait(30)
+
+    async def work(block: np.ndarray) -> int:
+        return block.nbytes
+
+    monkeypatch.setattr(Deliveries, "hand", hand_and_pause)
+    block = np.ones(100)
+    made, job = weakref.ref(block), in_worker(partial(work, block))
+    del block
+    try:
+        assert (await job, made()) == (800, None)
+    finally:
+        looked.set()
 
 
 def test_results_reach_a_loop_whatever_comes_between():

@@ -190,13 +190,14 @@ async def in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bo
     loop = asyncio.get_running_loop()
     outcome: _Outcome[T] = _Outcome(loop, flag)
     deliveries = deliveries_of(loop)
+    held = [make]  # a thread may have its job in its hands for a while after it was done, but not what it was about
 
     def work() -> None:
         result, error = None, None
         try:
             if flag.set:  # it was cancelled while it waited for a thread
                 raise asyncio.CancelledError
-            result = context.run(lambda: drive(make()))
+            result = context.run(lambda: drive(held.pop()()))
         except BaseException as raised:
             error = raised
         deliveries.hand(outcome, result, error)

@@ -225,7 +225,7 @@ class Computer:
                     batch.append((function, done))
                     size += nbytes
             if batch:
-                work = partial(_compute, [function for function, _ in batch])
+                work = partial(_compute, deque(function for function, _ in batch))
                 job = asyncio.wrap_future(submit(codec_pool(self._settings), work), loop=self._loop)
                 self._running.add(job)
                 job.add_done_callback(lambda job, batch=batch: self._finish(job, batch))  # type: ignore[misc]  # mypy does not infer a lambda's default
@@ -251,11 +251,12 @@ class Computer:
                 continue  # the caller raises it again
 
 
-def _compute(functions: list[Callable[[], Any]]) -> list[tuple[Any, BaseException | None]]:
+def _compute(functions: deque[Callable[[], Any]]) -> list[tuple[Any, BaseException | None]]:
+    """What functions come to. They are let go of: their thread may have its job in its hands for longer."""
     results: list[tuple[Any, BaseException | None]] = []
-    for function in functions:
+    while functions:
         try:
-            results.append((function(), None))
+            results.append((functions.popleft()(), None))
         except BaseException as error:  # compiled code may panic with one; the caller must hear of it
             results.append((None, error))
     return results

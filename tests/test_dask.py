@@ -139,9 +139,12 @@ def _slow(block: np.ndarray, marker: str) -> np.ndarray:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_worker_that_is_killed(tmp_path: Path):
+@pytest.mark.parametrize("kind", ["files", "s3"])
+@pytest.mark.parametrize("shards", [(20, 60), (50, 100)], ids=["aligned", "shared"])
+def test_a_worker_that_is_killed(kind: str, shards: tuple[int, int], tmp_path: Path, request: pytest.FixtureRequest):
     """The scheduler gives its work to another one; nothing is torn, nothing is missing."""
     distributed = pytest.importorskip("distributed")
+    url, options = (str(tmp_path / "x"), None) if kind == "files" else request.getfixturevalue("s3")
     with (
         distributed.LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=":0") as found,
         distributed.Client(found),
@@ -149,9 +152,9 @@ def test_a_worker_that_is_killed(tmp_path: Path):
         # Without `meta` dask would try the function here.
         whole, meta = da.from_array(VALUES, chunks=(20, 60)), np.empty((0, 0), "f4")
         lazy = whole.map_blocks(_slow, marker=str(tmp_path / "marker"), dtype="f4", meta=meta)
-        to_zarr(lazy, tmp_path / "x", chunks=(10, 20), shards=(20, 60))
+        to_zarr(lazy, url, storage_options=options, chunks=(10, 20), shards=shards)
     assert (tmp_path / "marker").exists()
-    np.testing.assert_array_equal(sync.open_array(tmp_path / "x")[...], VALUES)
+    np.testing.assert_array_equal(sync.open_array(url, storage_options=options)[...], VALUES)
 
 
 def test_nothing_is_replaced_before_all_fits(tmp_path: Path):

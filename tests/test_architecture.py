@@ -70,6 +70,7 @@ LAYERS = [
             "valuetext",
             "statistics",
             "blocks",
+            "alignment",
             "sources",
             "lineage",
             "ingesting",

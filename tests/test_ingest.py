@@ -15,6 +15,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from conftest import Api
@@ -166,6 +167,39 @@ async def test_regions(api: Api):
     with pytest.raises(ShapeError, match="multiples of"):  # it can not compare
         await api(api.ingest(VALUES[:30], plain, mode="r+", region=(slice(0, 30), slice(None))))
     await api(api.ingest(VALUES[:30], plain, mode="r+", region=(slice(0, 30), slice(None)), unaligned="allow"))
+
+
+@pytest.mark.parametrize("unaligned", ["safe", "error"])
+async def test_assignments_that_cut_chunks(api: Api, unaligned: str, tmp_path: Path):
+    """Refused where others' parts could be lost, if the settings say so; before anything is stored."""
+    plain = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "plain"))  # which can not compare
+    point = [("a", "i4"), ("b", "f8")]
+    for store in (plain, {}):
+        refused = unaligned == "error" or store is plain
+        await api(api.create_array(store, path="x", data=VALUES, chunks=(20, 20)))
+        await api(api.create_array(store, path="p", shape=(8,), chunks=4, dtype=point))
+        array = await api(api.open_array(store, path="x", mode="r+", config={"unaligned": unaligned}))
+        points = await api(api.open_array(store, path="p", mode="r+", config={"unaligned": unaligned}))
+        await api(array.view[20:40].write(5))
+        await api(array.view[80:, 60:].write(6))  # to the end of the array
+        await api(points.view[:4].write((1, 2)))
+        cutting = [
+            (lambda: array.view[5:30].write(7), r"x/c/0/0, x/c/0/1, x/c/0/2 and 5 more .*multiples of \(20, 20\)"),
+            (lambda: array.set_orthogonal_selection(([1, 50],), 7), "x/c/0/0"),
+            (lambda: array.view[0:40:2].write(7), "x/c/0/0"),
+            (lambda: points.set_basic_selection(..., 7, fields="a"), "p/c/0, p/c/1 of"),
+            (lambda: array.append(VALUES[:30]), "can not compare" if store is plain else "x/c/4/0"),
+        ]
+        for change, match in cutting:
+            if not refused:
+                await api(change())
+                continue
+            before = await api((await api(api.open_array(store, path="x")))[...])
+            with pytest.raises(ShapeError, match=f"(?s){match}.*allow it with config="):
+                await api(change())
+            np.testing.assert_array_equal(await api((await api(api.open_array(store, path="x")))[...]), before)
+    with pytest.raises(ValueError, match="config unaligned is 'allow', 'safe' or 'error', not 'never'"):
+        await api(api.open_array(plain, path="x", config={"unaligned": "never"}))
 
 
 async def test_bad_sources(api: Api):

@@ -62,7 +62,7 @@ from zarrasync.dtypes import DataType
 from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
 from zarrasync.info import Info, Tree
-from zarrasync.ingesting import Unaligned
+from zarrasync.alignment import Unaligned
 from zarrasync.progress import IngestReport
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.selection import Explanation, Region

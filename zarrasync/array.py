@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from zarrasync import selectors, transfer
 from zarrasync._calls import in_any_case
+from zarrasync.alignment import check_append
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
 from zarrasync.creation import sizes_of
@@ -356,7 +357,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             The new shape.
 
         Raises:
-            ShapeError: If the other axes differ, or there is no such axis.
+            ShapeError: If the other axes differ, there is no such axis, or others' rows could be lost and
+                ``config.unaligned`` does not allow that.
         """
         fill = self._metadata.spec.fill_value
         values = await transfer.beside(partial(transfer.as_array, data, self.dtype, fill), data, self.dtype)
@@ -374,7 +376,9 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             async def write_and_grow(old: ArrayMetadata) -> ArrayMetadata:
                 nonlocal grown
                 self._check_append(values.shape, axis, old.shape)  # another writer may have resized it
-                grown = _longer(old, axis, values.shape[axis])
+                longer = _longer(old, axis, values.shape[axis])
+                check_append(self, longer, axis, old.shape[axis], longer.shape[axis])
+                grown = longer
                 await self._write_at(grown, values, axis, old.shape[axis])
                 return grown
 
@@ -410,7 +414,10 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             nonlocal start
             self._check_append(shape, axis, old.shape)  # another writer may have resized it
             start = old.shape[axis] if at is None else at
-            return _longer(old, axis, max(0, start + shape[axis] - old.shape[axis]))
+            stop = start + shape[axis]
+            longer = _longer(old, axis, max(0, stop - old.shape[axis]))
+            check_append(self, longer, axis, start, stop)
+            return longer
 
         await self._change(grow, fresh=fresh)
         return start

@@ -44,6 +44,8 @@ class Config:
         retries: How often a request that failed in a way that may pass (503, a lost connection) is made again.
         request_timeout: Seconds for one request (0: no limit).
         total_timeout: Seconds for a request and its retries, and for others who hold what is to be written (0: no limit).
+        unaligned: Whether assignments and appends may change parts of chunks: ``"allow"``; ``"safe"`` where the store can
+            compare what it replaces, so that no other writer's part is lost; ``"error"`` never. Jobs have a parameter for it.
         fsync: Local files: flush each file to the disk before it gets its name.
         dtype_fallback: What to do where a document offers a fallback for an unknown data type.
         allow_pickle: Open arrays whose chunks are pickles. Reading these runs code that the data names: only for data
@@ -64,6 +66,7 @@ class Config:
     retries: int = 6
     request_timeout: float = 60.0
     total_timeout: float = 300.0
+    unaligned: Literal["allow", "safe", "error"] = "allow"
     fsync: bool = False
     dtype_fallback: Literal["warn", "error", "allow"] = "warn"
     allow_pickle: bool = False
@@ -86,8 +89,10 @@ class Config:
             value = getattr(self, field.name)
             if field.name != "zarr_format" and isinstance(value, int) and value < 0:
                 raise ValueError(f"config {field.name} must not be negative, is {value}")
-        if self.dtype_fallback not in ("warn", "error", "allow"):
-            raise ValueError(f"config dtype_fallback is 'warn', 'error' or 'allow', not {self.dtype_fallback!r}")
+        for name, words in (("unaligned", ("allow", "safe", "error")), ("dtype_fallback", ("warn", "error", "allow"))):
+            if getattr(self, name) not in words:
+                first, second, third = map(repr, words)
+                raise ValueError(f"config {name} is {first}, {second} or {third}, not {getattr(self, name)!r}")
 
     @property
     def pool_size(self) -> int:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from zarrasync import _bridge, dtypes, fills, formats, transfer
 from zarrasync import config as settings
 from zarrasync._calls import Tally
 from zarrasync._runtime import aside, cancel_flag, drive, driven, thread_lock
+from zarrasync.alignment import Unaligned, check_region, check_unaligned
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, bounds, cut_into_units, plan_blocks, units
 from zarrasync.conventions import Described, reworded
@@ -41,9 +42,8 @@ from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs
 
-__all__ = ["Ingestion", "Unaligned", "check_alignment", "check_unaligned", "checksum", "ingest"]
+__all__ = ["Ingestion", "checksum", "ingest"]
 
-Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 Block: TypeAlias = npt.NDArray[Any]
 _NUMBERS = "biufcmM"
 """Kinds of types of which NumPy says what fits into what."""
@@ -219,12 +219,6 @@ def _alike(one: Any, other: Any) -> bool:
     return repr(one) == repr(other)
 
 
-def check_unaligned(unaligned: Unaligned) -> None:
-    """Complain about what is no way to treat shared chunks."""
-    if unaligned not in ("safe", "error", "allow"):
-        raise ValueError(f"unaligned is 'safe', 'error' or 'allow', found {unaligned!r}")
-
-
 def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -> dict[str, Any]:
     """What a source says of itself, in the words of the format that is written."""
     wanted = options.get("zarr_format")
@@ -247,39 +241,6 @@ def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -
     if found.fill is not None or (written.has_undefined_fill and found.attributes.get(DIMENSIONS) is not None):
         described["fill_value"] = found.fill
     return described
-
-
-def check_alignment(
-    target: AsyncArray,
-    start: tuple[int, ...],
-    stop: tuple[int, ...],
-    unaligned: Unaligned,
-    otherwise: str = ", or pass unaligned='allow'",
-) -> None:
-    """Complain about chunks that a region cuts, where another writer's part of them could be lost.
-
-    Args:
-        target: The array.
-        start: Where the region begins.
-        stop: Where it ends.
-        unaligned: What to do about it.
-        otherwise: What the caller can do but to align it, for the message.
-
-    Raises:
-        ShapeError: If there are such, and they are not allowed.
-    """
-    if unaligned == "allow" or (unaligned == "safe" and target.store.conditional):
-        return
-    cut = units(target.metadata, start, stop, cut=True)
-    if cut:
-        keys = [target._chunks.full_key(target._chunks.key(at)) for at in cut[:3]]
-        more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
-        raise ShapeError(
-            f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, which another writer may be "
-            f"writing, too; align it to multiples of {target.metadata.write_chunks}{otherwise}",
-            found=start,
-            wanted=target.metadata.write_chunks,
-        )
 
 
 # ------------------------------------------------------------------ the work
@@ -315,7 +276,7 @@ class Ingestion:
         self.only = only
         self.start, self.stop = bounds(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
-        check_alignment(target, self.start, self.stop, unaligned)
+        check_region(target, self.start, self.stop, unaligned)
         self._sums: dict[tuple[tuple[int, int], ...], int] = {}
         self._mutex = thread_lock()
         self._there: set[tuple[int, ...]] = set()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from zarrasync import selectors, transfer
 from zarrasync._runtime import driven
+from zarrasync.alignment import check_assignment
 from zarrasync.coverage import Coverage
 from zarrasync.errors import SelectionError
 from zarrasync.grids import Axis, RegularAxis, lazy_product
@@ -183,10 +184,12 @@ class AsyncSelection(Awaited):
             progress: Show a progress bar, or call this with the bytes done since the last call.
 
         Raises:
-            ShapeError: If the values do not broadcast to the selection.
+            ShapeError: If the values do not broadcast to the selection, or chunks are covered in part and
+                ``config.unaligned`` does not allow that.
             ReadOnlyError: If the array was opened for reading.
             StoreError: If the store failed.
         """
+        check_assignment(self.array, self._transform, whole=self._fields is None)
         with self._telling(progress, "write") as report:
             await transfer.write(self.array._chunks, self._transform, values, fields=self._fields, progress=report)
 

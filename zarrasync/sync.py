@@ -27,6 +27,7 @@ from zarrasync import selection as _selection
 from zarrasync import validation as _validation
 from zarrasync._bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
+from zarrasync.alignment import Unaligned
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.copying import CopyReport
@@ -35,7 +36,6 @@ from zarrasync.dtypes import DataType
 from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
 from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
 from zarrasync.info import Info, Tree
-from zarrasync.ingesting import Unaligned
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.progress import IngestReport
 from zarrasync.selection import Explanation, Region
@@ -288,7 +288,8 @@ class Array(ArrayBase):
             The new shape.
 
         Raises:
-            ShapeError: If the other axes differ, or there is no such axis.
+            ShapeError: If the other axes differ, there is no such axis, or others' rows could be lost and
+                ``config.unaligned`` does not allow that.
         """
         return self._run(self._async.append(data, axis))
 
@@ -650,7 +651,8 @@ class Selection(SelectionBase):
             progress: Show a progress bar, or call this with the bytes done since the last call.
 
         Raises:
-            ShapeError: If the values do not broadcast to the selection.
+            ShapeError: If the values do not broadcast to the selection, or chunks are covered in part and
+                ``config.unaligned`` does not allow that.
             ReadOnlyError: If the array was opened for reading.
             StoreError: If the store failed.
         """

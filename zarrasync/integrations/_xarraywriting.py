@@ -23,6 +23,7 @@ from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync._calls import in_any_case, to_their_end, together
 from zarrasync._runtime import aside
+from zarrasync.alignment import Unaligned, check_region
 from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
 from zarrasync.creation import plan_array
@@ -30,7 +31,6 @@ from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
-from zarrasync.ingesting import Unaligned, check_alignment
 from zarrasync.integrations._xarrayfitting import alike, fitting, lossless
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import join, normalize_path
@@ -485,7 +485,7 @@ class _Work:
         shares = []
         for (plan, place), target in zip(lazy, targets, strict=True):
             start, stop = bounds(plan.encoded.shape, target.shape, place)
-            check_alignment(target, start, stop, self._unaligned, "")
+            check_region(target, start, stop, self._unaligned, "")
             shares.append(Share(plan.encoded.data, target, start))
         return shares
 

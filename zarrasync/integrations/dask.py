@@ -17,9 +17,9 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
+from zarrasync.alignment import Unaligned, check_unaligned, is_allowed
 from zarrasync.creation import check_options, plan_array
 from zarrasync.errors import ShapeError, StoreError
-from zarrasync.ingesting import Unaligned, check_unaligned
 from zarrasync.keys import normalize_path
 from zarrasync.lineage import refuse_own_source
 from zarrasync.metadata import ArrayMetadata
@@ -176,7 +176,7 @@ class OfThisProcess:
 
 def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, conditional: bool) -> None:
     """Complain about blocks that share chunks, if that is not allowed."""
-    if unaligned == "allow" or (unaligned == "safe" and conditional):
+    if is_allowed(unaligned, conditional=conditional):
         return
     raise ShapeError(
         f"blocks of the source share chunks along the axes {shared}; rechunk it to multiples of "

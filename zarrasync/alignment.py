@@ -1,0 +1,111 @@
+"""Writes that cut chunks, of which somebody else may be writing another part: what is refused, and what is said then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from zarrasync.blocks import units
+from zarrasync.errors import ShapeError
+from zarrasync.indexing import Transform
+from zarrasync.metadata import ArrayMetadata
+
+if TYPE_CHECKING:
+    from zarrasync.array import AsyncArray
+
+__all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "is_allowed"]
+
+Unaligned: TypeAlias = Literal["safe", "error", "allow"]
+_ALLOW = ", or allow it with config={'unaligned': 'allow'} if nobody writes at the same time"
+
+
+def check_unaligned(unaligned: Unaligned) -> None:
+    """Complain about what is no way to treat shared chunks."""
+    if unaligned not in ("safe", "error", "allow"):
+        raise ValueError(f"unaligned is 'safe', 'error' or 'allow', found {unaligned!r}")
+
+
+def is_allowed(unaligned: Unaligned, *, conditional: bool) -> bool:
+    """Whether parts of chunks may be written to a store, ``conditional`` if it can compare what it replaces."""
+    return unaligned == "allow" or (unaligned == "safe" and conditional)
+
+
+def check_region(
+    target: AsyncArray,
+    start: tuple[int, ...],
+    stop: tuple[int, ...],
+    unaligned: Unaligned,
+    otherwise: str = ", or pass unaligned='allow'",
+) -> None:
+    """Complain about chunks that a region cuts, where another writer's part of them could be lost.
+
+    Args:
+        target: The array.
+        start: Where the region begins.
+        stop: Where it ends.
+        unaligned: What to do about it.
+        otherwise: What the caller can do but to align it, for the message.
+
+    Raises:
+        ShapeError: If there are such, and they are not allowed.
+    """
+    if not is_allowed(unaligned, conditional=target.store.conditional):
+        _refuse(target, units(target.metadata, start, stop, cut=True), start, otherwise)
+
+
+def check_assignment(target: AsyncArray, transform: Transform, *, whole: bool) -> None:
+    """Complain about chunks that an assignment changes in part, if the array's settings do not allow that.
+
+    Args:
+        target: The array.
+        transform: What is assigned to.
+        whole: Whether elements are assigned whole, not just some of their fields.
+
+    Raises:
+        ShapeError: If there are such, and they are not allowed.
+    """
+    if not is_allowed(target.config.unaligned, conditional=target.store.conditional):
+        cut = [part.coords for part in target._chunks.parts(transform) if not (part.full and whole)]
+        _refuse(target, cut, transform.shape, _ALLOW)
+
+
+def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: int, stop: int) -> None:
+    """Complain about an append that could lose somebody's rows, if the array's settings do not allow that.
+
+    Args:
+        target: The array.
+        metadata: Its metadata as it will be.
+        axis: The axis along which it grows.
+        start: Where along it the values go.
+        stop: Where they end.
+
+    Raises:
+        ShapeError: If two could append to the same place, or chunks are cut, and that is not allowed.
+    """
+    unaligned, compared = target.config.unaligned, target.store.conditional
+    if is_allowed(unaligned, conditional=compared):
+        return
+    if not compared:
+        raise ShapeError(
+            f"{target.store!r} can not compare what it replaces, so that two who append to {target.name} at the same "
+            f"time could write to the same place; resize it once, and write regions of whole chunks{_ALLOW}",
+            found=target.shape,
+            wanted=metadata.shape,
+        )
+    begin = tuple(start if number == axis else 0 for number in range(metadata.ndim))
+    end = tuple(stop if number == axis else n for number, n in enumerate(metadata.shape))
+    _refuse(target, units(metadata, begin, end, cut=True), begin, _ALLOW)
+
+
+def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int, ...], otherwise: str) -> None:
+    """Name chunks that are cut, if there are any."""
+    if not cut:
+        return
+    keys = [target._chunks.full_key(target._chunks.key(at)) for at in cut[:3]]
+    more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
+    raise ShapeError(
+        f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, which another writer may be "
+        f"writing, too; align it to multiples of {target.metadata.write_chunks}{otherwise}",
+        found=found,
+        wanted=target.metadata.write_chunks,
+    )

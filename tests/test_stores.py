@@ -33,6 +33,7 @@ from zarrasync import stores, sync
 from zarrasync._runtime import in_worker
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import ABSENT, Listing, Request
+from zarrasync.stores.remote import RemoteStore, Unsure
 
 
 async def test_a_value_comes_back(store):
@@ -196,6 +197,22 @@ async def test_compare_and_swap(store):
     await store.put("k", b"4", if_version=new)
     assert await store.get("k") == b"4"
     assert [key for key in await store.list() if "k" in key] == ["k"]
+
+
+async def test_a_write_whose_answer_is_lost_is_known_again(store):
+    """Services keep the mark of a compared write beside the value."""
+    if not (isinstance(store, RemoteStore) and store.conditional):
+        pytest.skip("the store does not compare versions behind a network")
+    await store.set("k", b"1")
+    (value,) = await store.fetch([Request("k")], versions=True)
+
+    async def write(mark: str):
+        await store._put_if("k", b"2", value.version, mark)
+        raise Unsure(StoreError("its answer was lost", key="k"))
+
+    version = await store._put_once(write, lambda: store._look("k"), value.version)
+    assert version != value.version
+    assert (await store.fetch([Request("k")], versions=True))[0].version == version
 
 
 async def test_a_store_pickles(store):

@@ -37,7 +37,7 @@ from zarrasync.stores.base import (
     tells_of_key,
     without_queries,
 )
-from zarrasync.stores.remote import Attempt, RemoteStore
+from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure
 
 __all__ = ["FsspecStore"]
 
@@ -351,7 +351,9 @@ class FsspecStore(RemoteStore):
         value = data if isinstance(data, bytes) else bytes(data)
         options: dict[str, Any] = {}
         if self._tells_versions and if_version is not None:
-            return await self._put_if(key, value, if_version)
+            return await self._put_once(
+                partial(self._put_if, key, value, if_version), partial(self._look, key), if_version
+            )
         if self._tells_versions and len(value) <= s3fs.SMALL:
             options["chunksize"] = s3fs.ONE_REQUEST
         elif if_version is ABSENT and "mode" in inspect.signature(type(self._template).pipe_file).parameters:
@@ -368,13 +370,14 @@ class FsspecStore(RemoteStore):
             raise store_error(error, key, "write", self) from error
         return answer.get("ETag") if self._tells_versions and isinstance(answer, Mapping) else None
 
-    async def _put_if(self, key: str, value: bytes, version: object) -> object:
+    async def _put_if(self, key: str, value: bytes, expected: object, mark: str) -> object:
         """Store a value in the place of the version that was read, or of none."""
         fs = await self._once.get()
-        condition = {"IfNoneMatch": "*"} if version is ABSENT else {"IfMatch": version}
+        condition = {"IfNoneMatch": "*"} if expected is ABSENT else {"IfMatch": expected}
+        options = {**condition, "Metadata": {MARK: mark}}
         if self.conditional:
             try:
-                answer = await self._request(key, "write", partial(s3fs.put_if, fs, self._full(key), value, condition))
+                answer = await self._request(key, "write", partial(s3fs.put_if, fs, self._full(key), value, options))
                 return answer.get("ETag")
             except StoreError:
                 raise
@@ -382,13 +385,23 @@ class FsspecStore(RemoteStore):
                 if s3fs.says_changed(error):
                     raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
                 if not s3fs.says_unable(error):
-                    raise store_error(error, key, "write", self) from error
+                    failure = store_error(error, key, "write", self)
+                    raise (Unsure(failure) if s3fs.says_nothing(error) else failure) from error
                 self.conditional = False
         # The service knows of no conditions: nobody is kept out between the next two requests.
         (present,) = await self.fetch([Request(key, 0, 1)], versions=True)
-        if (present.version if present is not None else ABSENT) != version:
+        if (present.version if present is not None else ABSENT) != expected:
             raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
         return await self.put(key, value)
+
+    async def _look(self, key: str) -> Present | None:
+        """What is there, and which write it comes from."""
+        try:
+            return await s3fs.present(await self._clients.get(), self._full(key))
+        except Exception as error:
+            if self._means_absent(error):
+                return None
+            raise store_error(error, key, "read", self) from error
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         if if_version is not None:

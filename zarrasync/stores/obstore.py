@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import os
+import re
 import sys
 import threading
 import time
@@ -43,7 +44,7 @@ from zarrasync.stores.base import (
 )
 from zarrasync.stores.http1 import Unfit
 from zarrasync.stores.options import ENDPOINTS, PROVIDER, translate
-from zarrasync.stores.remote import RemoteStore, in_flight
+from zarrasync.stores.remote import MARK, Present, RemoteStore, Unsure, in_flight
 from zarrasync.stores.signed import SignedRequests
 
 __all__ = ["ObjectStore", "usable"]
@@ -51,6 +52,10 @@ __all__ = ["ObjectStore", "usable"]
 _BULK = 1000
 _SMALL = 1 << 20
 """Bytes of a value up to which it pays to store it by a URL; obstore sends larger ones from threads of its own."""
+
+
+_AGAIN, _REFUSED = re.compile(r" after \d+ retries"), re.compile(r"non-2xx status code: 4\d\d")
+"""What obstore says of requests that it made more than once, and of answers that mean that nothing was done."""
 
 
 _first_used_in = 0
@@ -237,7 +242,7 @@ class ObjectStore(RemoteStore):
                 answer = None
             gate.grow(time.monotonic() - begin)
             return answer
-        except WriteConflictError:
+        except (Unsure, WriteConflictError):
             raise
         except Exception as error:
             gate.calm()
@@ -334,28 +339,57 @@ class ObjectStore(RemoteStore):
             if signed is not None:
                 with suppress(Unfit):
                     return await self._request(key, "write", partial(signed.put, target, bytes(data)))
-        return await self._call(key, "write", partial(self._put, key, data, if_version))
+        value: Any = data if stays(data) else bytes(data)
+        if if_version is None:
+            return await self._call(key, "write", partial(self._put, key, value, {}))
+        return await self._put_once(partial(self._put_if, key, value, if_version), partial(self._look, key), if_version)
 
-    async def _put(self, key: str, data: Buffer, if_version: object) -> object:
+    async def _put(self, key: str, value: Any, options: dict[str, Any]) -> object:
         import obstore
+
+        large = len(value) > 64 << 20
+        answer = await obstore.put_async(self.store, self.prefix + key, value, use_multipart=large, **options)
+        return answer.get(self._tag)
+
+    async def _put_if(self, key: str, value: Any, expected: object, mark: str) -> object:
+        """Store a value in the place of another one, or of none."""
+        try:
+            return await self._call(key, "write", partial(self._replace, key, value, expected, mark))
+        except WriteConflictError:
+            raise
+        except StoreError as error:
+            if type(error.__cause__).__name__ != "GenericError" or _REFUSED.search(str(error.__cause__)):
+                raise
+            raise Unsure(error) from error.__cause__
+
+    async def _replace(self, key: str, value: Any, expected: object, mark: str) -> object:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        mode: Any = "overwrite"
-        if if_version is ABSENT:
-            mode = "create"
-        elif if_version is not None:
-            mode = {self._tag: if_version}
-        value: Any = data if stays(data) else bytes(data)
+        mode = "create" if expected is ABSENT else {self._tag: expected}
         try:
-            path, large = self.prefix + key, len(value) > 64 << 20
-            answer = await obstore.put_async(self.store, path, value, mode=mode, use_multipart=large)
+            return await self._put(key, value, {"mode": mode, "attributes": {MARK: mark}})
         except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
-            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
+            changed: Exception = error
         except FileNotFoundError as error:
-            if isinstance(mode, dict) and not lacks_bucket(error):  # the value that was to be replaced is gone
-                raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
-            raise
-        return answer.get(self._tag)
+            if expected is ABSENT or lacks_bucket(error):
+                raise
+            changed = error  # the value that was to be replaced is gone
+        conflict = WriteConflictError(f"{key!r} was changed meanwhile", key=key)
+        if _AGAIN.search(str(changed)):  # obstore asked again by itself, and may have found its own value
+            raise Unsure(conflict) from changed
+        raise conflict from changed
+
+    async def _look(self, key: str) -> Present | None:
+        """What is there, and which write it comes from."""
+        found: Present | None = await self._call(key, "read", partial(self._attributes, key))
+        return found
+
+    async def _attributes(self, key: str) -> Present:
+        import obstore
+
+        answer = await obstore.get_async(self.store, self.prefix + key, options={"range": (0, 1)})
+        attributes: Mapping[str, Any] = answer.attributes
+        return Present(answer.meta.get(self._tag), attributes.get(MARK))
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         if if_version is not None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
+import secrets
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from zarrasync._calls import Tally
 from zarrasync.config import Config
-from zarrasync.errors import StoreError
-from zarrasync.stores.base import Store
+from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.stores.base import ABSENT, Store
 
-__all__ = ["Attempt", "RemoteStore", "in_flight"]
+__all__ = ["MARK", "Attempt", "Present", "RemoteStore", "Unsure", "in_flight"]
 
 T = TypeVar("T")
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
@@ -54,6 +56,29 @@ class Attempt(Exception):
         self.reason, self.slow_down, self.wait = reason, slow_down, wait
 
 
+MARK = "zarrasync"
+"""The name under which a value that was compared says which write it comes from, beside its bytes."""
+
+
+class Unsure(Exception):
+    """A compared write of which it is not known whether it took effect: its answer was lost, or came to a second attempt.
+
+    Attributes:
+        failure: What to raise if it did not.
+    """
+
+    def __init__(self, failure: StoreError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class Present(NamedTuple):
+    """What is stored now: its version, and the mark of the write that it comes from, if it has one."""
+
+    version: object
+    mark: str | None
+
+
 class RemoteStore(Store):
     """A store behind a network. Subclasses make one request at a time through ``_request``.
 
@@ -64,6 +89,49 @@ class RemoteStore(Store):
 
     settings: Config
     usual: int
+
+    async def _put_once(
+        self,
+        put: Callable[[str], Awaitable[object]],
+        look: Callable[[], Awaitable[Present | None]],
+        expected: object,
+    ) -> object:
+        """The version of a value that was stored in the place of another one, or of none.
+
+        A write whose answer is lost must not be made again without a look: who appends would do so twice. It is known
+        again by its mark.
+
+        Args:
+            put: Stores the value with a mark; raises ``Unsure`` if it is not known whether it did.
+            look: What is there now.
+            expected: The version to replace; ``ABSENT`` for none.
+
+        Raises:
+            WriteConflictError: If another value is there.
+            StoreError: If it was not stored, or that can not be found out.
+        """
+        mark, wait = secrets.token_hex(8), _FIRST_WAIT
+        for attempt in itertools.count():
+            try:
+                return await put(mark)
+            except Unsure as unsure:
+                failure = unsure.failure
+            try:
+                present = await look() or Present(ABSENT, None)
+            except StoreError:
+                raise failure from None
+            if present.mark == mark:
+                return present.version
+            if (
+                present.version != expected
+                or isinstance(failure, WriteConflictError)
+                or attempt >= self.settings.retries
+            ):
+                raise failure
+            Tally.count("retries")
+            await asyncio.sleep(random.uniform(0.5, 1.0) * wait)  # noqa: S311
+            wait = min(2 * wait, _LONGEST_WAIT)
+        raise AssertionError("unreachable")
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]]) -> T:
         """A request's answer, after as many attempts as it takes within the settings' limits.

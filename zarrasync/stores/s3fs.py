@@ -7,9 +7,20 @@ from contextlib import suppress
 from typing import Any
 
 from zarrasync.stores.base import Value
-from zarrasync.stores.remote import Attempt
+from zarrasync.stores.remote import MARK, Attempt, Present
 
-__all__ = ["ONE_REQUEST", "SMALL", "can_compare", "once", "put_if", "says_changed", "says_unable", "tagged"]
+__all__ = [
+    "ONE_REQUEST",
+    "SMALL",
+    "can_compare",
+    "once",
+    "present",
+    "put_if",
+    "says_changed",
+    "says_nothing",
+    "says_unable",
+    "tagged",
+]
 
 SMALL, ONE_REQUEST = 100 << 20, 5 << 30
 """Bytes of a value that s3fs stores by one request, and of those that one can store."""
@@ -50,8 +61,15 @@ async def tagged(fs: Any, path: str, options: Mapping[str, Any]) -> Value:
     return Value(data, answer.get("ETag"), int(size) if size.isdecimal() else len(data))
 
 
-async def put_if(fs: Any, path: str, value: bytes, condition: Mapping[str, Any]) -> Any:
-    """Store a value by one request under a condition; ``fs`` makes it once.
+async def present(fs: Any, path: str) -> Present:
+    """What is stored under a path, and which write it comes from."""
+    bucket, key, _ = fs.split_path(path)
+    answer = await fs._call_s3("head_object", Bucket=bucket, Key=key)
+    return Present(answer.get("ETag"), answer["Metadata"].get(MARK))
+
+
+async def put_if(fs: Any, path: str, value: bytes, options: Mapping[str, Any]) -> Any:
+    """Store a value by one request, of which options say more; ``fs`` makes it once.
 
     Raises:
         Attempt: If the service asks to come later, and so has stored nothing.
@@ -59,7 +77,7 @@ async def put_if(fs: Any, path: str, value: bytes, condition: Mapping[str, Any])
     fs.retries = 1
     await _once_by_aiohttp(fs, fs.split_path(path)[0])
     try:
-        return await fs._pipe_file(path, value, chunksize=ONE_REQUEST, **condition)
+        return await fs._pipe_file(path, value, chunksize=ONE_REQUEST, **options)
     except Exception as error:
         if _code(error) in _LATER:
             raise Attempt(f"{type(error).__name__}: {error}", slow_down=True) from error
@@ -72,6 +90,11 @@ def says_changed(error: Exception) -> bool:
     return isinstance(error, FileExistsError) or _code(error) in known
 
 
+def says_nothing(error: Exception) -> bool:
+    """Whether it is not known what came of a request: its answer was lost, or is that something broke."""
+    return _code(error) in ("", "InternalError", "500", "502", "504")
+
+
 def says_unable(error: Exception) -> bool:
     """Whether a service says that it knows no conditions."""
     return _code(error) in ("NotImplemented", "501")
@@ -79,4 +102,4 @@ def says_unable(error: Exception) -> bool:
 
 def _code(error: Exception) -> str:
     response = getattr(error.__cause__, "response", None) or getattr(error, "response", None) or {}
-    return str((response.get("Error") or {}).get("Code")) if isinstance(response, Mapping) else ""
+    return str((response.get("Error") or {}).get("Code", "")) if isinstance(response, Mapping) else ""

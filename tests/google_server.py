@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -25,12 +26,14 @@ class Google:
     Attributes:
         url: Its address.
         objects: Data and generation, by bucket and name.
+        metadata: What was said of objects beside their data, by bucket and name.
         requests: Method, bucket and name, and headers, of all that was asked.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.objects: dict[str, tuple[bytes, int]] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.lock = threading.Lock()
         self._generation = 1_700_000_000_000_000
@@ -46,14 +49,16 @@ class Google:
         """Those of who only reads."""
         return {"token": "anon", "endpoint_url": self.url}
 
-    def put(self, name: str, data: bytes, wanted: str | None) -> int:
+    def put(self, name: str, data: bytes, headers: Message) -> int:
         """Store an object if its generation is the wanted one; 0 if it is not."""
+        wanted = headers.get("x-goog-if-generation-match")
         with self.lock:
             _, known = self.objects.get(name, (b"", 0))
             if wanted not in (None, str(known)):
                 return 0
             self._generation += 1
             self.objects[name] = data, self._generation
+            self.metadata[name] = {n: v for n, v in headers.items() if n.lower().startswith("x-goog-meta-")}
             return self._generation
 
     def page(self, bucket: str, query: dict[str, list[str]]) -> bytes:
@@ -116,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif not key:
             self.answer(200, self.google.page(bucket, query), Content_Type="application/xml")
         elif self.command == "PUT":
-            made = self.google.put(name, data, self.headers.get("x-goog-if-generation-match"))
+            made = self.google.put(name, data, self.headers)
             if made:
                 self.answer(200, ETag=_tag(data), x_goog_generation=made)
             else:
@@ -136,7 +141,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.refuse(404, "NoSuchKey")
             return
         data, generation = found
-        about = {"ETag": _tag(data), "x_goog_generation": generation, "Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        about = {
+            "ETag": _tag(data),
+            "x_goog_generation": generation,
+            "Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT",
+            **self.google.metadata[name],
+        }
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
         if asked is None or self.command == "HEAD":
             self.answer(200, data, **about)

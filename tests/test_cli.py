@@ -354,6 +354,24 @@ def test_bars_are_for_who_has_them(here, monkeypatch, capsys):
     assert main(["ingest", "old.zarr", "other.zarr"]) == 0
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, there):
+    """Also of what is said first nothing is written, and what was to be replaced stays."""
+    np.savez("some.npz", field=FIELD, text=np.array(["a", "b"]))
+    np.savez("numbers.npz", field=FIELD + 1)
+    if there:
+        assert main(["ingest", "numbers.npz", "x.zarr"]) == 0
+    assert main(["ingest", "some.npz", "x.zarr", "--to", "3-draft", "--overwrite"]) == 1
+    assert "can not say the data type" in (said := capsys.readouterr().err)
+    assert "'text' of some.npz; nothing was written" in said
+    assert os.path.exists("x.zarr") == there
+    if there:
+        np.testing.assert_array_equal(sync.open_array("x.zarr", path="field")[...], FIELD + 1)
+    # Into what is there already: arrays that are there are gone on with as they are.
+    assert main(["ingest", "some.npz", "y.zarr"]) == 0
+    assert main(["ingest", "some.npz", "y.zarr", "--verify"]) == 0
+
+
 def test_what_a_damaged_file_is_called(here, capsys):
     np.save("cut.npy", FIELD)
     os.truncate("cut.npy", 1000)

@@ -42,7 +42,7 @@ from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs
 
-__all__ = ["Ingestion", "checksum", "ingest"]
+__all__ = ["Ingestion", "checksum", "creation_of", "ingest"]
 
 Block: TypeAlias = npt.NDArray[Any]
 _NUMBERS = "biufcmM"
@@ -150,17 +150,27 @@ async def _target(
         except NodeNotFoundError:
             if mode == "r+":
                 raise
-    given = {name: value for name, value in options.items() if name != "dtype" or value is not None}
-    planned = {"dtype": source.dtype, **_described(source, options, config), **given}
-    if planned.pop("shape", None) not in (None, source.shape, [*source.shape], *source.shape[:1]):
-        raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
+    planned = creation_of(source, options, config)
     bounds(source.shape, source.shape, region)  # before anything is replaced
     try:
-        return await create_array(store, path=path, overwrite=mode == "w", config=config, shape=source.shape, **planned)
+        return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned)
     except NodeExistsError:
         if mode != "a":
             raise
         return await _present(source, store, path, config, options)  # another run was faster
+
+
+def creation_of(source: Source, options: Mapping[str, Any], config: ConfigLike = None) -> dict[str, Any]:
+    """What a new array for a source is created with.
+
+    Raises:
+        ShapeError: If the options name another shape than the source's.
+    """
+    given = {name: value for name, value in options.items() if name != "dtype" or value is not None}
+    planned = {"dtype": source.dtype, **_described(source, options, config), **given}
+    if planned.get("shape") not in (None, source.shape, [*source.shape], *source.shape[:1]):
+        raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
+    return {**planned, "shape": source.shape}
 
 
 async def _present(

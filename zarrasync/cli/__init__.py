@@ -99,7 +99,8 @@ def _line(error: BaseException) -> str:
     """An error in one line, with options as they are written here."""
     if isinstance(error, BaseExceptionGroup):
         return _line(error.exceptions[0])
-    text = " ".join(str(error).split()) or type(error).__name__
+    said = "; ".join((str(error), *getattr(error, "__notes__", ())))
+    text = " ".join(said.split()) or type(error).__name__
     if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
         text = f"{type(error).__name__}: {text} (--debug shows more)"
     return re.sub(r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1", text)

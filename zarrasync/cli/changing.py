@@ -19,9 +19,11 @@ from zarrasync.creation import check_axes
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.formats import may_be_zarr
 from zarrasync.info import counted, size_text
+from zarrasync.ingesting import creation_of
 from zarrasync.keys import normalize_path
 from zarrasync.lineage import refuse_own_source
 from zarrasync.node import on_store
+from zarrasync.sources import source_of
 
 __all__ = ["add"]
 
@@ -139,21 +141,9 @@ def _ingest_to(place: Any, given: argparse.Namespace, console: Console) -> int:
     single = set(arrays) == {""}
     for what, wanted in (("chunks", given.chunks), ("shards", given.shards)):
         check_axes(what, wanted, (len(source.shape) for source in arrays.values()))
+    layouts = {name: _layout(given, source, arrays.values()) for name, source in arrays.items()}
     if not single:
-        with_mode: Any = "w" if given.overwrite else "a"
-        if given.overwrite:
-            at = stores.resolve(place, options(given.dest_option))
-            refuse_own_source(at, normalize_path(given.dest_path), *arrays.values())
-        group = sync.open_group(
-            place,
-            path=given.dest_path,
-            mode=with_mode,
-            zarr_format=FORMATS[given.to] if given.to else None,
-            storage_options=options(given.dest_option),
-        )
-        for name, own in attributes.items():
-            below = group if not name else group.require_group(name)
-            below.update_attributes(own)
+        _make_groups(place, given, arrays, layouts, attributes)
     reports = {}
     for name, source in arrays.items():
         reports[name] = sync.ingest(
@@ -164,17 +154,58 @@ def _ingest_to(place: Any, given: argparse.Namespace, console: Console) -> int:
             verify=given.verify,
             progress=_shows_bar(given),
             storage_options=options(given.dest_option),
-            chunks=_fitting(given.chunks, source, "auto"),
-            shards=_fitting(given.shards, source, None),
-            compressors=given.compressor,
-            zarr_format=FORMATS[given.to] if given.to else None,
-            **_named(source, arrays.values()),
+            **layouts[name],
         )
         if not console.as_json:
             console.text(f"{name}: {reports[name]}" if name else reports[name])
     if console.as_json:
         console.data({name: vars(report) for name, report in reports.items()})
     return 0
+
+
+def _make_groups(
+    place: Any,
+    given: argparse.Namespace,
+    arrays: dict[str, Any],
+    layouts: dict[str, dict[str, Any]],
+    attributes: dict[str, dict[str, Any]],
+) -> None:
+    """The groups that arrays go to, once it is known that they can be made, in the place of what is there if so wanted."""
+    there = {"path": given.dest_path, "storage_options": options(given.dest_option)}
+    for name, layout in layouts.items():
+        try:
+            sync.create_array({}, **creation_of(source_of(arrays[name], {}), layout))
+        except ZarrError as error:
+            if given.overwrite or not _is_there(place, name, there):
+                error.add_note(f"that is {name!r} of {given.url}; nothing was written")
+                raise
+    if given.overwrite:
+        at = stores.resolve(place, options(given.dest_option))
+        refuse_own_source(at, normalize_path(given.dest_path), *arrays.values())
+    group = sync.open_group(
+        place, mode="w" if given.overwrite else "a", zarr_format=FORMATS[given.to] if given.to else None, **there
+    )
+    for name, own in attributes.items():
+        below = group if not name else group.require_group(name)
+        below.update_attributes(own)
+
+
+def _is_there(place: Any, name: str, where: dict[str, Any]) -> bool:
+    try:
+        return name in sync.open_group(place, **where)
+    except NodeNotFoundError:
+        return False
+
+
+def _layout(given: argparse.Namespace, source: Any, others: Iterable[Any]) -> dict[str, Any]:
+    """How the array of a source is to be stored."""
+    return {
+        "chunks": _fitting(given.chunks, source, "auto"),
+        "shards": _fitting(given.shards, source, None),
+        "compressors": given.compressor,
+        "zarr_format": FORMATS[given.to] if given.to else None,
+        **_named(source, others),
+    }
 
 
 def _named(source: Any, others: Iterable[Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -455,3 +456,43 @@ async def test_arrays_are_copied_side_by_side(api: Api):
     for path, own in nodes.items():
         array = await api(api.open_array(target, path=path))
         np.testing.assert_array_equal(await api(array.view[...].read()), own["data"])
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+async def test_names_that_a_document_has_twice(api: Api, zarr_format: int | str):
+    """Readers differ in which of them counts."""
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, path="a", data=np.arange(4), zarr_format=zarr_format))
+    (key,) = (key for key in store if key.endswith(("a/.zarray", "a/zarr.json", "a.array.json")))
+    assert (await api(api.validate(store))).findings == []
+    store[key] = store[key].replace(b'"shape"', b'"shape": [9], "shape"', 1)
+    (finding,) = (await api(api.validate(store))).findings
+    assert (finding.severity, finding.key) == ("warning", key)
+    assert finding.message == "'shape' is there more than once in an object; the last one counts"
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+async def test_groups_that_arrays_hide(api: Api, zarr_format: int | str):
+    store: dict[str, bytes] = {}
+    group = await api(api.create_group(store, zarr_format=zarr_format))
+    await api(group.create_array("a", data=np.arange(4)))
+    await api(group.create_group("b"))
+    (other,) = (key for key in store if key.endswith(("b/.zgroup", "b.group.json")))
+    hidden = re.sub(r"\bb\b", "a", other)
+    store[hidden] = store[other]
+    (finding,) = (await api(api.validate(store))).findings
+    assert (finding.severity, finding.key) == ("warning", hidden)
+    assert finding.message == "there is an array at /a, too, which hides this group"
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_consolidated_metadata_that_is_damaged(api: Api, zarr_format: int):
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, path="a", data=np.arange(4), zarr_format=zarr_format))
+    await api(api.consolidate_metadata(store))
+    key = ".zmetadata" if zarr_format == 2 else "zarr.json"
+    store[key] = store[key].replace(b'"zarr_consolidated_format": 1', b'"zarr_consolidated_format": 7')
+    store[key] = store[key].replace(b'"kind": "inline"', b'"kind": "elsewhere"')
+    (finding,) = (await api(api.validate(store))).findings
+    assert (finding.severity, finding.key) == ("error", key)
+    assert "consolidated" in finding.location

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from zarrasync.errors import MetadataError, Problem
 
-__all__ = ["dump", "load", "plain"]
+__all__ = ["dump", "load", "plain", "repeated"]
 
 
 class _Lenient(float):
@@ -52,6 +54,18 @@ def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _problem(key, f"expected a JSON object, found {type(document).__name__}")
     return document
+
+
+def repeated(data: bytes) -> list[str]:
+    """Names that stand more than once in one object of a document; readers differ in which of them counts."""
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        found.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+
+    with suppress(ValueError, RecursionError):  # what is no JSON is somebody else's to tell
+        json.loads(data, object_pairs_hook=note)
+    return found
 
 
 _DEEP = 100

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
+from zarrasync import _json, formats
 from zarrasync import config as settings
-from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.consolidated import Consolidated
 from zarrasync.errors import (
@@ -150,7 +150,7 @@ class _Look:
 async def _look(node: Node, candidates: Sequence[Format], report: Report, data: bool, trusting: bool) -> None:
     look = _Look(report, trusting)
     try:
-        top = await find(node, candidates, consolidated=None)
+        top = await find(node, candidates)
     except NodeNotFoundError:
         raise
     except MetadataError as error:
@@ -178,13 +178,14 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
         if path != node.path and parent in nodes and isinstance(nodes[parent].metadata, ArrayMetadata):
             look.add("error", root.format.document_keys(path)[0], f"lies below /{parent}, which is an array")
         await _check_node(root.at(path), found, look, data)
+    copies = await _check_documents(root, nodes, look)
     if keys is not None:
         _leftovers(root, nodes, keys, look)
         for prefix in root.format.erase_prefixes(root.path):
             for name in await root.store.unfinished(prefix):
                 look.add("note", name, "is what a writer that was killed left; nobody reads it, and it may be deleted")
-    if top.known is not None:
-        await _stale(root, top, nodes, look)
+    if copies is not None:
+        await _stale(root, copies, nodes, look)
 
 
 async def _keys(node: Node, format_: Format) -> list[str] | None:
@@ -232,6 +233,25 @@ async def _check_node(node: Node, found: Found, look: _Look, data: bool) -> None
         look.add("warning", keys[0], note)
     if data:
         await _check_chunks(AsyncArray(node, found.metadata), look)
+
+
+async def _check_documents(root: Node, nodes: Mapping[str, Found], look: _Look) -> dict[str, bytes] | None:
+    """Look at documents as they are stored; returns the copies of the consolidated metadata, if there are any."""
+    own, copies = root.format, root.format.consolidated_key(root.path)
+    wanted = {key: path for path in nodes for key in own.document_keys(path)} | ({copies: root.path} if copies else {})
+    values = await root.store.fetch([Request(key) for key in wanted])
+    documents = {key: bytes(value.data) for key, value in zip(wanted, values, strict=True) if value is not None}
+    for key, data in documents.items():
+        for name in sorted(set(_json.repeated(data))):
+            look.add("warning", key, f"{name!r} is there more than once in an object; the last one counts")
+        found, path = nodes[wanted[key]], wanted[key]
+        if isinstance(found.metadata, ArrayMetadata) and key not in (*own.keys_of(path, ArrayMetadata), copies):
+            look.add("warning", key, f"there is an array at /{path}, too, which hides this group")
+    try:
+        return own.unpack(root.path, {key: documents.get(key) for key in wanted})
+    except MetadataError as error:
+        look.error(error, str(copies))
+        return None
 
 
 async def _check_chunks(array: AsyncArray, look: _Look) -> None:
@@ -301,24 +321,23 @@ def _prefixes(key: str) -> list[str]:
     return ["/".join(parts[:n]) + "/" for n in range(len(parts), 0, -1)] + [""]
 
 
-async def _stale(root: Node, top: Found, nodes: Mapping[str, Found], look: _Look) -> None:
+async def _stale(root: Node, documents: Mapping[str, bytes], nodes: Mapping[str, Found], look: _Look) -> None:
     """Compare consolidated metadata with the documents it is a copy of."""
-    assert top.known is not None
-    key = str(top.format.consolidated_key(root.path))
-    known = Consolidated(top.format, root.path, top.known.documents, complete=True)
+    key = str(root.format.consolidated_key(root.path))
+    known = Consolidated(root.format, root.path, documents, complete=True)
     copies, level = dict[str, Found](), [replace(root, known=known)]
     while level:
         places = [place.at(join(place.path, name)) for place in level for name in await place.children(None)]
         level = []
         for place in places:
             try:
-                (copied,) = await find_all(place, [place.path], (top.format,))
+                (copied,) = await find_all(place, [place.path], (root.format,))
             except ZarrError as error:
                 look.add("error", key, f"the copy of /{place.path} is damaged: {error}")
                 continue
             if copied is not None:
                 copies[place.path] = copied
-                if not isinstance(copied.metadata, ArrayMetadata) and not top.format.apart:
+                if not isinstance(copied.metadata, ArrayMetadata) and not root.format.apart:
                     level.append(place)
     for path in sorted({*nodes, *copies} - {root.path}):
         if path not in copies and nodes[path].metadata.source is None:

@@ -206,9 +206,9 @@ async def test_a_write_whose_answer_is_lost_is_known_again(store):
     await store.set("k", b"1")
     (value,) = await store.fetch([Request("k")], versions=True)
 
-    async def write(mark: str):
-        await store._put_if("k", b"2", value.version, mark)
-        raise Unsure(StoreError("its answer was lost", key="k"))
+    async def write(expected: object, mark: str):
+        await store._put_if("k", b"2", expected, mark)
+        raise Unsure(StoreError("its answer was lost", key="k"), answered=False)
 
     version = await store._put_once(write, lambda: store._look("k"), value.version)
     assert version != value.version

@@ -351,9 +351,7 @@ class FsspecStore(RemoteStore):
         value = data if isinstance(data, bytes) else bytes(data)
         options: dict[str, Any] = {}
         if self._tells_versions and if_version is not None:
-            return await self._put_once(
-                partial(self._put_if, key, value, if_version), partial(self._look, key), if_version
-            )
+            return await self._put_once(partial(self._put_if, key, value), partial(self._look, key), if_version)
         if self._tells_versions and len(value) <= s3fs.SMALL:
             options["chunksize"] = s3fs.ONE_REQUEST
         elif if_version is ABSENT and "mode" in inspect.signature(type(self._template).pipe_file).parameters:
@@ -385,8 +383,10 @@ class FsspecStore(RemoteStore):
                 if s3fs.says_changed(error):
                     raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
                 if not s3fs.says_unable(error):
-                    failure = store_error(error, key, "write", self)
-                    raise (Unsure(failure) if s3fs.says_nothing(error) else failure) from error
+                    failure, status = store_error(error, key, "write", self), s3fs.status(error)
+                    if status is None or status >= 500:
+                        raise Unsure(failure, answered=status is not None) from error
+                    raise failure from error
                 self.conditional = False
         # The service knows of no conditions: nobody is kept out between the next two requests.
         (present,) = await self.fetch([Request(key, 0, 1)], versions=True)

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from zarrasync import config
@@ -54,8 +54,8 @@ _SMALL = 1 << 20
 """Bytes of a value up to which it pays to store it by a URL; obstore sends larger ones from threads of its own."""
 
 
-_AGAIN, _REFUSED = re.compile(r" after \d+ retries"), re.compile(r"non-2xx status code: 4\d\d")
-"""What obstore says of requests that it made more than once, and of answers that mean that nothing was done."""
+_STATUS = re.compile(r"non-2xx status code: (\d\d\d)")
+"""What obstore says of answers; of those that were lost it says something else."""
 
 
 _first_used_in = 0
@@ -97,6 +97,7 @@ class ObjectStore(RemoteStore):
     """
 
     _other: Store | None
+    _once: _Once | None = None
 
     def __init__(
         self,
@@ -341,14 +342,14 @@ class ObjectStore(RemoteStore):
                     return await self._request(key, "write", partial(signed.put, target, bytes(data)))
         value: Any = data if stays(data) else bytes(data)
         if if_version is None:
-            return await self._call(key, "write", partial(self._put, key, value, {}))
-        return await self._put_once(partial(self._put_if, key, value, if_version), partial(self._look, key), if_version)
+            return await self._call(key, "write", partial(self._put, key, value, self.store, {}))
+        return await self._put_once(partial(self._put_if, key, value), partial(self._look, key), if_version)
 
-    async def _put(self, key: str, value: Any, options: dict[str, Any]) -> object:
+    async def _put(self, key: str, value: Any, store: Any, options: dict[str, Any]) -> object:
         import obstore
 
         large = len(value) > 64 << 20
-        answer = await obstore.put_async(self.store, self.prefix + key, value, use_multipart=large, **options)
+        answer = await obstore.put_async(store, self.prefix + key, value, use_multipart=large, **options)
         return answer.get(self._tag)
 
     async def _put_if(self, key: str, value: Any, expected: object, mark: str) -> object:
@@ -358,26 +359,26 @@ class ObjectStore(RemoteStore):
         except WriteConflictError:
             raise
         except StoreError as error:
-            if type(error.__cause__).__name__ != "GenericError" or _REFUSED.search(str(error.__cause__)):
+            status = _STATUS.search(str(error.__cause__))
+            if type(error.__cause__).__name__ != "GenericError" or (status and int(status[1]) < 500):
                 raise
-            raise Unsure(error) from error.__cause__
+            raise Unsure(error, answered=status is not None) from error.__cause__
 
     async def _replace(self, key: str, value: Any, expected: object, mark: str) -> object:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
+        if self._once is None:
+            self._once = _Once.of(self.store)
         mode = "create" if expected is ABSENT else {self._tag: expected}
         try:
-            return await self._put(key, value, {"mode": mode, "attributes": {MARK: mark}})
+            return await self._put(key, value, self._once.once, {"mode": mode, "attributes": {MARK: mark}})
         except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
             changed: Exception = error
         except FileNotFoundError as error:
             if expected is ABSENT or lacks_bucket(error):
                 raise
             changed = error  # the value that was to be replaced is gone
-        conflict = WriteConflictError(f"{key!r} was changed meanwhile", key=key)
-        if _AGAIN.search(str(changed)):  # obstore asked again by itself, and may have found its own value
-            raise Unsure(conflict) from changed
-        raise conflict from changed
+        raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from changed
 
     async def _look(self, key: str) -> Present | None:
         """What is there, and which write it comes from."""
@@ -493,6 +494,31 @@ def _bucket(url: str, options: dict[str, Any], client: dict[str, Any], retry: di
         found = _buckets[name] = make()
     _latest.append(found)
     return found
+
+
+class _Once:
+    """An obstore store that makes each request once, beside the one that it is like; one for all who write through that.
+
+    If an answer is lost, another attempt would find what the first one has stored, and take it for somebody else's.
+    """
+
+    _known: ClassVar[weakref.WeakValueDictionary[int, _Once]] = weakref.WeakValueDictionary()
+    _latest: ClassVar[deque[_Once]] = deque(maxlen=1)
+
+    def __init__(self, store: Any) -> None:
+        self._store = self.once = store  # which lives as long as this, so that nothing else gets its number
+        if hasattr(store, "__getnewargs_ex__"):  # those in memory are made of nothing
+            arguments, options = store.__getnewargs_ex__()
+            self.once = type(store)(*arguments, **{**options, "retry_config": {"max_retries": 0}})
+
+    @classmethod
+    def of(cls, store: Any) -> _Once:
+        """That of a store, which is made if there is none yet."""
+        found = cls._known.get(id(store))
+        if found is None:
+            found = cls._known[id(store)] = cls(store)
+        cls._latest.append(found)
+        return found
 
 
 def _status(error: Exception) -> int:

@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
@@ -61,15 +62,16 @@ MARK = "zarrasync"
 
 
 class Unsure(Exception):
-    """A compared write of which it is not known whether it took effect: its answer was lost, or came to a second attempt.
+    """A compared write that failed in a way that does not tell whether it took effect.
 
     Attributes:
-        failure: What to raise if it did not.
+        failure: What to raise if it did not, and nothing else helps.
+        answered: Whether the other side has answered at all: then it did not, or hardly ever.
     """
 
-    def __init__(self, failure: StoreError) -> None:
+    def __init__(self, failure: StoreError, *, answered: bool) -> None:
         super().__init__(str(failure))
-        self.failure = failure
+        self.failure, self.answered = failure, answered
 
 
 class Present(NamedTuple):
@@ -89,20 +91,24 @@ class RemoteStore(Store):
 
     settings: Config
     usual: int
+    _bare: bool | None = None
+    """Whether the service compares tags without their quotes; ``None`` as long as that is not known."""
 
     async def _put_once(
         self,
-        put: Callable[[str], Awaitable[object]],
+        put: Callable[[object, str], Awaitable[object]],
         look: Callable[[], Awaitable[Present | None]],
         expected: object,
     ) -> object:
         """The version of a value that was stored in the place of another one, or of none.
 
         A write whose answer is lost must not be made again without a look: who appends would do so twice. It is known
-        again by its mark.
+        again by its mark. Older gateways of Ceph's compare tags only without the quotes that they send them in, and
+        refuse others: there a look tells that nothing has changed.
 
         Args:
-            put: Stores the value with a mark; raises ``Unsure`` if it is not known whether it did.
+            put: Stores the value in the place of a version, with a mark; raises ``Unsure`` if it is not known whether
+                it did.
             look: What is there now.
             expected: The version to replace; ``ABSENT`` for none.
 
@@ -110,24 +116,34 @@ class RemoteStore(Store):
             WriteConflictError: If another value is there.
             StoreError: If it was not stored, or that can not be found out.
         """
-        mark, wait = secrets.token_hex(8), _FIRST_WAIT
+        mark, wait, begin = secrets.token_hex(8), _FIRST_WAIT, time.monotonic()
+        bare = expected.strip('"') if isinstance(expected, str) else expected
+        version = bare if self._bare else expected
         for attempt in itertools.count():
             try:
-                return await put(mark)
-            except Unsure as unsure:
-                failure = unsure.failure
+                found = await put(version, mark)
+            except Unsure as error:
+                unsure = error
+            except WriteConflictError:
+                if version == bare or self._bare is not None or not await _is_there(expected, look):
+                    raise
+                version = bare
+                continue
+            else:
+                if bare != expected:
+                    self._bare = version == bare
+                return found
             try:
                 present = await look() or Present(ABSENT, None)
             except StoreError:
-                raise failure from None
+                raise unsure.failure from None
             if present.mark == mark:
                 return present.version
-            if (
-                present.version != expected
-                or isinstance(failure, WriteConflictError)
-                or attempt >= self.settings.retries
-            ):
-                raise failure
+            if present.version != expected and unsure.answered:
+                raise WriteConflictError(f"{unsure.failure.key!r} was changed meanwhile", key=unsure.failure.key)
+            over = self.settings.total_timeout and time.monotonic() - begin + wait > self.settings.total_timeout
+            if present.version != expected or attempt >= self.settings.retries or over:
+                raise unsure.failure
             Tally.count("retries")
             await asyncio.sleep(random.uniform(0.5, 1.0) * wait)  # noqa: S311
             wait = min(2 * wait, _LONGEST_WAIT)
@@ -182,3 +198,12 @@ class RemoteStore(Store):
             Tally.count("retries")
             await asyncio.sleep(pause)
             wait = min(2 * wait, _LONGEST_WAIT)
+
+
+async def _is_there(version: object, look: Callable[[], Awaitable[Present | None]]) -> bool:
+    """Whether a version is what is stored now."""
+    try:
+        present = await look()
+    except StoreError:
+        return False
+    return present is not None and present.version == version

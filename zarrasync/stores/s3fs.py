@@ -17,8 +17,8 @@ __all__ = [
     "present",
     "put_if",
     "says_changed",
-    "says_nothing",
     "says_unable",
+    "status",
     "tagged",
 ]
 
@@ -90,9 +90,10 @@ def says_changed(error: Exception) -> bool:
     return isinstance(error, FileExistsError) or _code(error) in known
 
 
-def says_nothing(error: Exception) -> bool:
-    """Whether it is not known what came of a request: its answer was lost, or is that something broke."""
-    return _code(error) in ("", "InternalError", "500", "502", "504")
+def status(error: Exception) -> int | None:
+    """The HTTP status of an answer; ``None`` if there was none."""
+    found = (_response(error).get("ResponseMetadata") or {}).get("HTTPStatusCode")
+    return None if found is None else int(found)
 
 
 def says_unable(error: Exception) -> bool:
@@ -101,5 +102,10 @@ def says_unable(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> str:
-    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None) or {}
-    return str((response.get("Error") or {}).get("Code", "")) if isinstance(response, Mapping) else ""
+    return str((_response(error).get("Error") or {}).get("Code", ""))
+
+
+def _response(error: Exception) -> Mapping[str, Any]:
+    """What S3 has answered, as botocore keeps it with an error, or s3fs with that error's cause."""
+    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
+    return response if isinstance(response, Mapping) else {}

@@ -111,6 +111,9 @@ def _get() -> _Loop:
     with _lock:
         if _current is None or _current.pid != os.getpid():
             _current = _Loop()
+            # Before the finalizers of filesystems, which were registered by now, and close clients on other loops.
+            atexit.unregister(_stop)
+            atexit.register(_stop)
         return _current
 
 

@@ -102,7 +102,8 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
         return ZipStore(store) if str(store).endswith(".zip") and os.path.isfile(store) else LocalStore(store)
     fs = getattr(store, "fs", None)
     if fs is not None and hasattr(fs, "async_impl"):
-        return _fsspec(FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", ""))))
+        found = _fsspec(FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", ""))))
+        return ReadOnlyStore(found) if is_zarr_store(store) and store.read_only else found
     if isinstance(store, MutableMapping):
         return MemoryStore(store)
     if is_zarr_store(store):
@@ -110,8 +111,8 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
         if isinstance(inner, Store):
             return inner
         if type(store).__module__.startswith("zarr.") and type(store).__name__ == "LocalStore":  # which can not compare
-            found = LocalStore(store.root)
-            return ReadOnlyStore(found) if store.read_only else found
+            local = LocalStore(store.root)
+            return ReadOnlyStore(local) if store.read_only else local
         return ZarrPythonStore(store)
     if type(store).__module__.startswith("obstore."):
         if type(store).__name__ == "LocalStore":  # which can not compare

@@ -345,6 +345,11 @@ class Store(ABC):
 
     # -------------------------------------------------------------- around it
 
+    @property
+    def viewer(self) -> Hashable:
+        """As whom it asks: who may not see a value must not get it out of somebody else's cache."""
+        return ""
+
     def location(self, key: str) -> Hashable:
         """What is equal for two keys of two stores that mean the same value."""
         return (self.identity, key)
@@ -417,9 +422,25 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
     return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {plain_text(error)}{hint}", key=key)
 
 
+def statuses(given: Iterable[int]) -> frozenset[int]:
+    """HTTP statuses, as users name them.
+
+    Raises:
+        ValueError: If there is something else among them.
+    """
+    found = [given] if isinstance(given, int | str) or not isinstance(given, Iterable) else list(given)
+    for status in found:
+        if type(status) is not int or not 400 <= status < 500:
+            raise ValueError(f"missing takes HTTP statuses, such as [403], found {given!r}")
+    return frozenset(found)
+
+
 def lacks_bucket(answer: object) -> bool:
     """Whether a service says that there is no bucket at all: that tells nothing about a key, least of all its absence."""
-    return _NO_BUCKET.search(str(answer)) is not None
+    cause = (
+        answer.__cause__ if isinstance(answer, BaseException) else None
+    )  # s3fs and adlfs keep what was answered there
+    return any(_NO_BUCKET.search(str(said)) is not None for said in (answer, cause))
 
 
 def tells_of_key(answer: object) -> bool:

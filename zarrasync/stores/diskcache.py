@@ -116,7 +116,7 @@ class DiskCachingStore(WrapperStore):
 
     def _folder(self, key: str) -> Path:
         # What is absent to one who was told that 403 means it is an error to others.
-        what = (self._own, self.inner.identity, self.inner.location(key), sorted(self.inner.missing))
+        what = (self._own, self.inner.identity, self.inner.location(key), sorted(self.inner.missing), self.inner.viewer)
         name = hashlib.blake2b(repr(what).encode(), digest_size=20).hexdigest()
         return self.directory / name[:2] / name[2:]
 

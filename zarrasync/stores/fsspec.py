@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import inspect
+import logging
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
-from zarrasync.stores import s3fs
+from zarrasync.stores import s3fs, webfs
 from zarrasync.stores.answers import AGAIN, SLOW_DOWN
 from zarrasync.stores.base import (
     ABSENT,
@@ -33,6 +34,7 @@ from zarrasync.stores.base import (
     clip,
     from_environment,
     lacks_bucket,
+    statuses,
     store_error,
     tells_of_key,
     without_queries,
@@ -41,6 +43,7 @@ from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure
 
 __all__ = ["FsspecStore"]
 
+_log = logging.getLogger(__name__)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
 _SERVICES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory"})
@@ -54,6 +57,10 @@ _AROUND = {
     "gcs": ("STORAGE_EMULATOR_HOST",),
 }
 """Where filesystems find an endpoint if nobody tells them one."""
+_WHO = frozenset(
+    {"key", "anon", "token", "profile", "account_name", "sas_token", "username", "headers", "auth", "client_kwargs"}
+)
+"""Options that say who asks."""
 _CACHES = frozenset({"simplecache", "filecache", "blockcache"})
 _NO_SUFFIX = _AZURE | _CACHES
 """Those that have no ranges from the end."""
@@ -68,8 +75,8 @@ class FsspecStore(RemoteStore):
         fs: The filesystem.
         path: The path inside it.
         concurrency: Requests in flight at the most.
-        missing: HTTP statuses beside 404 that mean that there is no such key when it is read: 401 or 403, which are
-            not told apart.
+        missing: HTTP statuses beside 404 that mean that there is no such key when it is read; of filesystems that are
+            not the web's 401 or 403, which are not told apart.
 
     Raises:
         ValueError: If ``missing`` has another status.
@@ -78,11 +85,6 @@ class FsspecStore(RemoteStore):
     def __init__(self, fs: Any, path: str = "", *, concurrency: int = 0, missing: Iterable[int] = ()) -> None:
         from fsspec.implementations.dirfs import DirFileSystem
 
-        refused = frozenset(missing) - {404}
-        if refused - {401, 403}:
-            raise ValueError(f"missing takes 401, 403 and 404, found {sorted(refused)}")
-        self.missing = frozenset({401, 403}) if refused else frozenset()
-        self._missing = (*_MISSING, PermissionError) if refused else _MISSING
         path = str(fs._strip_protocol(path)).rstrip("/")
         while isinstance(fs, DirFileSystem):  # paths below a directory are paths of the filesystem it lies in
             fs, path = fs.fs, str(fs._join(path)).rstrip("/")
@@ -91,13 +93,20 @@ class FsspecStore(RemoteStore):
         self.blocking = not (fs.async_impl and _is_asynchronous(type(fs)))
         protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
         self.protocol = protocol
+        refused, web = statuses(missing) - {404}, protocol in ("http", "https")
+        if refused - {401, 403} and not web:
+            raise ValueError(f"missing takes 401, 403 and 404, found {sorted(refused)}")
+        self.missing = refused if web else frozenset({401, 403}) if refused else frozenset()
+        self._missing = (*_MISSING, PermissionError) if refused else _MISSING
         self.writeable = protocol not in _READ_ONLY
         self.conditional = self._tells_versions = s3fs.can_compare(fs, protocol)
+        self._ask = s3fs.ask if self._tells_versions else webfs.ask if _is_web(fs, protocol) else None
         self.listable = protocol not in ("http", "https", "data")
         # Others have limits and attempts of their own for each request, and make several for a large value.
-        self.settings = config.get() if protocol in ("http", "https") else replace(config.get(), request_timeout=0.0)
+        self.settings = config.get() if self._ask is not None else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._service = self._find_service()
+        self._has_bucket = False
         self._make_pools()
 
     def _make_pools(self) -> None:
@@ -137,6 +146,12 @@ class FsspecStore(RemoteStore):
     @property
     def identity(self) -> Hashable:
         return (*self._service, self.path)
+
+    @property
+    def viewer(self) -> Hashable:
+        return tuple(
+            f"{name}={told!r}" for name, told in sorted(self._template.storage_options.items()) if name in _WHO
+        )
 
     @property
     def lasting(self) -> bool:
@@ -233,9 +248,9 @@ class FsspecStore(RemoteStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        return await self._each([partial(self._fetch_one, request, versions) for request in requests])
+        return await self._each([partial(self._fetch_one, request) for request in requests])
 
-    async def _fetch_one(self, request: Request, versions: bool = False) -> Value | None:
+    async def _fetch_one(self, request: Request) -> Value | None:
         path, options = self._full(request.key), dict(self._read_options())
         length = None if request.length is None else max(request.length, 1)  # no server gives nothing
         if request.suffix and self.protocol in _NO_SUFFIX:
@@ -249,12 +264,12 @@ class FsspecStore(RemoteStore):
             if self.blocking:
                 value = Value(self._template.cat_file(path, **options))
             else:
-                tagged = versions and self._tells_versions
-                value = await self._request(request.key, "read", partial(self._attempt, path, options, tagged))
+                value = await self._request(request.key, "read", partial(self._attempt, path, options, request))
         except StoreError:
             raise
         except Exception as error:
             if self._means_absent(error):
+                await self._check_bucket(error, request.key)
                 return self._behind(request)
             if ranged and _past_end(error):
                 return await self._past_end(request, error)
@@ -268,11 +283,15 @@ class FsspecStore(RemoteStore):
             else value._replace(data=data[: request.length])
         )
 
-    async def _attempt(self, path: str, options: Mapping[str, Any], tagged: bool) -> Value:
+    async def _attempt(self, path: str, options: Mapping[str, Any], request: Request) -> Value:
         """One of several attempts to read; most filesystems make some of their own."""
         fs = await self._clients.get()
         try:
-            return await s3fs.tagged(fs, path, options) if tagged else Value(await fs._cat_file(path, **options))
+            return (
+                Value(await fs._cat_file(path, **options)) if self._ask is None else await self._ask(fs, path, request)
+            )
+        except Attempt:
+            raise
         except Exception as error:
             if not _passes(error):
                 raise
@@ -307,9 +326,24 @@ class FsspecStore(RemoteStore):
         return None if found is None else found._replace(size=size)
 
     def _means_absent(self, error: Exception) -> bool:
+        if getattr(error, "status", None) in self.missing:  # of aiohttp, for a web server
+            return True
         if isinstance(error, PermissionError):
             return isinstance(error, self._missing) and tells_of_key(error)
         return isinstance(error, _MISSING) and not lacks_bucket(error)
+
+    async def _check_bucket(self, error: Exception, key: str) -> None:
+        """Complain if gcsfs found nothing because there is no bucket, which it does not say; asked for once."""
+        if self._has_bucket or self.protocol not in ("gs", "gcs"):
+            return
+        try:
+            await self._call("call", "GET", "b/{}", self.path.partition("/")[0], json_out=True)
+        except FileNotFoundError as gone:
+            failure = FileNotFoundError("the specified bucket does not exist")
+            raise store_error(failure, key, "read", self) from gone
+        except Exception as other:  # whoever may read objects need not be told about their bucket
+            _log.debug("whether there is a bucket is not known: %s", other)
+        self._has_bucket = True
 
     def _behind(self, request: Request) -> Value | None:
         """What a cache has no value of: it also calls absent what a web server refuses, or does not list."""
@@ -375,9 +409,11 @@ class FsspecStore(RemoteStore):
         options = {**condition, "Metadata": {MARK: mark}}
         if self.conditional:
             try:
-                answer = await self._request(key, "write", partial(s3fs.put_if, fs, self._full(key), value, options))
-                return answer.get("ETag")
-            except StoreError:
+                put = partial(s3fs.put_if, fs, self._full(key), value, options)
+                return (await self._request(key, "write", put, once=True)).get("ETag")
+            except StoreError as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    raise Unsure(error, answered=False) from error.__cause__
                 raise
             except Exception as error:
                 if s3fs.says_changed(error):
@@ -492,6 +528,12 @@ class FsspecStore(RemoteStore):
             return []
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
+
+
+def _is_web(fs: Any, protocol: str) -> bool:
+    """Whether a filesystem is fsspec's for the web, which has a session to ask with."""
+    known = ("kwargs", "set_session", "encode_url", "_raise_not_found_for_status")
+    return protocol in ("http", "https") and all(hasattr(fs, name) for name in known)
 
 
 def _is_asynchronous(kind: type) -> bool:

@@ -20,7 +20,7 @@ from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.keys import check_prefix
 from zarrasync.stores import http1
 from zarrasync.stores.answers import check_passing, range_of, value_of, version_of
-from zarrasync.stores.base import Listing, Request, Value, clip, tells_of_key, without_queries
+from zarrasync.stores.base import Listing, Request, Value, clip, statuses, tells_of_key, without_queries
 from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import Attempt, RemoteStore, in_flight
 
@@ -32,13 +32,15 @@ _ERROR = 2000
 """Bytes of an answer in which a server says what is wrong."""
 _SAFE = "/%:@!$&'()*+,;=[]~"
 """What may stand in a URL's path as it is; escapes are taken for such."""
-_OPTIONS = frozenset({"headers", "client_kwargs", "missing", "concurrency"})
+_ASKING = frozenset({"ssl", "timeout", "auth", "proxy", "cookies", "allow_redirects"})
+"""Options of fsspec's that go along with each request."""
+_OPTIONS = frozenset({"headers", "client_kwargs", "missing", "concurrency"}) | _ASKING
 _NEEDLESS = frozenset(
     {"block_size", "cache_type", "cache_options", "size_policy", "simple_links", "same_scheme", "use_listings_cache"}
 )
 """Options of fsspec's that say how files are read ahead and directories are looked through."""
-_GENERAL = frozenset({"ssl", "timeout", "encoded", "get_client", "auth", "proxy", "cookies", "allow_redirects"})
-"""Options of fsspec's that say how to ask."""
+_GENERAL = frozenset({"encoded", "get_client"})
+"""Options of fsspec's that only its filesystem can do."""
 _LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["'][^>]*>([^<]*)""", re.IGNORECASE)
 _HOST = re.compile(r"(https?:)?//", re.IGNORECASE)
 _NO_FILE = re.compile(r"(mailto|javascript|data|tel):", re.IGNORECASE)
@@ -54,9 +56,10 @@ class HTTPStore(RemoteStore):
     Args:
         url: The URL of the store's root. A query (such as a signature) is sent with each request, and never shown.
         headers: Sent with each request.
-        missing: Statuses that mean that there is no such key.
+        missing: Statuses beside 404 that mean that there is no such key.
         concurrency: Requests in flight at the most; 256, and up to 512 while the server answers quickly, if 0.
         client_options: For ``aiohttp.ClientSession``, such as ``auth``, ``trust_env`` or ``cookies``.
+        request_options: For each request of it, such as ``ssl``, ``proxy`` or ``allow_redirects``.
 
     Raises:
         ValueError: If the URL is not one of the web.
@@ -69,9 +72,10 @@ class HTTPStore(RemoteStore):
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        missing: Iterable[int] = (404, 410),
+        missing: Iterable[int] = (410,),
         concurrency: int = 0,
         client_options: Mapping[str, Any] | None = None,
+        request_options: Mapping[str, Any] | None = None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -81,9 +85,9 @@ class HTTPStore(RemoteStore):
         self._base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         self._query = f"?{parts.query}" if parts.query else ""
         self._server = ("http", parts.netloc)
-        self.headers, self.missing = dict(headers or {}), frozenset(missing)
+        self.headers, self.missing = dict(headers or {}), statuses(missing) | {404}
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
-        self._options = dict(client_options or {})
+        self._options, self._asking = dict(client_options or {}), dict(request_options or {})
         self._clients = self._pool()
 
     @staticmethod
@@ -97,7 +101,8 @@ class HTTPStore(RemoteStore):
 
         Args:
             url: The URL.
-            storage_options: ``headers``, ``client_kwargs`` (for aiohttp's session), ``missing``, ``concurrency``.
+            storage_options: ``headers``, ``client_kwargs`` (for aiohttp's session), ``missing``, ``concurrency``, and what
+                goes along with each request: ``ssl``, ``timeout``, ``auth``, ``proxy``, ``cookies``, ``allow_redirects``.
 
         Raises:
             TypeError: If there are other options.
@@ -108,17 +113,23 @@ class HTTPStore(RemoteStore):
             raise TypeError(f"the storage options of {url.partition('?')[0]!r} are {known}; found {unknown[0]!r}")
         client = dict(options.pop("client_kwargs", None) or {})
         headers = {**client.pop("headers", {}), **(options.pop("headers", None) or {})}
-        return cls(url, headers=headers, client_options=client, **options)
+        asking = {name: options.pop(name) for name in sorted(_ASKING & options.keys())}
+        return cls(url, headers=headers, client_options=client, request_options=asking, **options)
 
     def _pool(self) -> PerLoop[_Clients]:
         limit = self.settings.max_document_bytes
         return PerLoop(
-            partial(_make_clients, self._base, self._query, self.headers, self._options, limit), _Clients.close
+            partial(_make_clients, self._base, self._query, self.headers, self._options, self._asking, limit),
+            _Clients.close,
         )
 
     @property
     def identity(self) -> Hashable:
         return ("http", self._base, self._query)
+
+    @property
+    def viewer(self) -> Hashable:
+        return tuple(tuple(sorted(map(repr, told.items()))) for told in (self.headers, self._options, self._asking))
 
     def location(self, key: str) -> Hashable:
         return ("http", f"{self._base}/{key}")
@@ -180,9 +191,9 @@ class HTTPStore(RemoteStore):
         hint = " (credentials may be missing or expired)" if answer.status in (401, 403) else ""
         raise StoreError(f"the server answered {answer.status} {answer.reason}{hint}")
 
-    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[Any]]) -> Any:
+    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[Any]], *, once: bool = False) -> Any:
         try:
-            return await super()._request(key, verb, make)
+            return await super()._request(key, verb, make, once=once)
         except StoreError as error:
             if not error.key and not isinstance(
                 error, UnsupportedOperation
@@ -251,9 +262,14 @@ class _Clients:
     """What a store asks a server with, on one event loop: a lean client, and a general one for all that it can not do."""
 
     def __init__(
-        self, base: str, headers: Mapping[str, str], options: Mapping[str, Any], lean: http1.Client | None
+        self,
+        base: str,
+        headers: Mapping[str, str],
+        options: Mapping[str, Any],
+        asking: Mapping[str, Any],
+        lean: http1.Client | None,
     ) -> None:
-        self._base, self._headers, self._options = base, headers, options
+        self._base, self._headers, self._options, self._asking = base, headers, options, dict(asking)
         self._path = urlsplit(base).path
         self._lean = lean
         self._session: Any = None
@@ -287,7 +303,8 @@ class _Clients:
             self._session = self._open_session()
         headers = {"Range": wanted, "Accept-Encoding": "identity"} if wanted else {}
         try:
-            async with self._session.get(URL(f"{self._base}{target}", encoded=True), headers=headers) as answer:
+            url = URL(f"{self._base}{target}", encoded=True)
+            async with self._session.get(url, headers=headers, **self._asking) as answer:
                 found = {name.lower(): value for name, value in answer.headers.items()}
                 return Answer(answer.status, answer.reason or "", found, await answer.read())
         except (aiohttp.InvalidURL, aiohttp.TooManyRedirects, aiohttp.ClientConnectorCertificateError) as error:
@@ -298,6 +315,8 @@ class _Clients:
     def _open_session(self) -> Any:
         import aiohttp
 
+        if isinstance(limit := self._asking.get("timeout"), int | float):
+            self._asking["timeout"] = aiohttp.ClientTimeout(total=limit)
         # The store's own limiter says how many requests there are.
         chosen = {
             "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, keepalive_timeout=60),
@@ -314,8 +333,13 @@ class _Clients:
 
 
 async def _make_clients(
-    base: str, query: str, headers: Mapping[str, str], options: Mapping[str, Any], limit: int
+    base: str,
+    query: str,
+    headers: Mapping[str, str],
+    options: Mapping[str, Any],
+    asking: Mapping[str, Any],
+    limit: int,
 ) -> _Clients:
     own = headers if any(name.lower() == "user-agent" for name in headers) else {**headers, "User-Agent": _AGENT}
-    lean = not options and http1.suits(base + query, own)
-    return _Clients(base, headers, options, await http1.Client.make(base, own, limit) if lean else None)
+    lean = not options and not asking and http1.suits(base + query, own)
+    return _Clients(base, headers, options, asking, await http1.Client.make(base, own, limit) if lean else None)

@@ -38,6 +38,7 @@ from zarrasync.stores.base import (
     from_environment,
     lacks_bucket,
     plain_text,
+    statuses,
     store_error,
     tells_of_key,
     without_queries,
@@ -109,7 +110,7 @@ class ObjectStore(RemoteStore):
         instead: Callable[[], Store] | None = None,
     ) -> None:
         self._instead, self._other = instead, None
-        self.missing = frozenset(missing) - {404}
+        self.missing = statuses(missing) - {404}
         if self.missing - {401, 403}:
             raise ValueError(f"missing takes 401, 403 and 404, found {sorted(self.missing)}")
         self.settings = config.get()
@@ -168,6 +169,11 @@ class ObjectStore(RemoteStore):
     @property
     def identity(self) -> Hashable:
         return (*self._service, self._path("").rstrip("/"))
+
+    @property
+    def viewer(self) -> Hashable:
+        config = dict(getattr(self.store, "config", {}))
+        return tuple(f"{name}={config[name]}" for name in _WHO if name in config)
 
     @property
     def lasting(self) -> bool:
@@ -451,6 +457,8 @@ async def _leave(signed: SignedRequests | None) -> None:
 
 _PLACE = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
 """Settings of obstore's that say what a key is a key in."""
+_WHO = ("access_key_id", "account_name", "client_id", "service_account", "skip_signature", "sas_key")
+"""Settings of obstore's that say who asks, if anything does."""
 _AROUND: dict[str, dict[str, tuple[str, ...]]] = {
     "S3Store": {"endpoint": ENDPOINTS},
     "AzureStore": {"account_name": ("AZURE_STORAGE_ACCOUNT_NAME",)},

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from zarrasync.stores.base import Value
+from zarrasync.stores.answers import range_of, value_of
+from zarrasync.stores.base import Request, Value
+from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import MARK, Attempt, Present
 
 __all__ = [
     "ONE_REQUEST",
     "SMALL",
+    "ask",
     "can_compare",
     "once",
     "present",
@@ -19,7 +22,6 @@ __all__ = [
     "says_changed",
     "says_unable",
     "status",
-    "tagged",
 ]
 
 SMALL, ONE_REQUEST = 100 << 20, 5 << 30
@@ -48,17 +50,22 @@ async def _once_by_aiohttp(fs: Any, bucket: str) -> None:
         (await client._endpoint.http_session._get_session(None))._retry_connection = False
 
 
-async def tagged(fs: Any, path: str, options: Mapping[str, Any]) -> Value:
-    """A value, or the part of it that options of s3fs's ``cat_file`` say, with its version and size."""
+async def ask(fs: Any, path: str, request: Request) -> Value:
+    """A value, or a part of it, with its version and size.
+
+    Raises:
+        Attempt: If the service sent another part.
+    """
     bucket, key, _ = fs.split_path(path)
-    ranged = {"Range": await fs._process_limits(path, options["start"], options["end"])} if "start" in options else {}
-    answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
+    wanted = range_of(request)
+    answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **({"Range": wanted} if wanted else {}))
     try:
         data = await answer["Body"].read()
     finally:
         answer["Body"].close()
-    size = str(answer.get("ContentRange", "")).rpartition("/")[2]
-    return Value(data, answer.get("ETag"), int(size) if size.isdecimal() else len(data))
+    part = answer.get("ContentRange")
+    found = Answer(206, "", {"content-range": part}, data) if part else Answer(200, "", {}, data)
+    return value_of(request, found, answer.get("ETag"))
 
 
 async def present(fs: Any, path: str) -> Present:

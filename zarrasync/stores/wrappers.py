@@ -38,6 +38,10 @@ class WrapperStore(Store):
         return self.inner.identity
 
     @property
+    def viewer(self) -> Hashable:
+        return self.inner.viewer
+
+    @property
     def lasting(self) -> bool:
         return self.inner.lasting
 

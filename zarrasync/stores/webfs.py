@@ -1,0 +1,30 @@
+"""What a web server says beside the bytes, which fsspec's HTTP filesystem keeps to itself: which part they are, of what version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zarrasync.stores.answers import range_of, value_of, version_of
+from zarrasync.stores.base import Request, Value
+from zarrasync.stores.http1 import Answer
+
+__all__ = ["ask"]
+
+
+async def ask(fs: Any, path: str, request: Request) -> Value:
+    """A value, or a part of it, with its version and size.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        Attempt: If the server sent another part.
+    """
+    options = {**fs.kwargs, "headers": dict(fs.kwargs.get("headers") or {})}
+    if wanted := range_of(request):
+        options["headers"] |= {"Range": wanted, "Accept-Encoding": "identity"}
+    session = await fs.set_session()
+    async with session.get(fs.encode_url(path), **options) as answer:
+        body = await answer.read()
+        fs._raise_not_found_for_status(answer, path)
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+    found = Answer(answer.status, answer.reason or "", headers, body)
+    return value_of(request, found, version_of(found))

@@ -1,18 +1,22 @@
-"""Calls side by side, calls that many share, calls that are made again, and what is done in any case."""
+"""Calls side by side, calls that many share, calls that are made again or left alone, and what is done in any case."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import math
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from zarrasync._runtime import SLICE, cancel_flag, driven, regardless
 
-__all__ = ["Flights", "Patience", "Tally", "first_error", "in_any_case", "pause", "to_their_end", "together"]
+__all__ = ["Flights", "Patience", "Tally", "apart", "first_error", "in_any_case", "pause", "to_their_end", "together"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -176,3 +180,31 @@ async def in_any_case(repair: Callable[[], Awaitable[None]]) -> None:
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(task)
+
+
+def apart(call: Callable[[], T], limit: float) -> T:
+    """What a call comes to that may never return: who is cancelled, or has waited too long, goes on without it.
+
+    Args:
+        call: What to do, on a thread of its own.
+        limit: Seconds to wait at the most; 0 for ever.
+
+    Raises:
+        TimeoutError: If it takes longer.
+    """
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    flag, end = cancel_flag(), time.monotonic() + (limit or math.inf)
+    threading.Thread(target=copy_context().run, args=(work,), name="zarrasync-apart", daemon=True).start()
+    while not wait([done], SLICE).done:
+        if flag.set:
+            raise asyncio.CancelledError
+        if time.monotonic() > end:
+            raise TimeoutError(f"no answer within {limit:.3g} s")
+    return done.result()

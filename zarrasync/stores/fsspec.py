@@ -15,10 +15,10 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from zarrasync import config
-from zarrasync._calls import together
+from zarrasync._calls import apart, together
 from zarrasync._clients import PerLoop
 from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
@@ -39,10 +39,11 @@ from zarrasync.stores.base import (
     tells_of_key,
     without_queries,
 )
-from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure
+from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, time_limit
 
 __all__ = ["FsspecStore"]
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
@@ -62,6 +63,8 @@ _WHO = frozenset(
 )
 """Options that say who asks."""
 _CACHES = frozenset({"simplecache", "filecache", "blockcache"})
+_HERE = frozenset({"memory", "file", "local", "zip", "tar", "libarchive", "data", "reference"})
+"""Those that answer at once, mostly."""
 _NO_SUFFIX = _AZURE | _CACHES
 """Those that have no ranges from the end."""
 _BULK = 1000
@@ -220,16 +223,23 @@ class FsspecStore(RemoteStore):
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         """Call a filesystem operation: a method on a blocking one, under the limiter on others."""
         if self.blocking:
-            return getattr(self._template, name)(*args, **options)
+            return self._wait_for(partial(getattr(self._template, name), *args, **options))
         fs = await self._clients.get()
-        gate = self.limiter()
+        gate, limit = self.limiter(), self.settings.total_timeout
         await gate.acquire()
         try:
-            return await getattr(fs, f"_{name}")(*args, **options)
+            async with time_limit(0.0 if name == "find" else limit):  # which takes as long as there are files
+                return await getattr(fs, f"_{name}")(*args, **options)
         except FileNotFoundError as error:
             raise _found_missing(error) from error
         finally:
             gate.release()
+
+    def _wait_for(self, call: Callable[[], T]) -> T:
+        """What a call comes to that blocks; where it is to a network on a thread of its own, which is left if it hangs."""
+        if self.protocol in _HERE:
+            return call()
+        return apart(call, self.settings.total_timeout)
 
     async def _each(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> builtins.list[Any]:
         """Make calls side by side; the first failure cancels the others."""
@@ -262,7 +272,7 @@ class FsspecStore(RemoteStore):
         ranged = "start" in options
         try:
             if self.blocking:
-                value = Value(self._template.cat_file(path, **options))
+                value = Value(self._wait_for(partial(self._template.cat_file, path, **options)))
             else:
                 value = await self._request(request.key, "read", partial(self._attempt, path, options, request))
         except StoreError:
@@ -350,7 +360,7 @@ class FsspecStore(RemoteStore):
         if self.protocol not in _CACHES:
             return None
         try:
-            data = self._template.fs.cat_file(self._full(request.key))
+            data = self._wait_for(partial(self._template.fs.cat_file, self._full(request.key)))
         except Exception as error:
             if self._means_absent(error):
                 return None

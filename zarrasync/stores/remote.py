@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from zarrasync._calls import Tally
@@ -16,7 +17,7 @@ from zarrasync.config import Config
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores.base import ABSENT, Store
 
-__all__ = ["MARK", "Attempt", "Present", "RemoteStore", "Unsure", "in_flight"]
+__all__ = ["MARK", "Attempt", "Present", "RemoteStore", "Unsure", "in_flight", "time_limit"]
 
 T = TypeVar("T")
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
@@ -41,6 +42,22 @@ def in_flight(asked: int) -> tuple[int, int]:
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     room = _MOST if descriptors == resource.RLIM_INFINITY else max(descriptors // 2, 1)
     return min(_USUAL, room), min(_MOST, room)
+
+
+@contextlib.asynccontextmanager
+async def time_limit(seconds: float) -> AsyncIterator[None]:
+    """Seconds that a block may take; 0 for as many as it likes.
+
+    Raises:
+        TimeoutError: If it takes longer; says so.
+    """
+    try:
+        async with asyncio.timeout(seconds or None) as limit:
+            yield
+    except TimeoutError as error:
+        if limit.expired():
+            raise TimeoutError(f"no answer within {seconds:.3g} s") from error
+        raise
 
 
 class Attempt(Exception):

@@ -13,7 +13,7 @@ from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.base import Listing, Request, Value, store_error, without_queries
-from zarrasync.stores.remote import RemoteStore
+from zarrasync.stores.remote import RemoteStore, time_limit
 
 __all__ = ["ZarrPythonStore", "is_zarr_store"]
 
@@ -69,8 +69,9 @@ class ZarrPythonStore(RemoteStore):
         gate = self.limiter()
         await gate.acquire()
         try:
-            await self._ensure_open()
-            return await getattr(self.store, name)(*args, **options)
+            async with time_limit(self.settings.total_timeout):
+                await self._ensure_open()
+                return await getattr(self.store, name)(*args, **options)
         except ZarrError:
             raise
         except Exception as error:

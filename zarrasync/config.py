@@ -13,6 +13,7 @@ was opened.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -87,8 +88,8 @@ class Config:
                 raise ValueError(f"config {name} must be at least {least}, not {getattr(self, name)}")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "zarr_format" and isinstance(value, int) and value < 0:
-                raise ValueError(f"config {field.name} must not be negative, is {value}")
+            if field.name != "zarr_format" and isinstance(value, int | float) and not 0 <= value < math.inf:
+                raise ValueError(f"config {field.name} must be 0 or more, and finite; is {value}")
         for name, words in (("unaligned", ("allow", "safe", "error")), ("dtype_fallback", ("warn", "error", "allow"))):
             if getattr(self, name) not in words:
                 first, second, third = map(repr, words)

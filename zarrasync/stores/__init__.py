@@ -122,6 +122,13 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
         return _fsspec(FsspecStore(store))
     if isinstance(store, os.PathLike):
         return LocalStore(store)
+    if is_zarr_store(inner := getattr(store, "store", None)):  # zarr-python's places in stores, icechunk's sessions
+        below = getattr(store, "path", "")
+        return (
+            PrefixStore(_resolve(inner, None), f"{below}/")
+            if below and isinstance(below, str)
+            else _resolve(inner, None)
+        )
     raise TypeError(
         f"{type(store).__name__} is not a store: give a Store, a path, a URL, a mutable mapping, "
         "an fsspec filesystem or mapper, an obstore store, or a store of zarr-python"

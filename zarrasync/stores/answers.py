@@ -81,7 +81,7 @@ def _seconds(text: str) -> float | None:
     """The time that a header says."""
     try:
         return email.utils.parsedate_to_datetime(text).timestamp() if text else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

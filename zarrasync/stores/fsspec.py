@@ -39,6 +39,7 @@ from zarrasync.stores.base import (
     tells_of_key,
     without_queries,
 )
+from zarrasync.stores.options import check_names
 from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, time_limit
 
 __all__ = ["FsspecStore"]
@@ -103,7 +104,7 @@ class FsspecStore(RemoteStore):
         self._missing = (*_MISSING, PermissionError) if refused else _MISSING
         self.writeable = protocol not in _READ_ONLY
         self.conditional = self._tells_versions = s3fs.can_compare(fs, protocol)
-        self._ask = s3fs.ask if self._tells_versions else webfs.ask if _is_web(fs, protocol) else None
+        self._ask = s3fs.ask if self._tells_versions else webfs.ask if webfs.suits(fs, protocol) else None
         self.listable = protocol not in ("http", "https", "data")
         # Others have limits and attempts of their own for each request, and make several for a large value.
         self.settings = config.get() if self._ask is not None else replace(config.get(), request_timeout=0.0)
@@ -144,6 +145,7 @@ class FsspecStore(RemoteStore):
             protocol = url.partition("://")[0]
             install = f"pip install 'zarrasync[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
             raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
+        check_names(type(fs), options)
         return cls(fs, path, concurrency=concurrency, missing=missing)
 
     @property
@@ -538,12 +540,6 @@ class FsspecStore(RemoteStore):
             return []
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
-
-
-def _is_web(fs: Any, protocol: str) -> bool:
-    """Whether a filesystem is fsspec's for the web, which has a session to ask with."""
-    known = ("kwargs", "set_session", "encode_url", "_raise_not_found_for_status")
-    return protocol in ("http", "https") and all(hasattr(fs, name) for name in known)
 
 
 def _is_asynchronous(kind: type) -> bool:

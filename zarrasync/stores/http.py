@@ -289,7 +289,7 @@ class _Clients:
                 return await self._lean.get(self._path + target, lines)
             except http1.Unfit:
                 self._needs_more = True
-            except ssl.SSLCertVerificationError as error:
+            except (ssl.SSLCertVerificationError, UnicodeError) as error:  # the latter of what is no host's name
                 raise StoreError(f"{type(error).__name__}: {error}") from error
             except OSError as error:
                 raise Attempt(f"{type(error).__name__}: {error}") from error
@@ -307,7 +307,12 @@ class _Clients:
             async with self._session.get(url, headers=headers, **self._asking) as answer:
                 found = {name.lower(): value for name, value in answer.headers.items()}
                 return Answer(answer.status, answer.reason or "", found, await answer.read())
-        except (aiohttp.InvalidURL, aiohttp.TooManyRedirects, aiohttp.ClientConnectorCertificateError) as error:
+        except (
+            aiohttp.InvalidURL,
+            aiohttp.TooManyRedirects,
+            aiohttp.ClientConnectorCertificateError,
+            UnicodeError,
+        ) as error:
             raise StoreError(f"{type(error).__name__}: {without_queries(str(error))}") from error
         except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
             raise Attempt(f"{type(error).__name__}: {without_queries(str(error))}") from error

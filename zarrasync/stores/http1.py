@@ -236,6 +236,7 @@ class _Pool:
         task, now = self._resolving, self._loop.time()
         if task is None or now - self._resolved > _RESOLVED or (task.done() and (task.cancelled() or task.exception())):
             task = self._resolving = self._loop.create_task(name_lookup(self._host, self._port))
+            task.add_done_callback(_heard)  # those who wanted to know may all have been cancelled
             self._resolved = now
         return await asyncio.shield(task)
 
@@ -266,6 +267,12 @@ class _Pool:
         if not self.users and not self._open and self._among.get(self.origin) is self:
             self._closed = True
             del self._among[self.origin]
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Take note of a failure that nobody may wait for any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _spare() -> int:

@@ -57,6 +57,7 @@ _SMALL = 1 << 20
 
 _STATUS = re.compile(r"non-2xx status code: (\d\d\d)")
 """What obstore says of answers; of those that were lost it says something else."""
+_RETRIES = re.compile(r", after (\d+) retries")
 
 
 _first_used_in = 0
@@ -146,7 +147,7 @@ class ObjectStore(RemoteStore):
                 f"obstore has no counterpart of {without_queries(url)!r} with the storage options {sorted(options)}; "
                 "use backend='fsspec'"
             )
-        client = {"timeout": f"{settings.request_timeout or 3600}s", **found.pop("client_options", {})}
+        client = {"timeout": f"{settings.request_timeout or 3600:.6f}s", **found.pop("client_options", {})}
         retry = {"max_retries": settings.retries, "retry_timeout": timedelta(seconds=settings.total_timeout or 3600)}
         parts = urlsplit(url)
         path = parts.path.strip("/")  # as it stands, like fsspec's; no segment is empty, says ``translate``
@@ -253,7 +254,10 @@ class ObjectStore(RemoteStore):
             raise
         except Exception as error:
             gate.calm()
-            raise store_error(error, key, verb, self) from error
+            failure = store_error(error, key, verb, self)
+            again = _RETRIES.search(str(error))
+            failure.attempts += int(again[1]) if again else 0
+            raise failure from error
         finally:
             gate.release()
 

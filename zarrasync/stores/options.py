@@ -1,10 +1,12 @@
-"""Storage options for object stores, as fsspec's filesystems take them, in obstore's words."""
+"""Storage options as fsspec's filesystems take them: in obstore's words, and those that nobody takes."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,7 +14,7 @@ from zarrasync.stores.aws import read_profile
 from zarrasync.stores.base import from_environment
 from zarrasync.stores.google import RenewedToken
 
-__all__ = ["ENDPOINTS", "PROVIDER", "translate"]
+__all__ = ["ENDPOINTS", "PROVIDER", "check_names", "translate"]
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -79,6 +81,8 @@ def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
         _add_profile(found, str(found.pop("profile", "")))
     told = (found.get(name) for name in (*_ENDPOINT, "azure_endpoint", "google_base_url"))
     endpoint = str(next((one for one in told if one is not None), ""))
+    if service == "gcs" and not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
+        return None  # emulators speak the JSON interface, as gcsfs does
     if endpoint and "://" not in endpoint:
         raise ValueError(f"the endpoint {endpoint!r} has no scheme: 'https://{endpoint}', or 'http://…'")
     if endpoint.startswith("http://"):
@@ -139,3 +143,17 @@ def _connection(text: str) -> dict[str, str] | None:
     if parts.pop("endpointsuffix", "core.windows.net") != "core.windows.net" or set(parts) - set(_CONNECTION):
         return None
     return {_CONNECTION[name]: value for name, value in parts.items()}
+
+
+def check_names(kind: type, options: Iterable[str]) -> None:
+    """Complain of options that a filesystem does not have but for a letter or so: it would take them without a word.
+
+    Raises:
+        TypeError: If there is one.
+    """
+    made = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
+    known = {name for make in made for name in inspect.signature(make).parameters}
+    for name in options:
+        close = get_close_matches(name, known, 1, 0.85) if name not in known else ()
+        if close:
+            raise TypeError(f"{kind.__name__} has no option {name!r}; it has {close[0]!r}")

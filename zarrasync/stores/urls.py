@@ -67,7 +67,7 @@ async def way_to(store: Any, settings: Config) -> Way | None:
     if find is None or not settings.retries:
         return None
     client, retries = dict(store.client_options or {}), dict(store.retry_config or {})
-    known = {"allow_http": client.get("allow_http"), "timeout": f"{settings.request_timeout or 3600}s"}
+    known = {"allow_http": client.get("allow_http"), "timeout": f"{settings.request_timeout or 3600:.6f}s"}
     if not client.items() <= known.items() or retries.get("max_retries", settings.retries) != settings.retries:
         return None  # what was said of requests holds for obstore's only
     if store.config.get("skip_signature", "false") not in ("true", "false"):  # obstore knows other words

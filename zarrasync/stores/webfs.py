@@ -8,7 +8,13 @@ from zarrasync.stores.answers import range_of, value_of, version_of
 from zarrasync.stores.base import Request, Value
 from zarrasync.stores.http1 import Answer
 
-__all__ = ["ask"]
+__all__ = ["ask", "suits"]
+
+
+def suits(fs: Any, protocol: str) -> bool:
+    """Whether a filesystem is fsspec's for the web, which has a session to ask with."""
+    known = ("kwargs", "set_session", "encode_url", "_raise_not_found_for_status")
+    return protocol in ("http", "https") and all(hasattr(fs, name) for name in known)
 
 
 async def ask(fs: Any, path: str, request: Request) -> Value:

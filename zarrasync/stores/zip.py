@@ -51,6 +51,23 @@ class Entry(NamedTuple):
     crc: int
 
 
+def _as_file(given: Any) -> Any:
+    """An open file, with which a read gives all that is asked for.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if not all(hasattr(given, name) for name in ("read", "seek", "tell")) or isinstance(given, io.TextIOBase):
+        what = type(given).__name__
+        hint = (
+            "; open it first: file.open()"
+            if what == "OpenFile"
+            else "; RemoteZipStore reads one in a store" * isinstance(given, Store)
+        )
+        raise TypeError(f"a ZipStore is made of a path or of a file open for bytes, found {what}{hint}")
+    return io.BufferedReader(given) if isinstance(given, io.RawIOBase) and not given.writable() else given
+
+
 class ZipStore(Store):
     """The members of a zip archive; a key is a member's name. Of members of one name the last one counts.
 
@@ -79,7 +96,7 @@ class ZipStore(Store):
         if mode not in ("r", "a", "w", "x"):
             raise ValueError(f"mode is 'r', 'a', 'w' or 'x', found {mode!r}")
         self._path = Path(os.path.abspath(os.fspath(file))) if isinstance(file, str | os.PathLike) else None
-        self._file = None if self._path is not None else file
+        self._file = None if self._path is not None else _as_file(file)
         self.mode = mode
         self.writeable = self.conditional = self.exclusive = mode != "r"
         self._reset()

@@ -5,7 +5,9 @@ Everything else of ``sync`` is generated from the asynchronous classes (see ``_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -258,6 +260,30 @@ class SelectionBase(Facade):
         return LazyIndexer(self._async.vindex)
 
 
+class _Names(Iterator[str]):
+    """Names of a group's members.
+
+    ``list`` and ``sorted`` ask for the length of what they have just begun to iterate over, which is known here.
+    """
+
+    def __init__(self, group: GroupBase, names: Sequence[str]) -> None:
+        self.group, self.count, self.begun = group, len(names), False
+        self._rest = iter(names)
+        _latest.names = weakref.ref(self)
+
+    def __next__(self) -> str:
+        self.begun = True
+        return next(self._rest)
+
+
+class _Latest(threading.local):
+    def __init__(self) -> None:
+        self.names: Callable[[], _Names | None] = lambda: None
+
+
+_latest = _Latest()
+
+
 class GroupBase(_Closing, Mapping[str, Any]):
     """Groups: a mapping from names to arrays and groups."""
 
@@ -285,9 +311,12 @@ class GroupBase(_Closing, Mapping[str, Any]):
         return isinstance(name, str) and self._run(self._async.contains(name))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._run(self._async.keys()))
+        return _Names(self, self._run(self._async.keys()))
 
     def __len__(self) -> int:
+        names = _latest.names()
+        if names is not None and names.group is self and not names.begun:
+            return names.count
         return self._run(self._async.nmembers())
 
     def __bool__(self) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zarrasync._runtime import thread_lock
+from zarrasync._runtime import SLICE, cancel_flag, thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.stores.base import Request, Store, Value, clip
 from zarrasync.stores.wrappers import WrapperStore, distrusted
@@ -95,6 +97,7 @@ class CachingStore(WrapperStore):
         self._entries: OrderedDict[_Part, _Entry] = OrderedDict()
         self._parts: dict[str, tuple[object, set[_Part]]] = {}  # per key the version that they are of, and what is held
         self._flights: dict[Hashable, tuple[_Flight, int]] = {}
+        self._turns: dict[Hashable, Future[dict[_Part, Value | None]]] = {}
         self._changes = self._nbytes = self._hits = self._misses = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -117,6 +120,7 @@ class CachingStore(WrapperStore):
             self._entries.clear()
             self._parts.clear()
             self._flights.clear()
+            self._turns.clear()
             self._nbytes = 0
 
     # -------------------------------------------------------------- what is known
@@ -140,6 +144,7 @@ class CachingStore(WrapperStore):
         with self._mutex:
             self._changes += 1
             self._flights.clear()
+            self._turns.clear()
             for key in keys:
                 self._drop_all(key)
 
@@ -190,7 +195,7 @@ class CachingStore(WrapperStore):
                     wanted[request[:4]] = request._replace(into=None)
             self._hits += len(requests) - len(wanted)
         if wanted and self.blocking:
-            found.update(zip(wanted, await self._ask(tuple(wanted.values()), versions), strict=True))
+            found.update(await self._ask_in_turn(wanted, versions))
         elif wanted:
             found.update(await self._ask_once(wanted, versions))
         return [found[request[:4]] for request in requests]
@@ -205,6 +210,37 @@ class CachingStore(WrapperStore):
             for request, value in zip(requests, kept, strict=True) if begin == self._changes else ():
                 self._learn(request, _Entry(value, time.monotonic(), versions))
         return kept
+
+    async def _ask_in_turn(self, wanted: dict[_Part, Request], versions: bool) -> dict[_Part, Value | None]:
+        """Ask for what no other thread is asking for, and wait for what others get."""
+        turn: Future[dict[_Part, Value | None]] = Future()
+        flag, process = cancel_flag(), os.getpid()  # a child has none of its parent's other threads
+        with self._mutex:
+            names = {part: (process, versions, part) for part in wanted}
+            taken = {part: self._turns[name] for part, name in names.items() if name in self._turns}
+            self._hits += len(taken)
+            self._turns.update((name, turn) for part, name in names.items() if part not in taken)
+        own = {part: request for part, request in wanted.items() if part not in taken}
+        try:
+            found = dict(zip(own, await self._ask(tuple(own.values()), versions), strict=True)) if own else {}
+            turn.set_result(found)
+        except BaseException as error:
+            turn.set_exception(error)
+            raise
+        finally:
+            with self._mutex:
+                for name in names.values():
+                    if self._turns.get(name) is turn:
+                        del self._turns[name]
+        for part, other in taken.items():
+            while not wait([other], SLICE).done:
+                if flag.set:
+                    raise asyncio.CancelledError
+            if other.exception() is None:
+                found[part] = other.result()[part]
+            else:  # it may have failed for something that is not wanted here
+                (found[part],) = await self._ask([wanted[part]], versions)
+        return found
 
     async def _ask_once(self, wanted: dict[_Part, Request], versions: bool) -> dict[_Part, Value | None]:
         """Ask for what is not on its way already, and wait for all of it.

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from google_server import Google, google_storage
+from s3_server import Bucket, s3_bucket
 
 import zarrasync as za
 from zarrasync import stores, sync
@@ -202,6 +203,13 @@ def gcs_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def gcs(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:
     """A fresh URL of Google Cloud Storage and its storage options."""
     return f"gs://test-bucket/{uuid.uuid4().hex}", {"endpoint_url": gcs_endpoint, "token": "anon", "project": "p"}
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    """A server of S3's interface that fails as it is told to."""
+    with s3_bucket() as found:
+        yield found
 
 
 @pytest.fixture

@@ -444,8 +444,11 @@ class FsspecStore(RemoteStore):
 
     async def _look(self, key: str) -> Present | None:
         """What is there, and which write it comes from."""
+        fs = await self._clients.get()
         try:
-            return await s3fs.present(await self._clients.get(), self._full(key))
+            return await self._request(key, "read", partial(s3fs.present, fs, self._full(key)))
+        except StoreError:
+            raise
         except Exception as error:
             if self._means_absent(error):
                 return None

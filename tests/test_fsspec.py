@@ -1,0 +1,298 @@
+"""Filesystems of fsspec's under faults: they say less than servers do, and some hang."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Api
+from fsspec.implementations.memory import MemoryFileSystem
+from s3_server import VALUES, Answer, Bucket
+
+import zarrasync as za
+from zarrasync import stores, sync
+from zarrasync.errors import ReadOnlyError, StoreError, WriteConflictError
+
+# ------------------------------------------------------------------ what servers say beside the bytes
+
+
+@pytest.fixture(params=["s3", "web", "web with options"])
+def place(request: pytest.FixtureRequest, bucket: Bucket) -> tuple[str, dict[str, Any]]:
+    """The bucket of a server, by s3fs and by fsspec's filesystem of the web."""
+    if request.param == "s3":
+        return "s3://bucket", bucket.options(backend="fsspec")
+    more = {"timeout": 60, "headers": {"X-A": "b"}} if request.param == "web with options" else {}
+    return f"{bucket.url}/bucket", {"backend": "fsspec", **more}
+
+
+async def test_a_part_that_nobody_asked_for_is_an_error(api: Api, bucket: Bucket, place: tuple[str, dict[str, Any]]):
+    url, options = place
+    config = {"retries": 1, "total_timeout": 5}
+    array = await api(api.open_array(url, zarr_format=3, storage_options=options, config=config))
+
+    def other(key: str, data: bytes | None) -> Answer | None:
+        return (206, {"Content-Range": f"bytes 0-15/{len(data)}"}, data[:16]) if key == "c/1/1" and data else None
+
+    bucket.fault = other
+    with pytest.raises(StoreError, match=r"could not read 'c/1/1' in .*the server sent"):
+        await api(array.view[150:160, 150:160].read())
+
+
+async def test_a_shard_that_is_replaced_while_it_is_read(api: Api, bucket: Bucket, place: tuple[str, dict[str, Any]]):
+    """Its index is of one version, its bytes are of another."""
+    url, options = place
+    array = await api(api.open_array(url, zarr_format=3, storage_options=options))
+    assert (await api(array.view[0, :3].read())).tolist() == [0, 1, 2]  # the index is known now
+    newer: dict[str, bytes] = {}
+    values = np.random.default_rng(0).integers(0, 1 << 30, VALUES.shape).astype("i4")
+    sync.create_array(newer, data=values, chunks=(20, 20), shards=(100, 100), fill_value=-1)
+    bucket.values.update(newer)
+    np.testing.assert_array_equal(await api(array.view[:100, :100].read()), values[:100, :100])
+
+
+@pytest.mark.parametrize("text", ["", "<Message></Message>", "<Message>who knows</Message>"])
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+async def test_a_bucket_that_is_gone_is_no_fill_value(api: Api, bucket: Bucket, backend: str, text: str):
+    """Whatever words a service finds for it."""
+    array = await api(api.open_array("s3://bucket", storage_options=bucket.options(backend=backend)))
+    gone = f"<Error><Code>NoSuchBucket</Code>{text}</Error>".encode()
+    bucket.fault = lambda key, data: (404, {"Content-Type": "application/xml"}, gone)
+    with pytest.raises(StoreError, match="there is no such bucket"):
+        await api(array[...] if api.name == "sync" else array[...].read())
+
+
+async def test_a_bucket_of_google_that_is_not_there(api: Api, gcs: tuple[str, dict[str, Any]]):
+    _, options = gcs
+    given = {**options, "backend": "fsspec"}
+    with pytest.raises(StoreError, match="there is no such bucket"):
+        await api(api.open_array("gs://nobodys-bucket/x", storage_options=given))
+    array = await api(api.create_array(gcs[0], shape=4, chunks=2, fill_value=7, storage_options=given))
+    await api(array.view[:2].write(1))
+    assert (await api(array.view[:].read())).tolist() == [1, 1, 7, 7]
+
+
+def test_the_process_ends_without_a_word(gcs: tuple[str, dict[str, Any]]):
+    """Clients are closed on the loop that they belong to, before filesystems try that on another one."""
+    url, options = gcs
+    script = f"""
+        from zarrasync import sync
+        array = sync.create_array({url!r}, shape=4, storage_options={ {**options, "backend": "fsspec"}!r})
+        array[...] = 1
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+# ------------------------------------------------------------------ time limits
+
+
+class Hanging(MemoryFileSystem):
+    """A filesystem behind a network, whose server stops answering."""
+
+    protocol = "hanging"
+    cachable = False
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
+    go_on = threading.Event()
+    hangs = False
+
+    def _wait(self) -> None:
+        if Hanging.hangs:
+            Hanging.go_on.wait(60)
+
+    def cat_file(self, *args: Any, **options: Any) -> Any:
+        self._wait()
+        return super().cat_file(*args, **options)
+
+    def pipe_file(self, *args: Any, **options: Any) -> Any:
+        self._wait()
+        return super().pipe_file(*args, **options)
+
+    def info(self, *args: Any, **options: Any) -> Any:
+        self._wait()
+        return super().info(*args, **options)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[stores.FsspecStore]:
+    monkeypatch.setattr(Hanging, "store", {})
+    monkeypatch.setattr(Hanging, "go_on", threading.Event())
+    with za.config.set(total_timeout=0.5, request_timeout=0.5):
+        yield stores.FsspecStore(Hanging(), "/x")
+    Hanging.hangs = False
+    Hanging.go_on.set()
+
+
+async def test_filesystems_that_block_are_not_waited_for_longer_than_allowed(
+    api: Api, hanging: stores.FsspecStore, monkeypatch: pytest.MonkeyPatch
+):
+    array = await api(api.create_array(hanging, data=np.arange(4), chunks=2))
+    monkeypatch.setattr(Hanging, "hangs", True)
+    for change in (lambda: array.view[:].read(), lambda: array.view[:2].write(1)):
+        begin = time.monotonic()
+        with pytest.raises(StoreError, match=r"no answer within 0\.5 s"):
+            await api(change())
+        assert time.monotonic() - begin < 20
+    with pytest.raises(StoreError, match=r"no answer within 0\.5 s"):
+        await hanging.stat("zarr.json")
+
+
+async def test_a_cancelled_read_leaves_a_filesystem_that_blocks(
+    hanging: stores.FsspecStore, monkeypatch: pytest.MonkeyPatch
+):
+    with za.config.set(total_timeout=0.0):
+        store = stores.FsspecStore(Hanging(), "/x")
+    array = await za.create_array(store, data=np.arange(4), chunks=2)
+    monkeypatch.setattr(Hanging, "hangs", True)
+    reading = asyncio.ensure_future(array[...].read())
+    await asyncio.wait([reading], timeout=0.1)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(reading, 20)
+    assert not Hanging.go_on.is_set()
+
+
+@pytest.mark.parametrize("verb", ["write", "list", "look", "compare"])
+async def test_what_s3fs_does_has_a_limit(api: Api, bucket: Bucket, verb: str):
+    config = {"total_timeout": 1.0, "request_timeout": 0.4, "retries": 1}
+    store = stores.resolve("s3://bucket", bucket.options(backend="fsspec"), config)
+    (value,) = await store.fetch([stores.Request("zarr.json")], versions=True)
+    answered = threading.Event()
+
+    def stalls(key: str, data: bytes | None) -> None:
+        answered.wait(20)
+
+    bucket.fault = stalls
+    calls: dict[str, Callable[[], Any]] = {
+        "write": lambda: store.put("k", b"v"),
+        "list": lambda: store.list_dir(""),
+        "look": lambda: store.stat("zarr.json"),
+        "compare": lambda: store.put("zarr.json", b"{}", if_version=value.version),
+    }
+    begin = time.monotonic()
+    try:
+        with pytest.raises(StoreError, match="no answer within") as error:
+            await calls[verb]()
+    finally:
+        answered.set()
+    assert time.monotonic() - begin < 20
+    assert not isinstance(error.value, WriteConflictError)
+    await store.close()
+
+
+async def test_stores_of_zarr_python_have_a_limit(api: Api):
+    zarr = pytest.importorskip("zarr")
+
+    class Stalling(zarr.storage.WrapperStore):
+        async def get(self, *args: Any, **options: Any) -> Any:
+            await asyncio.sleep(60)
+
+    inner = Stalling(zarr.storage.MemoryStore())
+    with pytest.raises(StoreError, match=r"no answer within 0\.3 s"):
+        await api(api.open_array(stores.resolve(inner, None, {"total_timeout": 0.3})))
+
+
+# ------------------------------------------------------------------ who asks, and how
+
+
+def test_one_users_data_is_nobody_elses(bucket: Bucket, tmp_path: Path):
+    """A cache on the disk that several users have in common."""
+    url = f"{bucket.url}/bucket"
+
+    def read(**options: Any) -> int:
+        store = stores.DiskCachingStore(stores.HTTPStore(url, **options), tmp_path)
+        return int(sync.open_array(store, zarr_format=3)[0, 5])
+
+    assert read(headers={"X-Tenant": "a"}) == 5
+    newer: dict[str, bytes] = {}
+    sync.create_array(newer, data=VALUES + 1, chunks=(20, 20), shards=(100, 100), fill_value=-1)
+    bucket.values.update(newer)
+    assert [read(headers={"X-Tenant": who}) for who in "aba"] == [5, 6, 5]
+    bucket.fault = lambda key, data: (401, {}, b"")
+    with pytest.raises(StoreError, match="401"):
+        read(headers={"X-Tenant": "c"})
+    names = [stores.resolve("s3://b/x", {"key": key, "secret": "s"}).viewer for key in "aab"]
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_read_only_store_of_zarr_python_stays_so(tmp_path: Path):
+    zarr = pytest.importorskip("zarr")
+    fsspec = pytest.importorskip("fsspec")
+    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+
+    sync.create_array(tmp_path, data=np.arange(4))
+    fs = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=True)
+    for read_only in (True, False):
+        inner = zarr.storage.FsspecStore(fs, read_only=read_only, path=str(tmp_path))
+        array = sync.open_array(inner, mode="r+")
+        if read_only:
+            with pytest.raises(ReadOnlyError):
+                array[0] = 9
+        else:
+            array[0] = 9
+    assert sync.open_array(tmp_path)[0] == 9
+
+
+def test_places_in_stores_of_zarr_python(tmp_path: Path):
+    zarr = pytest.importorskip("zarr")
+    sync.create_array(tmp_path, path="a/b", data=np.arange(4))
+    place = zarr.storage.StorePath(zarr.storage.LocalStore(tmp_path), "a/b")
+    assert sync.open_array(place)[...].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "match"),
+    [
+        ("s3://b/x", {"endpont_url": "http://127.0.0.1:1"}, "has no option 'endpont_url'; it has 'endpoint_url'"),
+        ("s3://b/x", {"secrt": "s"}, "has no option 'secrt'; it has 'secret'"),
+        ("gs://b/x", {"tokn": "anon"}, "has no option 'tokn'; it has 'token'"),
+    ],
+)
+def test_options_that_are_misspelt(url: str, options: dict[str, Any], match: str):
+    """Filesystems take them without a word, and ask the real service."""
+    with pytest.raises(TypeError, match=match):
+        stores.resolve(url, options)
+
+
+def test_an_emulator_of_google_is_found_through_the_environment(
+    gcs: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    url, options = gcs
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", options["endpoint_url"])
+    array = sync.create_array(url, data=np.arange(4), storage_options={"token": "anon"})
+    assert isinstance(array.store, stores.FsspecStore)
+    assert sync.open_array(url, storage_options=options | {"backend": "fsspec"})[...].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("missing", ["403", ["403"], [500], None, 3.5])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "s3://b/x"])
+@pytest.mark.parametrize("backend", ["auto", "fsspec"])
+def test_statuses_that_are_none(url: str, backend: str, missing: Any):
+    with pytest.raises(ValueError, match="missing takes HTTP statuses"):
+        stores.resolve(
+            url, {"missing": missing, "backend": backend, **({"key": "k", "secret": "s"} if "s3" in url else {})}
+        )
+
+
+@pytest.mark.parametrize("missing", [403, [403], [404, 403]])
+@pytest.mark.parametrize("options", [{}, {"timeout": 60}, {"backend": "fsspec"}])
+async def test_statuses_of_a_web_server_that_mean_absence(
+    api: Api, bucket: Bucket, options: dict[str, Any], missing: Any
+):
+    """404 always does."""
+    bucket.fault = lambda key, data: (403, {}, b"") if key == "c/0/0" else None
+    del bucket.values["c/1/1"]
+    told = {"missing": missing, **options}
+    array = await api(api.open_array(f"{bucket.url}/bucket", storage_options=told))
+    found = await api(array.view[:].read())
+    assert (found[:100, :100] == found[100:, 100:]).all()
+    np.testing.assert_array_equal(found[:100, 100:], VALUES[:100, 100:])

@@ -123,8 +123,10 @@ class FsspecStore(RemoteStore):
 
         Raises:
             ValueError: If no filesystem is known for the URL's protocol.
+            TypeError: If an option is another one misspelt.
             ImportError: If the filesystem needs a package that is not installed; says which.
         """
+        from fsspec import get_filesystem_class
         from fsspec.core import url_to_fs
 
         options = dict(storage_options or {})
@@ -138,6 +140,8 @@ class FsspecStore(RemoteStore):
                 extra.setdefault("max_pool_connections", concurrency or 128)
                 options["config_kwargs"] = extra
         try:
+            if "::" not in url:
+                check_names(get_filesystem_class(url.partition("://")[0]), options)
             fs, path = url_to_fs(url, **options)
         except OSError as error:
             raise StoreError(f"{without_queries(url)!r} can not be opened: {type(error).__name__}: {error}") from error
@@ -145,7 +149,6 @@ class FsspecStore(RemoteStore):
             protocol = url.partition("://")[0]
             install = f"pip install 'zarrasync[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
             raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
-        check_names(type(fs), options)
         return cls(fs, path, concurrency=concurrency, missing=missing)
 
     @property

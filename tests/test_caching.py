@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import random
 import threading
@@ -452,3 +453,81 @@ def test_services_are_told_apart(monkeypatch: pytest.MonkeyPatch):
             pytest.importorskip("adlfs")
         a, b = (of("az://c/p", backend=backend, account_name=name, account_key="QUFB") for name in "ab")
         assert a != b
+
+
+# ------------------------------------------------------------------ threads
+
+
+class Gated(stores.WrapperStore):
+    """A blocking store whose first request ends when it is told to, or fails."""
+
+    def __init__(self, inner: stores.Store) -> None:
+        super().__init__(inner)
+        self.asked: list[Request] = []
+        self.error: Exception | None = None
+        self.begun, self.open = threading.Event(), threading.Event()
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> list[Value | None]:
+        first = not self.asked
+        self.asked += requests
+        self.begun.set()
+        self.open.wait(30)
+        if first and self.error is not None:
+            raise self.error
+        return await self.inner.fetch(requests, versions=versions)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_that_want_the_same_ask_once(fails: bool):
+    array = sync.create_array({}, data=np.arange(100), chunks=10)
+    inner = Gated(array.store)
+    cached = stores.CachingStore(inner)
+    inner.open.set()
+    found = sync.open_array(cached)
+    inner.error = StoreError("it failed", key="c/0") if fails else None
+    inner.open.clear()
+    inner.begun.clear()
+    inner.asked.clear()
+    values: list[Any] = []
+
+    def read() -> None:
+        try:
+            values.append(found[:10].tolist())
+        except StoreError as error:
+            values.append(str(error))
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    threads[0].start()
+    assert inner.begun.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    while cached.stats.hits < len(threads) - 1:
+        threading.Event().wait(0.001)
+    inner.open.set()
+    for thread in threads:
+        thread.join(30)
+    wanted = list(range(10))
+    if fails:  # the others want it, though
+        assert sorted(map(str, values)) == sorted(["it failed", *[str(wanted)] * 5])
+    else:
+        assert (values, len(inner.asked)) == ([wanted] * 6, 1)
+
+
+def test_a_child_waits_for_no_thread_of_its_parent():
+    """What is on its way there never arrives here."""
+    array = sync.create_array({}, data=np.arange(100), chunks=10)
+    inner = Gated(array.store)
+    inner.open.set()
+    found = sync.open_array(stores.CachingStore(inner))
+    inner.open.clear()
+    inner.begun.clear()
+    thread = threading.Thread(target=lambda: found[:10])
+    thread.start()
+    assert inner.begun.wait(30)
+    child = os.fork()
+    if not child:
+        inner.open.set()
+        os._exit(int(found[:10].tolist() != list(range(10))))
+    inner.open.set()
+    thread.join(30)
+    assert os.waitpid(child, 0)[1] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -474,3 +476,50 @@ async def test_a_time_to_wait_that_is_no_number():
 
     async with served(handler) as url, store_of(url) as store:
         assert await store.get("a") == VALUE
+
+
+# ------------------------------------------------------------------ what is no answer
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".org", ".x"])
+async def test_hosts_that_are_none(api: Api, host: str):
+    with pytest.raises(StoreError, match="could not read '.* in HTTPStore.*UnicodeError"):
+        await api(api.open_array(f"http://{host}/x", config=FAST))
+
+
+@pytest.mark.parametrize("when", ["Mon, 01 Jan 0001 00:00:00 +2400", "Mon, 99 Jan 2024 00:00:00 GMT", "tomorrow"])
+async def test_times_that_are_none(when: str):
+    from aiohttp import web
+
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(body=VALUE, headers={"Last-Modified": when, "Date": when})
+
+    async with served(handler) as url, store_of(url) as store:
+        assert await store.get("k") == VALUE
+
+
+async def test_a_lookup_that_nobody_waits_for_any_more(monkeypatch: pytest.MonkeyPatch):
+    complaints: list[str] = []
+    failed = asyncio.Event()
+
+    async def fails(host: str, port: int) -> list[Any]:
+        await failed.wait()
+        raise OSError("no such name")
+
+    monkeypatch.setattr(http1, "name_lookup", fails)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+    store = store_of("http://slow.example.org")
+    reading = asyncio.ensure_future(store.get("k"))
+    await asyncio.wait([reading], timeout=0.05)
+    reading.cancel()
+    await asyncio.wait([reading])
+    failed.set()
+    await asyncio.sleep(0)
+    await store.close()
+    del reading
+    for _ in range(3):
+        await asyncio.sleep(0)
+        gc.collect()
+    loop.set_exception_handler(None)
+    assert complaints == []

@@ -288,6 +288,17 @@ def test_settings(monkeypatch):
             config.set(threads=wrong)
     with pytest.warns(UserWarning, match="ZARRASYNC_THREAD is not a setting; ZARRASYNC_THREADS is"):
         config._read_environment({"ZARRASYNC_THREAD": "2"})
+    for wrong in (
+        {"request_timeout": -1},
+        {"total_timeout": float("inf")},
+        {"request_timeout": float("nan")},
+        {"retries": -1},
+    ):
+        with (
+            pytest.raises(ValueError, match=f"config {next(iter(wrong))} must be 0 or more, and finite"),
+            config.set(**wrong),
+        ):
+            pass
     with pytest.raises(ValueError, match="memory_budget must be at least 1"):
         za.Config(memory_budget=0)
     read = config._read_environment

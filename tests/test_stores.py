@@ -822,3 +822,40 @@ def test_waiting_for_another_process_can_be_given_up(tmp_path: Path):
     with pytest.raises(TimeoutError):
         asyncio.run(wait())
     holder.communicate("\n")
+
+
+@pytest.mark.parametrize("given", [None, io.StringIO("x"), stores.MemoryStore(), fsspec.open("memory://x")])
+def test_what_is_no_archive(given: Any):
+    with pytest.raises(
+        TypeError, match=f"a ZipStore is made of a path or of a file open for bytes, found {type(given).__name__}"
+    ):
+        stores.ZipStore(given)
+
+
+class Piecemeal(io.RawIOBase):
+    """A file that gives less than it is asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        self._file = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        return self._file.readinto(memoryview(buffer)[:50])
+
+
+def test_an_archive_in_a_file_that_reads_less_than_it_is_asked_for(tmp_path: Path):
+    with stores.ZipStore(tmp_path / "a.zip", mode="w") as archive:
+        sync.create_array(archive, data=np.arange(1000), chunks=300)
+    file = Piecemeal((tmp_path / "a.zip").read_bytes())
+    np.testing.assert_array_equal(sync.open_array(stores.ZipStore(file))[...], np.arange(1000))

@@ -201,6 +201,25 @@ def test_references(tmp_path: Path):
     np.testing.assert_array_equal(group["x"][3:7, 5], VALUES[3:7, 5])
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+def test_the_names_of_a_group_are_listed_once(zarr_format: int | str):
+    """``list`` asks for the length, too."""
+    counting = stores.CountingStore(stores.MemoryStore())
+    group = sync.create_group(counting, zarr_format=zarr_format)
+    for name in "abc":
+        group.create_group(name)
+    counting.reset()
+    assert [name for name in group] == ["a", "b", "c"]  # the way that asks for no length
+    once = counting.reset().requests
+    for ask in (list, sorted, tuple):
+        assert list(ask(group)) == ["a", "b", "c"]
+        assert counting.reset().requests == once
+    names = iter(group)
+    next(names)
+    group.create_group("d")
+    assert (len(group), list(names)) == (4, ["b", "c"])
+
+
 async def test_icechunk(api: Api, tmp_path: Path):
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
@@ -209,7 +228,7 @@ async def test_icechunk(api: Api, tmp_path: Path):
     array = await api(root.create_array("x", shape=VALUES.shape, dtype="i4", chunks=(50, 50)))
     await api.write(array, ..., VALUES)
     session.commit("values")
-    found = await api(api.open_array(repository.readonly_session("main").store, path="x"))
+    found = await api(api.open_array(repository.readonly_session("main"), path="x"))  # itself, as well as its store
     np.testing.assert_array_equal(await api(found[20:70, ::3]), VALUES[20:70, ::3])
     theirs = pytest.importorskip("zarr").open_array(repository.readonly_session("main").store, path="x", mode="r")
     np.testing.assert_array_equal(theirs[...], VALUES)

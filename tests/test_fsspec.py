@@ -92,6 +92,27 @@ def test_the_process_ends_without_a_word(gcs: tuple[str, dict[str, Any]]):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_download_that_breaks_off_is_not_kept(bucket: Bucket, tmp_path: Path, retries: int):
+    """``simplecache`` would give half of it to the next who asks."""
+    url, options = f"simplecache::{bucket.url}/bucket", {"simplecache": {"cache_storage": str(tmp_path)}}
+    array = sync.open_array(url, zarr_format=3, storage_options=options, config={"retries": retries})
+    cut: list[str] = []
+
+    def once(key: str, data: bytes | None) -> str | None:
+        """Of each chunk the second request: the first one asks for its size alone."""
+        if cut.count(key) == 2 or not key.startswith("c/"):
+            return None
+        cut.append(key)
+        return "cut"
+
+    bucket.fault = once
+    if not retries:
+        with pytest.raises(StoreError, match="could not read 'c/0/0'"):
+            array[:100, :100]
+    np.testing.assert_array_equal(array[:100, :100], VALUES[:100, :100])
+
+
 # ------------------------------------------------------------------ time limits
 
 

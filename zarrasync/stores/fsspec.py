@@ -15,17 +15,17 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from zarrasync import config
-from zarrasync._calls import apart, together
+from zarrasync._calls import together
 from zarrasync._clients import PerLoop
 from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
-from zarrasync.stores import s3fs, webfs
-from zarrasync.stores.answers import AGAIN, SLOW_DOWN
+from zarrasync.stores import blockingfs, s3fs, webfs
+from zarrasync.stores.answers import SLOW_DOWN
 from zarrasync.stores.base import (
     ABSENT,
     Listing,
@@ -44,7 +44,6 @@ from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure,
 
 __all__ = ["FsspecStore"]
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
@@ -64,8 +63,6 @@ _WHO = frozenset(
 )
 """Options that say who asks."""
 _CACHES = frozenset({"simplecache", "filecache", "blockcache"})
-_HERE = frozenset({"memory", "file", "local", "zip", "tar", "libarchive", "data", "reference"})
-"""Those that answer at once, mostly."""
 _NO_SUFFIX = _AZURE | _CACHES
 """Those that have no ranges from the end."""
 _BULK = 1000
@@ -228,7 +225,8 @@ class FsspecStore(RemoteStore):
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         """Call a filesystem operation: a method on a blocking one, under the limiter on others."""
         if self.blocking:
-            return self._wait_for(partial(getattr(self._template, name), *args, **options))
+            work = partial(getattr(self._template, name), *args, **options)
+            return blockingfs.call(work, self.protocol, self.settings.total_timeout)
         fs = await self._clients.get()
         gate, limit = self.limiter(), self.settings.total_timeout
         await gate.acquire()
@@ -239,12 +237,6 @@ class FsspecStore(RemoteStore):
             raise _found_missing(error) from error
         finally:
             gate.release()
-
-    def _wait_for(self, call: Callable[[], T]) -> T:
-        """What a call comes to that blocks; where it is to a network on a thread of its own, which is left if it hangs."""
-        if self.protocol in _HERE:
-            return call()
-        return apart(call, self.settings.total_timeout)
 
     async def _each(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> builtins.list[Any]:
         """Make calls side by side; the first failure cancels the others."""
@@ -277,7 +269,7 @@ class FsspecStore(RemoteStore):
         ranged = "start" in options
         try:
             if self.blocking:
-                value = Value(self._wait_for(partial(self._template.cat_file, path, **options)))
+                value = Value(await blockingfs.read(self._template, self.protocol, path, self.settings, **options))
             else:
                 value = await self._request(request.key, "read", partial(self._attempt, path, options, request))
         except StoreError:
@@ -285,7 +277,7 @@ class FsspecStore(RemoteStore):
         except Exception as error:
             if self._means_absent(error):
                 await self._check_bucket(error, request.key)
-                return self._behind(request)
+                return await self._behind(request)
             if ranged and _past_end(error):
                 return await self._past_end(request, error)
             raise store_error(error, request.key, "read", self) from error
@@ -308,7 +300,7 @@ class FsspecStore(RemoteStore):
         except Attempt:
             raise
         except Exception as error:
-            if not _passes(error):
+            if not webfs.passes(error):
                 raise
             reason = f"{type(error).__name__}: {without_queries(str(error))}"
             raise Attempt(reason, slow_down=getattr(error, "status", None) in SLOW_DOWN) from error
@@ -333,7 +325,7 @@ class FsspecStore(RemoteStore):
         try:
             size = int((await self._call("info", self._full(request.key)))["size"])
         except _MISSING:
-            return self._behind(request)
+            return await self._behind(request)
         except Exception as error:
             raise store_error(error, request.key, "read", self) from error
         length = min(request.length or 0, size)
@@ -360,12 +352,12 @@ class FsspecStore(RemoteStore):
             _log.debug("whether there is a bucket is not known: %s", other)
         self._has_bucket = True
 
-    def _behind(self, request: Request) -> Value | None:
+    async def _behind(self, request: Request) -> Value | None:
         """What a cache has no value of: it also calls absent what a web server refuses, or does not list."""
         if self.protocol not in _CACHES:
             return None
         try:
-            data = self._wait_for(partial(self._template.fs.cat_file, self._full(request.key)))
+            data = await blockingfs.read(self._template.fs, "", self._full(request.key), self.settings)
         except Exception as error:
             if self._means_absent(error):
                 return None
@@ -565,14 +557,6 @@ def _found_missing(error: FileNotFoundError) -> Exception:
 
 _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")
 """What filesystems call that which changes with a value."""
-
-
-def _passes(error: Exception) -> bool:
-    """Whether an error may not come again; most filesystems have tried again before they raise one."""
-    if type(error).__module__.partition(".")[0] != "aiohttp":
-        return isinstance(error, (ConnectionError, asyncio.IncompleteReadError))
-    status = getattr(error, "status", None)
-    return not isinstance(error, ValueError) if status is None else status in AGAIN
 
 
 def _past_end(error: Exception) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from zarrasync.stores.answers import range_of, value_of, version_of
+from zarrasync.stores.answers import AGAIN, range_of, value_of, version_of
 from zarrasync.stores.base import Request, Value
 from zarrasync.stores.http1 import Answer
 
-__all__ = ["ask", "suits"]
+__all__ = ["ask", "passes", "suits"]
 
 
 def suits(fs: Any, protocol: str) -> bool:
@@ -34,3 +35,11 @@ async def ask(fs: Any, path: str, request: Request) -> Value:
         headers = {name.lower(): value for name, value in answer.headers.items()}
     found = Answer(answer.status, answer.reason or "", headers, body)
     return value_of(request, found, version_of(found))
+
+
+def passes(error: Exception) -> bool:
+    """Whether an error may not come again; most filesystems have tried again before they raise one."""
+    if type(error).__module__.partition(".")[0] != "aiohttp":
+        return isinstance(error, (ConnectionError, asyncio.IncompleteReadError))
+    status = getattr(error, "status", None)
+    return not isinstance(error, ValueError) if status is None else status in AGAIN

@@ -1,0 +1,50 @@
+"""Calls of fsspec's filesystems that block: some of them hang, and a cache may keep half a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from zarrasync._calls import Tally, apart, pause
+from zarrasync.config import Config
+from zarrasync.stores.webfs import passes
+
+__all__ = ["call", "read"]
+
+T = TypeVar("T")
+_HERE = frozenset({"memory", "file", "local", "zip", "tar", "libarchive", "data", "reference"})
+"""Those that answer at once, mostly."""
+
+
+def call(work: Callable[[], T], protocol: str, limit: float) -> T:
+    """What a call comes to; of a filesystem behind a network it is left alone after so many seconds, or when cancelled.
+
+    Raises:
+        TimeoutError: If it takes longer.
+    """
+    return work() if protocol in _HERE else apart(work, limit)
+
+
+async def read(fs: Any, protocol: str, path: str, settings: Config, **options: Any) -> bytes:
+    """What lies at a path, after as many attempts as the settings allow where a connection is lost."""
+    for attempt in range(settings.retries + 1):
+        try:
+            found: bytes = call(partial(fs.cat_file, path, **options), protocol, settings.total_timeout)
+            return found
+        except Exception as error:
+            _forget(fs, protocol, path)
+            if attempt == settings.retries or not passes(error):
+                raise
+            Tally.count("retries")
+            await pause(0.1 * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def _forget(fs: Any, protocol: str, path: str) -> None:
+    """Remove what ``simplecache`` keeps of a download that failed, and would give to the next who asks."""
+    if protocol == "simplecache":
+        with suppress(FileNotFoundError):
+            os.remove(os.path.join(fs.storage[-1], fs._mapper(fs._strip_protocol(path))))

@@ -147,7 +147,7 @@ class Hanging(MemoryFileSystem):
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[stores.FsspecStore]:
     monkeypatch.setattr(Hanging, "store", {})
     monkeypatch.setattr(Hanging, "go_on", threading.Event())
-    with za.config.set(total_timeout=0.5, request_timeout=0.5):
+    with za.config.set(total_timeout=2.0):
         yield stores.FsspecStore(Hanging(), "/x")
     Hanging.hangs = False
     Hanging.go_on.set()
@@ -160,10 +160,10 @@ async def test_filesystems_that_block_are_not_waited_for_longer_than_allowed(
     monkeypatch.setattr(Hanging, "hangs", True)
     for change in (lambda: array.view[:].read(), lambda: array.view[:2].write(1)):
         begin = time.monotonic()
-        with pytest.raises(StoreError, match=r"no answer within 0\.5 s"):
+        with pytest.raises(StoreError, match=r"no answer within 2 s"):
             await api(change())
         assert time.monotonic() - begin < 20
-    with pytest.raises(StoreError, match=r"no answer within 0\.5 s"):
+    with pytest.raises(StoreError, match=r"no answer within 2 s"):
         await hanging.stat("zarr.json")
 
 
@@ -184,9 +184,9 @@ async def test_a_cancelled_read_leaves_a_filesystem_that_blocks(
 
 @pytest.mark.parametrize("verb", ["write", "list", "look", "compare"])
 async def test_what_s3fs_does_has_a_limit(api: Api, bucket: Bucket, verb: str):
-    config = {"total_timeout": 1.0, "request_timeout": 0.4, "retries": 1}
+    config = {"total_timeout": 2.0, "request_timeout": 1.0, "retries": 1}
     store = stores.resolve("s3://bucket", bucket.options(backend="fsspec"), config)
-    (value,) = await store.fetch([stores.Request("zarr.json")], versions=True)
+    version = bucket.tag(bucket.values["zarr.json"])
     answered = threading.Event()
 
     def stalls(key: str, data: bytes | None) -> None:
@@ -197,7 +197,7 @@ async def test_what_s3fs_does_has_a_limit(api: Api, bucket: Bucket, verb: str):
         "write": lambda: store.put("k", b"v"),
         "list": lambda: store.list_dir(""),
         "look": lambda: store.stat("zarr.json"),
-        "compare": lambda: store.put("zarr.json", b"{}", if_version=value.version),
+        "compare": lambda: store.put("zarr.json", b"{}", if_version=version),
     }
     begin = time.monotonic()
     try:

@@ -29,11 +29,11 @@ import pytest
 from conftest import make_store
 
 import zarrasync as za
-from zarrasync import stores, sync
+from zarrasync import config, stores, sync
 from zarrasync._runtime import in_worker
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import ABSENT, Listing, Request
-from zarrasync.stores.remote import RemoteStore, Unsure
+from zarrasync.stores.remote import Present, RemoteStore, Unsure
 
 
 async def test_a_value_comes_back(store):
@@ -213,6 +213,29 @@ async def test_a_write_whose_answer_is_lost_is_known_again(store):
     version = await store._put_once(write, lambda: store._look("k"), value.version)
     assert version != value.version
     assert (await store.fetch([Request("k")], versions=True))[0].version == version
+
+
+async def test_an_attempt_that_arrives_late_is_known_again():
+    """It was given up, nothing had changed, and the next attempt found what it had stored after that."""
+
+    class Late(RemoteStore):
+        settings = config.Config(retries=2)
+        present = Present("1", None)
+
+        async def put_late(self, version: object, mark: str) -> object:
+            if self.mark is None:
+                self.mark = mark
+                raise Unsure(StoreError("its answer was lost", key="k"), answered=False)
+            self.present = Present("2", self.mark)
+            raise WriteConflictError("'k' was changed meanwhile", key="k")
+
+        async def look(self) -> Present:
+            return self.present
+
+    Late.__abstractmethods__ = frozenset()
+    late = Late()
+    late.mark = None
+    assert await late._put_once(late.put_late, late.look, "1") == "2"
 
 
 async def test_a_store_pickles(store):

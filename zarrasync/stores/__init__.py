@@ -123,12 +123,8 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
     if isinstance(store, os.PathLike):
         return LocalStore(store)
     if is_zarr_store(inner := getattr(store, "store", None)):  # zarr-python's places in stores, icechunk's sessions
-        below = getattr(store, "path", "")
-        return (
-            PrefixStore(_resolve(inner, None), f"{below}/")
-            if below and isinstance(below, str)
-            else _resolve(inner, None)
-        )
+        whole, path = _resolve(inner, None), getattr(store, "path", "")
+        return PrefixStore(whole, f"{path}/") if path and isinstance(path, str) else whole
     raise TypeError(
         f"{type(store).__name__} is not a store: give a Store, a path, a URL, a mutable mapping, "
         "an fsspec filesystem or mapper, an obstore store, or a store of zarr-python"

@@ -437,9 +437,8 @@ def statuses(given: Iterable[int]) -> frozenset[int]:
 
 def lacks_bucket(answer: object) -> bool:
     """Whether a service says that there is no bucket at all: that tells nothing about a key, least of all its absence."""
-    cause = (
-        answer.__cause__ if isinstance(answer, BaseException) else None
-    )  # s3fs and adlfs keep what was answered there
+    # s3fs and adlfs keep what was answered there.
+    cause = answer.__cause__ if isinstance(answer, BaseException) else None
     return any(_NO_BUCKET.search(str(said)) is not None for said in (answer, cause))
 
 

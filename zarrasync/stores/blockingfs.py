@@ -30,17 +30,19 @@ def call(work: Callable[[], T], protocol: str, limit: float) -> T:
 
 async def read(fs: Any, protocol: str, path: str, settings: Config, **options: Any) -> bytes:
     """What lies at a path, after as many attempts as the settings allow where a connection is lost."""
-    for attempt in range(settings.retries + 1):
+    attempts, wait = 0, 0.1
+    while True:
+        attempts += 1
         try:
             found: bytes = call(partial(fs.cat_file, path, **options), protocol, settings.total_timeout)
             return found
         except Exception as error:
             _forget(fs, protocol, path)
-            if attempt == settings.retries or not passes(error):
+            if attempts > settings.retries or not passes(error):
                 raise
-            Tally.count("retries")
-            await pause(0.1 * 2**attempt)
-    raise AssertionError("unreachable")
+        Tally.count("retries")
+        await pause(wait)
+        wait *= 2
 
 
 def _forget(fs: Any, protocol: str, path: str) -> None:

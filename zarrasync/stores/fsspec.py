@@ -276,7 +276,7 @@ class FsspecStore(RemoteStore):
             raise
         except Exception as error:
             if self._means_absent(error):
-                await self._check_bucket(error, request.key)
+                await self._check_bucket(request.key)
                 return await self._behind(request)
             if ranged and _past_end(error):
                 return await self._past_end(request, error)
@@ -339,7 +339,7 @@ class FsspecStore(RemoteStore):
             return isinstance(error, self._missing) and tells_of_key(error)
         return isinstance(error, _MISSING) and not lacks_bucket(error)
 
-    async def _check_bucket(self, error: Exception, key: str) -> None:
+    async def _check_bucket(self, key: str) -> None:
         """Complain if gcsfs found nothing because there is no bucket, which it does not say; asked for once."""
         if self._has_bucket or self.protocol not in ("gs", "gcs"):
             return

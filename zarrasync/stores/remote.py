@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import math
 import random
 import secrets
@@ -133,16 +132,24 @@ class RemoteStore(Store):
             WriteConflictError: If another value is there.
             StoreError: If it was not stored, or that can not be found out.
         """
-        mark, wait, begin = secrets.token_hex(8), _FIRST_WAIT, time.monotonic()
+        mark, begin, wait, attempts = secrets.token_hex(8), time.monotonic(), _FIRST_WAIT, 0
         bare = expected.strip('"') if isinstance(expected, str) else expected
         version = bare if self._bare else expected
-        for attempt in itertools.count():
+        unsure: Unsure | None = None
+        while True:
+            attempts += 1
             try:
                 found = await put(version, mark)
             except Unsure as error:
-                unsure = error
+                unsure, present = error, await _seen(look)
+                if present is None:
+                    raise unsure.failure from unsure.failure.__cause__
             except WriteConflictError:
-                if version == bare or self._bare is not None or not await _is_there(expected, look):
+                doubtful = unsure is not None or (self._bare is None and version != bare)
+                present = await _seen(look) if doubtful else None
+                if present is not None and present.mark == mark:  # an attempt that was given up arrived all the same
+                    return present.version
+                if present is None or unsure is not None or present.version != expected:
                     raise
                 version = bare
                 continue
@@ -150,21 +157,17 @@ class RemoteStore(Store):
                 if bare != expected:
                     self._bare = version == bare
                 return found
-            try:
-                present = await look() or Present(ABSENT, None)
-            except StoreError:
-                raise unsure.failure from None
             if present.mark == mark:
                 return present.version
+            failure = unsure.failure
             if present.version != expected and unsure.answered:
-                raise WriteConflictError(f"{unsure.failure.key!r} was changed meanwhile", key=unsure.failure.key)
+                raise WriteConflictError(f"{failure.key!r} was changed meanwhile", key=failure.key)
             over = self.settings.total_timeout and time.monotonic() - begin + wait > self.settings.total_timeout
-            if present.version != expected or attempt >= self.settings.retries or over:
-                raise unsure.failure
+            if present.version != expected or attempts > self.settings.retries or over:
+                raise failure from failure.__cause__
             Tally.count("retries")
             await asyncio.sleep(random.uniform(0.5, 1.0) * wait)  # noqa: S311
             wait = min(2 * wait, _LONGEST_WAIT)
-        raise AssertionError("unreachable")
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]], *, once: bool = False) -> T:
         """A request's answer, after as many attempts as it takes within the settings' limits.
@@ -218,10 +221,9 @@ class RemoteStore(Store):
             wait = min(2 * wait, _LONGEST_WAIT)
 
 
-async def _is_there(version: object, look: Callable[[], Awaitable[Present | None]]) -> bool:
-    """Whether a version is what is stored now."""
+async def _seen(look: Callable[[], Awaitable[Present | None]]) -> Present | None:
+    """What a look shows; ``None`` if that fails, too."""
     try:
-        present = await look()
+        return await look() or Present(ABSENT, None)
     except StoreError:
-        return False
-    return present is not None and present.version == version
+        return None

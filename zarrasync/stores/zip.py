@@ -58,12 +58,11 @@ def _as_file(given: Any) -> Any:
         TypeError: If it is none.
     """
     if not all(hasattr(given, name) for name in ("read", "seek", "tell")) or isinstance(given, io.TextIOBase):
-        what = type(given).__name__
-        hint = (
-            "; open it first: file.open()"
-            if what == "OpenFile"
-            else "; RemoteZipStore reads one in a store" * isinstance(given, Store)
-        )
+        what, hint = type(given).__name__, ""
+        if what == "OpenFile":
+            hint = "; open it first: file.open()"
+        elif isinstance(given, Store):
+            hint = "; RemoteZipStore reads one in a store"
         raise TypeError(f"a ZipStore is made of a path or of a file open for bytes, found {what}{hint}")
     return io.BufferedReader(given) if isinstance(given, io.RawIOBase) and not given.writable() else given
 

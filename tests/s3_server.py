@@ -24,7 +24,7 @@ class Bucket:
 
     Attributes:
         values: What it holds.
-        fault: Asked before each answer: another answer, ``"reset"``, ``"cut"``, ``"lost"`` (what is given is stored) or
+        fault: Asked before each answer: another answer, ``"reset"``, ``"cut"``, ``"lost"`` or ``"done, then 503"`` (what is given is stored), or
             ``None`` for the right one.
         asked: The keys that were asked for.
         clients: Who asked, and whether by a signed URL.
@@ -101,6 +101,9 @@ class Handler(BaseHTTPRequestHandler):
             if fault == "lost":
                 self.close_connection = True
                 self.connection.close()
+                return
+            if fault == "done, then 503":
+                self._send(503, {}, b"<Error><Code>ServiceUnavailable</Code></Error>")
                 return
             self._send(200, {"ETag": bucket.tag(given)}, b"", cut=fault == "cut")
             return

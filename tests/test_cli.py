@@ -367,6 +367,9 @@ def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, t
     assert os.path.exists("x.zarr") == there
     if there:
         np.testing.assert_array_equal(sync.open_array("x.zarr", path="field")[...], FIELD + 1)
+    sync.create_group("old-group.zarr", zarr_format=2, attributes={"title": "mine"})
+    assert main(["ingest", "numbers.npz", "old-group.zarr"]) == 0  # in the format of what is there
+    assert sync.open_group("old-group.zarr")["field"].zarr_format == 2
     # Into what is there already: arrays that are there are gone on with as they are.
     assert main(["ingest", "some.npz", "y.zarr"]) == 0
     assert main(["ingest", "some.npz", "y.zarr", "--verify"]) == 0

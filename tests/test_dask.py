@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zarrasync import stores, sync
+from zarrasync import config, stores, sync
 from zarrasync.errors import NodeExistsError, ShapeError, StoreError
 
 da = pytest.importorskip("dask.array")
@@ -98,6 +98,10 @@ def test_blocks_that_share_chunks(tmp_path: Path):
     np.testing.assert_array_equal(plain[60:80], VALUES[:20])
     with pytest.raises(ShapeError, match="source has shape"):
         store(lazy[:20], plain)
+    with config.set(unaligned="error"):  # which is for others than jobs
+        own = sync.open_array(plain.store, mode="r+")
+        store(lazy[:20], own, region=(slice(30, 50), slice(None)), unaligned="allow")
+    np.testing.assert_array_equal(plain[30:50], VALUES[:20])
 
 
 # ------------------------------------------------------------------ a cluster

@@ -785,22 +785,22 @@ def test_a_time_tells_versions_apart_that_are_a_second_old(tmp_path: Path, age: 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["lost", "reset"])
+@pytest.mark.parametrize("kind", ["lost", "reset", 429, 503, "done, then 503", 409])
 @pytest.mark.parametrize("bare", [False, True])
 async def test_a_compared_write_whose_answer_is_lost_takes_effect_once(
-    api: Api, bucket: Bucket, backend: str, kind: str, bare: bool
+    api: Api, bucket: Bucket, backend: str, kind: str | int, bare: bool
 ):
     """Made again it would find what it has stored, and take it for somebody else's: rows were appended twice."""
     bucket.bare = bare
     array = await api(api.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend)))
     failed: list[str] = []
 
-    def fault(key: str, data: bytes | None) -> str | None:
+    def fault(key: str, data: bytes | None) -> Answer | str | None:
         """The first write of each key."""
         if not bucket.writing or key in failed:
             return None
         failed.append(key)
-        return kind
+        return kind if isinstance(kind, str) else (kind, {}, b"<Error><Code>Other</Code></Error>")
 
     bucket.fault = fault
     changes = [

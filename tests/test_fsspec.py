@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,6 @@ class Hanging(MemoryFileSystem):
         self._wait()
         return super().cat_file(*args, **options)
 
-    def pipe_file(self, *args: Any, **options: Any) -> Any:
-        self._wait()
-        return super().pipe_file(*args, **options)
-
     def info(self, *args: Any, **options: Any) -> Any:
         self._wait()
         return super().info(*args, **options)
@@ -158,11 +155,10 @@ async def test_filesystems_that_block_are_not_waited_for_longer_than_allowed(
 ):
     array = await api(api.create_array(hanging, data=np.arange(4), chunks=2))
     monkeypatch.setattr(Hanging, "hangs", True)
-    for change in (lambda: array.view[:].read(), lambda: array.view[:2].write(1)):
-        begin = time.monotonic()
-        with pytest.raises(StoreError, match=r"no answer within 2 s"):
-            await api(change())
-        assert time.monotonic() - begin < 20
+    begin = time.monotonic()
+    with pytest.raises(StoreError, match=r"no answer within 2 s"):
+        await api(array.view[:].read())
+    assert time.monotonic() - begin < 20
     with pytest.raises(StoreError, match=r"no answer within 2 s"):
         await hanging.stat("zarr.json")
 
@@ -304,7 +300,7 @@ def test_statuses_that_are_none(url: str, backend: str, missing: Any):
         )
 
 
-@pytest.mark.parametrize("missing", [403, [403], [404, 403]])
+@pytest.mark.parametrize("missing", [403, [HTTPStatus.FORBIDDEN], np.array([404, 403])])
 @pytest.mark.parametrize("options", [{}, {"timeout": 60}, {"backend": "fsspec"}])
 async def test_statuses_of_a_web_server_that_mean_absence(
     api: Api, bucket: Bucket, options: dict[str, Any], missing: Any

@@ -881,4 +881,8 @@ def test_an_archive_in_a_file_that_reads_less_than_it_is_asked_for(tmp_path: Pat
     with stores.ZipStore(tmp_path / "a.zip", mode="w") as archive:
         sync.create_array(archive, data=np.arange(1000), chunks=300)
     file = Piecemeal((tmp_path / "a.zip").read_bytes())
-    np.testing.assert_array_equal(sync.open_array(stores.ZipStore(file))[...], np.arange(1000))
+    archive = stores.ZipStore(file)
+    np.testing.assert_array_equal(sync.open_array(archive)[...], np.arange(1000))
+    del archive
+    gc.collect()
+    assert not file.closed  # it is its owner's

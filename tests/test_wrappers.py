@@ -218,6 +218,9 @@ def test_the_names_of_a_group_are_listed_once(zarr_format: int | str):
     next(names)
     group.create_group("d")
     assert (len(group), list(names)) == (4, ["b", "c"])
+    names = iter(group)
+    group.create_group("e")
+    assert (len(group), list(names)) == (5, ["a", "b", "c", "d"])
 
 
 async def test_icechunk(api: Api, tmp_path: Path):

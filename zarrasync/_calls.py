@@ -10,9 +10,8 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from concurrent.futures import Future, wait
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from zarrasync._runtime import SLICE, cancel_flag, driven, regardless
 
@@ -192,19 +191,26 @@ def apart(call: Callable[[], T], limit: float) -> T:
     Raises:
         TimeoutError: If it takes longer.
     """
-    done: Future[T] = Future()
+    ended, flag, end = threading.Event(), cancel_flag(), time.monotonic() + (limit or math.inf)
+    held, outcome = [call], list[tuple[T | None, BaseException | None]]()
 
     def work() -> None:
         try:
-            done.set_result(call())
+            outcome.append((held.pop()(), None))
         except BaseException as error:
-            done.set_exception(error)
+            outcome.append((None, error))
+        ended.set()
 
-    flag, end = cancel_flag(), time.monotonic() + (limit or math.inf)
     threading.Thread(target=copy_context().run, args=(work,), name="zarrasync-apart", daemon=True).start()
-    while not wait([done], SLICE).done:
+    while not ended.wait(SLICE):
         if flag.set:
             raise asyncio.CancelledError
         if time.monotonic() > end:
             raise TimeoutError(f"no answer within {limit:.3g} s")
-    return done.result()
+    result, error = outcome.pop()
+    try:
+        if error is not None:
+            raise error
+        return cast(T, result)
+    finally:
+        del error  # it holds this frame

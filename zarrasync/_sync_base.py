@@ -50,6 +50,20 @@ def to_sync(value: Any) -> Any:
     return value
 
 
+def _nothing() -> None:
+    """No names: what a reference to them says, too, when they are gone."""
+
+
+class _Latest(threading.local):
+    """The names of a group's members that this thread has begun to iterate over last, if nothing was done since."""
+
+    def __init__(self) -> None:
+        self.names: Callable[[], _Names | None] = _nothing
+
+
+_latest = _Latest()
+
+
 class Facade:
     """Holds an asynchronous object and nothing else."""
 
@@ -64,6 +78,7 @@ class Facade:
         return _node(self._async).store.blocking
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        _latest.names = _nothing  # there may be others after this
         return run(coroutine, blocking=self._blocking)
 
     def __eq__(self, other: object) -> bool:
@@ -274,14 +289,6 @@ class _Names(Iterator[str]):
     def __next__(self) -> str:
         self.begun = True
         return next(self._rest)
-
-
-class _Latest(threading.local):
-    def __init__(self) -> None:
-        self.names: Callable[[], _Names | None] = lambda: None
-
-
-_latest = _Latest()
 
 
 class GroupBase(_Closing, Mapping[str, Any]):

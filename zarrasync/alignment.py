@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from zarrasync.blocks import units
@@ -13,7 +14,7 @@ from zarrasync.metadata import ArrayMetadata
 if TYPE_CHECKING:
     from zarrasync.array import AsyncArray
 
-__all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "is_allowed"]
+__all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "is_allowed", "trusted"]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 _ALLOW = ", or allow it with config={'unaligned': 'allow'} if nobody writes at the same time"
@@ -28,6 +29,12 @@ def check_unaligned(unaligned: Unaligned) -> None:
 def is_allowed(unaligned: Unaligned, *, conditional: bool) -> bool:
     """Whether parts of chunks may be written to a store, ``conditional`` if it can compare what it replaces."""
     return unaligned == "allow" or (unaligned == "safe" and conditional)
+
+
+def trusted(array: AsyncArray) -> AsyncArray:
+    """An array for a job, which has seen to what it cuts: what the array's settings say of that is for others."""
+    node = replace(array._node, config=replace(array.config, unaligned="allow"))
+    return type(array)(node, array.metadata)
 
 
 def check_region(
@@ -64,7 +71,7 @@ def check_assignment(target: AsyncArray, transform: Transform, *, whole: bool) -
     Raises:
         ShapeError: If there are such, and they are not allowed.
     """
-    if not is_allowed(target.config.unaligned, conditional=target.store.conditional):
+    if target.store.writeable and not is_allowed(target.config.unaligned, conditional=target.store.conditional):
         cut = [part.coords for part in target._chunks.parts(transform) if not (part.full and whole)]
         _refuse(target, cut, transform.shape, _ALLOW)
 
@@ -105,7 +112,7 @@ def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int
     more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
     raise ShapeError(
         f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, which another writer may be "
-        f"writing, too; align it to multiples of {target.metadata.write_chunks}{otherwise}",
+        f"writing, too; align it to multiples of {target.metadata.write_chunks}, by slices without steps{otherwise}",
         found=found,
         wanted=target.metadata.write_chunks,
     )

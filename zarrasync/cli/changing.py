@@ -16,7 +16,7 @@ from zarrasync._bridge import run
 from zarrasync.cli.arguments import FORMATS, Commands, add_destination, codec, open_node, options, shape
 from zarrasync.cli.console import Console
 from zarrasync.creation import check_axes
-from zarrasync.errors import NodeNotFoundError, ZarrError
+from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.formats import may_be_zarr
 from zarrasync.info import counted, size_text
 from zarrasync.ingesting import creation_of
@@ -141,7 +141,8 @@ def _ingest_to(place: Any, given: argparse.Namespace, console: Console) -> int:
     single = set(arrays) == {""}
     for what, wanted in (("chunks", given.chunks), ("shards", given.shards)):
         check_axes(what, wanted, (len(source.shape) for source in arrays.values()))
-    layouts = {name: _layout(given, source, arrays.values()) for name, source in arrays.items()}
+    written = FORMATS[given.to] if given.to else _format_of(place, given)
+    layouts = {name: _layout(given, source, arrays.values(), written) for name, source in arrays.items()}
     if not single:
         _make_groups(place, given, arrays, layouts, attributes)
     reports = {}
@@ -197,13 +198,23 @@ def _is_there(place: Any, name: str, where: dict[str, Any]) -> bool:
         return False
 
 
-def _layout(given: argparse.Namespace, source: Any, others: Iterable[Any]) -> dict[str, Any]:
+def _format_of(place: Any, given: argparse.Namespace) -> Any:
+    """The format of the group that arrays go into, if there is one that stays."""
+    if given.overwrite:
+        return None
+    try:
+        return sync.open_group(place, path=given.dest_path, storage_options=options(given.dest_option)).zarr_format
+    except (NodeNotFoundError, NodeTypeError):
+        return None
+
+
+def _layout(given: argparse.Namespace, source: Any, others: Iterable[Any], written: Any) -> dict[str, Any]:
     """How the array of a source is to be stored."""
     return {
         "chunks": _fitting(given.chunks, source, "auto"),
         "shards": _fitting(given.shards, source, None),
         "compressors": given.compressor,
-        "zarr_format": FORMATS[given.to] if given.to else None,
+        "zarr_format": written,
         **_named(source, others),
     }
 

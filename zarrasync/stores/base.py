@@ -16,6 +16,7 @@ Rules that hold for every store and are tested on each:
 from __future__ import annotations
 
 import builtins
+import operator
 import os
 import re
 from abc import ABC, abstractmethod
@@ -428,11 +429,13 @@ def statuses(given: Iterable[int]) -> frozenset[int]:
     Raises:
         ValueError: If there is something else among them.
     """
-    found = [given] if isinstance(given, int | str) or not isinstance(given, Iterable) else list(given)
-    for status in found:
-        if type(status) is not int or not 400 <= status < 500:
-            raise ValueError(f"missing takes HTTP statuses, such as [403], found {given!r}")
-    return frozenset(found)
+    try:
+        found = frozenset(map(operator.index, given if isinstance(given, Iterable) else [given]))
+    except TypeError:
+        found = frozenset({0})
+    if not all(400 <= status < 500 for status in found):
+        raise ValueError(f"missing takes HTTP statuses from 400 to 499, such as [403], found {given!r}")
+    return found
 
 
 def lacks_bucket(answer: object) -> bool:

@@ -34,10 +34,9 @@ async def read(fs: Any, protocol: str, path: str, settings: Config, **options: A
     while True:
         attempts += 1
         try:
-            found: bytes = call(partial(fs.cat_file, path, **options), protocol, settings.total_timeout)
-            return found
+            work = partial(_whole, fs, protocol, path, options)
+            return work() if _has(fs, protocol, path) else call(work, protocol, settings.total_timeout)
         except Exception as error:
-            _forget(fs, protocol, path)
             if attempts > settings.retries or not passes(error):
                 raise
         Tally.count("retries")
@@ -45,8 +44,20 @@ async def read(fs: Any, protocol: str, path: str, settings: Config, **options: A
         wait *= 2
 
 
-def _forget(fs: Any, protocol: str, path: str) -> None:
-    """Remove what ``simplecache`` keeps of a download that failed, and would give to the next who asks."""
-    if protocol == "simplecache":
-        with suppress(FileNotFoundError):
-            os.remove(os.path.join(fs.storage[-1], fs._mapper(fs._strip_protocol(path))))
+def _has(fs: Any, protocol: str, path: str) -> bool:
+    """Whether a cache has all of a file, so that nobody is asked for it."""
+    return protocol in ("simplecache", "filecache") and bool(fs._check_file(fs._strip_protocol(path)))
+
+
+def _whole(fs: Any, protocol: str, path: str, options: dict[str, Any]) -> bytes:
+    """What lies at a path; what ``simplecache`` keeps of a download that broke off it would give to the next who asks."""
+    try:
+        found: bytes = fs.cat_file(path, **options)
+        return found
+    except FileNotFoundError:
+        raise
+    except BaseException:
+        if protocol == "simplecache":
+            with suppress(FileNotFoundError):
+                os.remove(os.path.join(fs.storage[-1], fs._mapper(fs._strip_protocol(path))))
+        raise

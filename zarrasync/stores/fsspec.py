@@ -18,14 +18,14 @@ from functools import partial
 from typing import Any
 
 from zarrasync import config
-from zarrasync._calls import together
+from zarrasync._calls import Flights, together
 from zarrasync._clients import PerLoop
 from zarrasync._runtime import Gate, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores import blockingfs, s3fs, webfs
-from zarrasync.stores.answers import SLOW_DOWN
+from zarrasync.stores.answers import SLOW_DOWN, UNDONE
 from zarrasync.stores.base import (
     ABSENT,
     Listing,
@@ -58,15 +58,19 @@ _AROUND = {
     "gcs": ("STORAGE_EMULATOR_HOST",),
 }
 """Where filesystems find an endpoint if nobody tells them one."""
-_WHO = frozenset(
-    {"key", "anon", "token", "profile", "account_name", "sas_token", "username", "headers", "auth", "client_kwargs"}
-)
+_WHO = frozenset({"key", "anon", "profile", "account_name", "username", "headers"})
 """Options that say who asks."""
 _CACHES = frozenset({"simplecache", "filecache", "blockcache"})
+_QUICK, _LONG = frozenset({"info", "isdir", "ls"}), frozenset({"find", "rm"})
+"""Operations that change nothing and end soon, and those that take as long as there are files."""
 _NO_SUFFIX = _AZURE | _CACHES
 """Those that have no ranges from the end."""
 _BULK = 1000
 """Keys that one S3 DeleteObjects request takes."""
+
+
+_buckets: set[Hashable] = set()
+"""Google's buckets that are there, or of which nothing is told."""
 
 
 class FsspecStore(RemoteStore):
@@ -107,12 +111,12 @@ class FsspecStore(RemoteStore):
         self.settings = config.get() if self._ask is not None else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._service = self._find_service()
-        self._has_bucket = False
         self._make_pools()
 
     def _make_pools(self) -> None:
         self._clients: PerLoop[Any] = PerLoop(self._make_client, _close_client)
         self._once: PerLoop[Any] = PerLoop(partial(self._make_client, once=True), _close_client)
+        self._flights = Flights()
 
     @classmethod
     def from_url(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> FsspecStore:
@@ -194,7 +198,7 @@ class FsspecStore(RemoteStore):
         return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_clients", "_once")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_clients", "_once", "_flights")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -226,12 +230,13 @@ class FsspecStore(RemoteStore):
         """Call a filesystem operation: a method on a blocking one, under the limiter on others."""
         if self.blocking:
             work = partial(getattr(self._template, name), *args, **options)
-            return blockingfs.call(work, self.protocol, self.settings.total_timeout)
+            # A write that was left alone would go on, and come after later ones.
+            return blockingfs.call(work, self.protocol, self.settings.total_timeout) if name in _QUICK else work()
         fs = await self._clients.get()
         gate, limit = self.limiter(), self.settings.total_timeout
         await gate.acquire()
         try:
-            async with time_limit(0.0 if name == "find" else limit):  # which takes as long as there are files
+            async with time_limit(0.0 if name in _LONG else limit):
                 return await getattr(fs, f"_{name}")(*args, **options)
         except FileNotFoundError as error:
             raise _found_missing(error) from error
@@ -340,17 +345,23 @@ class FsspecStore(RemoteStore):
         return isinstance(error, _MISSING) and not lacks_bucket(error)
 
     async def _check_bucket(self, key: str) -> None:
-        """Complain if gcsfs found nothing because there is no bucket, which it does not say; asked for once."""
-        if self._has_bucket or self.protocol not in ("gs", "gcs"):
+        """Complain if gcsfs found nothing because there is no bucket, which it does not say."""
+        place = (self._service, self.path.partition("/")[0])
+        if self.protocol not in ("gs", "gcs") or place in _buckets:
             return
-        try:
-            await self._call("call", "GET", "b/{}", self.path.partition("/")[0], json_out=True)
-        except FileNotFoundError as gone:
+        if not await self._flights.share(place, partial(self._has_bucket, place[1])):
             failure = FileNotFoundError("the specified bucket does not exist")
-            raise store_error(failure, key, "read", self) from gone
-        except Exception as other:  # whoever may read objects need not be told about their bucket
-            _log.debug("whether there is a bucket is not known: %s", other)
-        self._has_bucket = True
+            raise store_error(failure, key, "read", self) from failure
+        _buckets.add(place)
+
+    async def _has_bucket(self, name: str) -> bool:
+        try:
+            await self._call("call", "GET", "b/{}", name, json_out=True)
+        except FileNotFoundError:
+            return False
+        except Exception as error:  # whoever may read objects need not be told about their bucket
+            _log.debug("whether there is a bucket %r is not known: %s", name, error)
+        return True
 
     async def _behind(self, request: Request) -> Value | None:
         """What a cache has no value of: it also calls absent what a web server refuses, or does not list."""
@@ -415,22 +426,23 @@ class FsspecStore(RemoteStore):
         condition = {"IfNoneMatch": "*"} if expected is ABSENT else {"IfMatch": expected}
         options = {**condition, "Metadata": {MARK: mark}}
         if self.conditional:
+            gate, limit = self.limiter(), self.settings.request_timeout
+            await gate.acquire()
             try:
-                put = partial(s3fs.put_if, fs, self._full(key), value, options)
-                return (await self._request(key, "write", put, once=True)).get("ETag")
-            except StoreError as error:
-                if isinstance(error.__cause__, TimeoutError):
-                    raise Unsure(error, answered=False) from error.__cause__
-                raise
+                async with time_limit(limit):
+                    return (await s3fs.put_if(fs, self._full(key), value, options)).get("ETag")
             except Exception as error:
                 if s3fs.says_changed(error):
                     raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
                 if not s3fs.says_unable(error):
                     failure, status = store_error(error, key, "write", self), s3fs.status(error)
-                    if status is None or status >= 500:
+                    (gate.shrink if status in SLOW_DOWN else gate.calm)()
+                    if status is None or status in UNDONE:
                         raise Unsure(failure, answered=status is not None) from error
                     raise failure from error
                 self.conditional = False
+            finally:
+                gate.release()
         # The service knows of no conditions: nobody is kept out between the next two requests.
         (present,) = await self.fetch([Request(key, 0, 1)], versions=True)
         if (present.version if present is not None else ABSENT) != expected:

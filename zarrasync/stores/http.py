@@ -129,7 +129,8 @@ class HTTPStore(RemoteStore):
 
     @property
     def viewer(self) -> Hashable:
-        return tuple(tuple(sorted(map(repr, told.items()))) for told in (self.headers, self._options, self._asking))
+        told = {name: repr({**self._options, **self._asking}.get(name)) for name in ("auth", "cookies", "headers")}
+        return tuple(sorted({**self.headers, **told}.items()))
 
     def location(self, key: str) -> Hashable:
         return ("http", f"{self._base}/{key}")
@@ -191,9 +192,9 @@ class HTTPStore(RemoteStore):
         hint = " (credentials may be missing or expired)" if answer.status in (401, 403) else ""
         raise StoreError(f"the server answered {answer.status} {answer.reason}{hint}")
 
-    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[Any]], *, once: bool = False) -> Any:
+    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            return await super()._request(key, verb, make, once=once)
+            return await super()._request(key, verb, make)
         except StoreError as error:
             if not error.key and not isinstance(
                 error, UnsupportedOperation

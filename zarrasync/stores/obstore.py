@@ -29,6 +29,7 @@ from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
+from zarrasync.stores.answers import SLOW_DOWN, UNDONE
 from zarrasync.stores.base import (
     ABSENT,
     Listing,
@@ -174,7 +175,8 @@ class ObjectStore(RemoteStore):
     @property
     def viewer(self) -> Hashable:
         config = dict(getattr(self.store, "config", {}))
-        return tuple(f"{name}={config[name]}" for name in _WHO if name in config)
+        told = tuple(f"{name}={config[name]}" for name in _WHO if name in config)
+        return told or from_environment(_KEYS)
 
     @property
     def lasting(self) -> bool:
@@ -250,7 +252,7 @@ class ObjectStore(RemoteStore):
                 answer = None
             gate.grow(time.monotonic() - begin)
             return answer
-        except (Unsure, WriteConflictError):
+        except WriteConflictError:
             raise
         except Exception as error:
             gate.calm()
@@ -369,10 +371,12 @@ class ObjectStore(RemoteStore):
         except WriteConflictError:
             raise
         except StoreError as error:
-            status = _STATUS.search(str(error.__cause__))
-            if type(error.__cause__).__name__ != "GenericError" or (status and int(status[1]) < 500):
-                raise
-            raise Unsure(error, answered=status is not None) from error.__cause__
+            status = _answered(error.__cause__)
+            if status in SLOW_DOWN:
+                self.limiter().shrink()
+            if status in UNDONE or (status is None and type(error.__cause__).__name__ == "GenericError"):
+                raise Unsure(error, answered=status is not None) from error.__cause__
+            raise
 
     async def _replace(self, key: str, value: Any, expected: object, mark: str) -> object:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -383,6 +387,8 @@ class ObjectStore(RemoteStore):
         try:
             return await self._put(key, value, self._once.once, {"mode": mode, "attributes": {MARK: mark}})
         except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
+            if _answered(error) in UNDONE:
+                raise
             changed: Exception = error
         except FileNotFoundError as error:
             if expected is ABSENT or lacks_bucket(error):
@@ -461,6 +467,7 @@ async def _leave(signed: SignedRequests | None) -> None:
 
 _PLACE = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
 """Settings of obstore's that say what a key is a key in."""
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT_NAME")
 _WHO = ("access_key_id", "account_name", "client_id", "service_account", "skip_signature", "sas_key")
 """Settings of obstore's that say who asks, if anything does."""
 _AROUND: dict[str, dict[str, tuple[str, ...]]] = {
@@ -531,6 +538,12 @@ class _Once:
             found = cls._known[id(store)] = cls(store)
         cls._latest.append(found)
         return found
+
+
+def _answered(error: BaseException | None) -> int | None:
+    """The HTTP status of the answer that an error of obstore's tells of; ``None`` if there was none."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
 
 
 def _status(error: Exception) -> int:

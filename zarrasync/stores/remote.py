@@ -169,7 +169,7 @@ class RemoteStore(Store):
             await asyncio.sleep(random.uniform(0.5, 1.0) * wait)  # noqa: S311
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]], *, once: bool = False) -> T:
+    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]]) -> T:
         """A request's answer, after as many attempts as it takes within the settings' limits.
 
         Args:
@@ -177,7 +177,6 @@ class RemoteStore(Store):
             verb: What is done with it, for messages.
             make: Makes one attempt; raises ``Attempt`` for a failure that may pass, and anything else for one
                 that will not.
-            once: Whether not to try again after a time limit, as it may have been done.
 
         Raises:
             StoreError: With the number of attempts and the last failure.
@@ -208,7 +207,7 @@ class RemoteStore(Store):
             spent += now() - asked
             pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311
             over = settings.total_timeout and spent + pause > settings.total_timeout
-            if attempts > settings.retries or over or (once and isinstance(last, TimeoutError)):
+            if attempts > settings.retries or over:
                 reason = str(last) or f"no answer within {limit:.3g} s"
                 raise StoreError(
                     f"could not {verb} {key!r} in {self!r}: {reason} (attempt {attempts}, after {spent:.1f} s)",

@@ -51,6 +51,10 @@ class RemoteZipStore(Store):
     def identity(self) -> Hashable:
         return ("zip", self.inner.location(self.key))
 
+    @property
+    def viewer(self) -> Hashable:
+        return self.inner.viewer
+
     def __repr__(self) -> str:
         return f"RemoteZipStore({self.inner!r}, {self.key!r})"
 

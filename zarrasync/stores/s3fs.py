@@ -9,7 +9,7 @@ from typing import Any
 from zarrasync.stores.answers import range_of, value_of
 from zarrasync.stores.base import Request, Value
 from zarrasync.stores.http1 import Answer
-from zarrasync.stores.remote import MARK, Attempt, Present
+from zarrasync.stores.remote import MARK, Present
 
 __all__ = [
     "ONE_REQUEST",
@@ -26,7 +26,6 @@ __all__ = [
 
 SMALL, ONE_REQUEST = 100 << 20, 5 << 30
 """Bytes of a value that s3fs stores by one request, and of those that one can store."""
-_LATER = ("SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "TooManyRequests", "503", "429")
 
 
 def can_compare(fs: Any, protocol: str) -> bool:
@@ -76,25 +75,15 @@ async def present(fs: Any, path: str) -> Present:
 
 
 async def put_if(fs: Any, path: str, value: bytes, options: Mapping[str, Any]) -> Any:
-    """Store a value by one request, of which options say more; ``fs`` makes it once.
-
-    Raises:
-        Attempt: If the service asks to come later, and so has stored nothing.
-    """
+    """Store a value by one request, of which options say more; ``fs`` makes it once."""
     fs.retries = 1
     await _once_by_aiohttp(fs, fs.split_path(path)[0])
-    try:
-        return await fs._pipe_file(path, value, chunksize=ONE_REQUEST, **options)
-    except Exception as error:
-        if _code(error) in _LATER:
-            raise Attempt(f"{type(error).__name__}: {error}", slow_down=True) from error
-        raise
+    return await fs._pipe_file(path, value, chunksize=ONE_REQUEST, **options)
 
 
 def says_changed(error: Exception) -> bool:
     """Whether S3 says that a value is not the one that was to be replaced; it may be gone."""
-    known = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409", "NoSuchKey")
-    return isinstance(error, FileExistsError) or _code(error) in known
+    return isinstance(error, FileExistsError) or _code(error) in ("PreconditionFailed", "412", "NoSuchKey")
 
 
 def status(error: Exception) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from zarrasync.stores.answers import AGAIN, range_of, value_of, version_of
+from zarrasync.stores.answers import AGAIN, check_passing, range_of, value_of, version_of
 from zarrasync.stores.base import Request, Value
 from zarrasync.stores.http1 import Answer
 
@@ -30,10 +30,10 @@ async def ask(fs: Any, path: str, request: Request) -> Value:
         options["headers"] |= {"Range": wanted, "Accept-Encoding": "identity"}
     session = await fs.set_session()
     async with session.get(fs.encode_url(path), **options) as answer:
-        body = await answer.read()
-        fs._raise_not_found_for_status(answer, path)
         headers = {name.lower(): value for name, value in answer.headers.items()}
-    found = Answer(answer.status, answer.reason or "", headers, body)
+        found = Answer(answer.status, answer.reason or "", headers, await answer.read())
+        check_passing(found)
+        fs._raise_not_found_for_status(answer, path)
     return value_of(request, found, version_of(found))
 
 

@@ -51,6 +51,13 @@ class Entry(NamedTuple):
     crc: int
 
 
+class _Buffered(io.BufferedReader):
+    """A file of the user's, who closes it."""
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
 def _as_file(given: Any) -> Any:
     """An open file, with which a read gives all that is asked for.
 
@@ -64,7 +71,7 @@ def _as_file(given: Any) -> Any:
         elif isinstance(given, Store):
             hint = "; RemoteZipStore reads one in a store"
         raise TypeError(f"a ZipStore is made of a path or of a file open for bytes, found {what}{hint}")
-    return io.BufferedReader(given) if isinstance(given, io.RawIOBase) and not given.writable() else given
+    return _Buffered(given) if isinstance(given, io.RawIOBase) and not given.writable() else given
 
 
 class ZipStore(Store):

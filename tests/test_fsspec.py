@@ -21,6 +21,7 @@ from s3_server import VALUES, Answer, Bucket
 
 import zarrasync as za
 from zarrasync import stores, sync
+from zarrasync._runtime import drive
 from zarrasync.errors import ReadOnlyError, StoreError, WriteConflictError
 
 # ------------------------------------------------------------------ what servers say beside the bytes
@@ -79,6 +80,28 @@ async def test_a_bucket_of_google_that_is_not_there(api: Api, gcs: tuple[str, di
     array = await api(api.create_array(gcs[0], shape=4, chunks=2, fill_value=7, storage_options=given))
     await api(array.view[:2].write(1))
     assert (await api(array.view[:].read())).tolist() == [1, 1, 7, 7]
+
+
+async def test_a_bucket_of_google_is_asked_for_once(
+    api: Api, gcs: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    """Not for each chunk that is absent."""
+    from zarrasync.stores import fsspec
+
+    url, options = gcs
+    monkeypatch.setattr(fsspec, "_buckets", set())
+    asked: list[str] = []
+    has_bucket = stores.FsspecStore._has_bucket
+
+    async def counted(store: stores.FsspecStore, name: str) -> bool:
+        asked.append(name)
+        return await has_bucket(store, name)
+
+    monkeypatch.setattr(stores.FsspecStore, "_has_bucket", counted)
+    given = {**options, "backend": "fsspec"}
+    array = await api(api.create_array(url, shape=20, chunks=1, fill_value=7, storage_options=given))
+    assert (await api(array.view[:].read())).tolist() == [7] * 20
+    assert asked == ["test-bucket"]
 
 
 def test_the_process_ends_without_a_word(gcs: tuple[str, dict[str, Any]]):
@@ -161,6 +184,23 @@ async def test_filesystems_that_block_are_not_waited_for_longer_than_allowed(
     assert time.monotonic() - begin < 20
     with pytest.raises(StoreError, match=r"no answer within 2 s"):
         await hanging.stat("zarr.json")
+
+
+async def test_a_write_that_blocks_is_waited_for(hanging: stores.FsspecStore, monkeypatch: pytest.MonkeyPatch):
+    """Left alone it would go on, and come after later ones."""
+    slow, store = threading.Event(), stores.FsspecStore(hanging._template, "/x")
+    store.settings = za.config.resolve({"total_timeout": 0.05})
+    pipe_file = MemoryFileSystem.pipe_file
+
+    def slowly(*args: Any, **options: Any) -> None:
+        slow.wait(0.5)  # ten times as long as a read may take
+        pipe_file(*args, **options)
+
+    monkeypatch.setattr(Hanging, "pipe_file", slowly)
+    await asyncio.to_thread(lambda: drive(store.put("k", b"old")))
+    slow.set()
+    await asyncio.to_thread(lambda: drive(store.put("k", b"new")))
+    assert await hanging.get("k") == b"new"
 
 
 async def test_a_cancelled_read_leaves_a_filesystem_that_blocks(

@@ -169,17 +169,24 @@ async def test_regions(api: Api):
     await api(api.ingest(VALUES[:30], plain, mode="r+", region=(slice(0, 30), slice(None)), unaligned="allow"))
 
 
-@pytest.mark.parametrize("unaligned", ["safe", "error"])
+@pytest.mark.parametrize("unaligned", ["default", "safe", "error"])
 async def test_assignments_that_cut_chunks(api: Api, unaligned: str, tmp_path: Path):
-    """Refused where others' parts could be lost, if the settings say so; before anything is stored."""
-    plain = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "plain"))  # which can not compare
+    """Refused where others' parts could be lost, before anything is stored, if they are not allowed."""
+    zarr = pytest.importorskip("zarr")
+    plain = stores.ZarrPythonStore(
+        zarr.storage.LocalStore(tmp_path / "plain")
+    )  # which can not compare, and has no locks
+    local = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "local"))  # whose locks hold for everybody
+    memory = stores.FsspecStore(fsspec.filesystem("memory"), f"/cut-{time.monotonic_ns()}")  # which nobody else has
+    others = stores.ZarrPythonStore(zarr.storage.LoggingStore(zarr.storage.MemoryStore(), log_level="ERROR"))
+    config = {} if unaligned == "default" else {"config": {"unaligned": unaligned}}
     point = [("a", "i4"), ("b", "f8")]
-    for store in (plain, {}):
+    for store in (plain, local, memory, others, {}):
         refused = unaligned == "error" or store is plain
         await api(api.create_array(store, path="x", data=VALUES, chunks=(20, 20)))
         await api(api.create_array(store, path="p", shape=(8,), chunks=4, dtype=point))
-        array = await api(api.open_array(store, path="x", mode="r+", config={"unaligned": unaligned}))
-        points = await api(api.open_array(store, path="p", mode="r+", config={"unaligned": unaligned}))
+        array = await api(api.open_array(store, path="x", mode="r+", **config))
+        points = await api(api.open_array(store, path="p", mode="r+", **config))
         await api(array.view[20:40].write(5))
         await api(array.view[80:, 60:].write(6))  # to the end of the array
         await api(points.view[:4].write((1, 2)))
@@ -198,7 +205,11 @@ async def test_assignments_that_cut_chunks(api: Api, unaligned: str, tmp_path: P
             with pytest.raises(ShapeError, match=f"(?s){match}.*allow it with config="):
                 await api(change())
             np.testing.assert_array_equal(await api((await api(api.open_array(store, path="x")))[...]), before)
-    with pytest.raises(ValueError, match="config unaligned is 'allow', 'safe' or 'error', not 'never'"):
+        array = await api(api.open_array(store, path="x", mode="r+", config={"unaligned": "allow"}))
+        await api(array.view[5:30].write(8))
+        await api(array.append(VALUES[:30]))
+        assert array.shape == (120 if refused else 150, 70)
+    with pytest.raises(ValueError, match="config unaligned is 'safe', 'allow' or 'error', not 'never'"):
         await api(api.open_array(plain, path="x", config={"unaligned": "never"}))
 
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
-from zarrasync import sync
+from zarrasync import stores, sync
 from zarrasync.errors import NodeExistsError, WriteConflictError
 
 PROCESSES = 4
@@ -121,6 +122,31 @@ def test_parts_of_chunks(place: tuple[str, dict[str, Any], int], layout: dict[st
         writes,
     )
     np.testing.assert_array_equal(sync.open_array(url, **options_of(options))[...], np.arange(1, size + 1))
+
+
+def test_local_files_through_fsspec(tmp_path: Path):
+    """They have the locks that local files have otherwise."""
+    store = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path))
+    assert not store.conditional
+    array = sync.create_array(store, path="parts", shape=(PROCESSES * 60,), chunks=(1000,), dtype="i4")
+    rows = sync.create_array(store, path="rows", shape=(0,), chunks=(7,), dtype="i4")
+    together(
+        """
+        import fsspec
+        from zarrasync import stores
+        store = stores.FsspecStore(fsspec.filesystem("file"), url)
+        array, rows = (sync.open_array(store, path=path, mode="r+") for path in ("parts", "rows"))
+        for turn in range(writes):
+            array[turn * count + number] = turn * count + number + 1
+            rows.append(np.array([turn * count + number]))
+        """,
+        str(tmp_path),
+        {},
+        60,
+    )
+    np.testing.assert_array_equal(array[...], np.arange(1, PROCESSES * 60 + 1))
+    rows.refresh()
+    np.testing.assert_array_equal(np.sort(rows[...]), np.arange(PROCESSES * 60))
 
 
 def test_chunks_that_become_empty(place: tuple[str, dict[str, Any], int]):

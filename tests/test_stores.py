@@ -219,6 +219,7 @@ async def test_an_attempt_that_arrives_late_is_known_again():
     """It was given up, nothing had changed, and the next attempt found what it had stored after that."""
 
     class Late(RemoteStore):
+        conditional = True
         settings = config.Config(retries=2)
         present = Present("1", None)
 

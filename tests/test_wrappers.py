@@ -230,6 +230,8 @@ async def test_icechunk(api: Api, tmp_path: Path):
     root = await api(api.create_group(session.store))
     array = await api(root.create_array("x", shape=VALUES.shape, dtype="i4", chunks=(50, 50)))
     await api.write(array, ..., VALUES)
+    await api.write(array, (3, 3), -1)  # a part of a chunk that nobody else has before it is committed
+    await api.write(array, (3, 3), VALUES[3, 3])
     session.commit("values")
     found = await api(api.open_array(repository.readonly_session("main"), path="x"))  # itself, as well as its store
     np.testing.assert_array_equal(await api(found[20:70, ::3]), VALUES[20:70, ::3])

@@ -13,11 +13,12 @@ from zarrasync.metadata import ArrayMetadata
 
 if TYPE_CHECKING:
     from zarrasync.array import AsyncArray
+    from zarrasync.stores import Store
 
 __all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "is_allowed", "trusted"]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
-_ALLOW = ", or allow it with config={'unaligned': 'allow'} if nobody writes at the same time"
+_ALLOW = ", or allow it with config={'unaligned': 'allow'} if nobody else writes at the same time"
 
 
 def check_unaligned(unaligned: Unaligned) -> None:
@@ -27,7 +28,7 @@ def check_unaligned(unaligned: Unaligned) -> None:
 
 
 def is_allowed(unaligned: Unaligned, *, conditional: bool) -> bool:
-    """Whether parts of chunks may be written to a store, ``conditional`` if it can compare what it replaces."""
+    """Whether parts of chunks may be written to a store, ``conditional`` if no other writer's part is lost there."""
     return unaligned == "allow" or (unaligned == "safe" and conditional)
 
 
@@ -63,6 +64,9 @@ def check_region(
 def check_assignment(target: AsyncArray, transform: Transform, *, whole: bool) -> None:
     """Complain about chunks that an assignment changes in part, if the array's settings do not allow that.
 
+    Where the store's locks keep everybody out it is safe. Jobs do not ask for that: copies that they send to other
+    processes may be on their own there.
+
     Args:
         target: The array.
         transform: What is assigned to.
@@ -71,7 +75,7 @@ def check_assignment(target: AsyncArray, transform: Transform, *, whole: bool) -
     Raises:
         ShapeError: If there are such, and they are not allowed.
     """
-    if target.store.writeable and not is_allowed(target.config.unaligned, conditional=target.store.conditional):
+    if target.store.writeable and not is_allowed(target.config.unaligned, conditional=_guarded(target._chunks.store)):
         cut = [part.coords for part in target._chunks.parts(transform) if not (part.full and whole)]
         _refuse(target, cut, transform.shape, _ALLOW)
 
@@ -89,10 +93,10 @@ def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: 
     Raises:
         ShapeError: If two could append to the same place, or chunks are cut, and that is not allowed.
     """
-    unaligned, compared = target.config.unaligned, target.store.conditional
-    if is_allowed(unaligned, conditional=compared):
+    unaligned, guarded = target.config.unaligned, _guarded(target.store)
+    if is_allowed(unaligned, conditional=guarded):
         return
-    if not compared:
+    if not guarded:
         raise ShapeError(
             f"{target.store!r} can not compare what it replaces, so that two who append to {target.name} at the same "
             f"time could write to the same place; resize it once, and write regions of whole chunks{_ALLOW}",
@@ -102,6 +106,11 @@ def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: 
     begin = tuple(start if number == axis else 0 for number in range(metadata.ndim))
     end = tuple(stop if number == axis else n for number, n in enumerate(metadata.shape))
     _refuse(target, units(metadata, begin, end, cut=True), begin, _ALLOW)
+
+
+def _guarded(store: Store) -> bool:
+    """Whether nobody comes between a look at a value and its replacement without being noticed."""
+    return store.conditional or store.exclusive
 
 
 def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int, ...], otherwise: str) -> None:

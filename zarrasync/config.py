@@ -45,8 +45,9 @@ class Config:
         retries: How often a request that failed in a way that may pass (503, a lost connection) is made again.
         request_timeout: Seconds for one request (0: no limit).
         total_timeout: Seconds for a request and its retries, and for others who hold what is to be written (0: no limit).
-        unaligned: Whether assignments and appends may change parts of chunks: ``"allow"``; ``"safe"`` where the store can
-            compare what it replaces, so that no other writer's part is lost; ``"error"`` never. Jobs have a parameter for it.
+        unaligned: Whether assignments and appends may change parts of chunks: ``"safe"`` where no other writer's part can
+            get lost, as the store compares what it replaces or its locks hold for everybody; ``"allow"`` everywhere;
+            ``"error"`` never. Jobs have a parameter for it.
         fsync: Local files: flush each file to the disk before it gets its name.
         dtype_fallback: What to do where a document offers a fallback for an unknown data type.
         allow_pickle: Open arrays whose chunks are pickles. Reading these runs code that the data names: only for data
@@ -67,7 +68,7 @@ class Config:
     retries: int = 6
     request_timeout: float = 60.0
     total_timeout: float = 300.0
-    unaligned: Literal["allow", "safe", "error"] = "allow"
+    unaligned: Literal["safe", "allow", "error"] = "safe"
     fsync: bool = False
     dtype_fallback: Literal["warn", "error", "allow"] = "warn"
     allow_pickle: bool = False
@@ -90,7 +91,7 @@ class Config:
             value = getattr(self, field.name)
             if field.name != "zarr_format" and isinstance(value, int | float) and not 0 <= value < math.inf:
                 raise ValueError(f"config {field.name} must be 0 or more, and finite; is {value}")
-        for name, words in (("unaligned", ("allow", "safe", "error")), ("dtype_fallback", ("warn", "error", "allow"))):
+        for name, words in (("unaligned", ("safe", "allow", "error")), ("dtype_fallback", ("warn", "error", "allow"))):
             if getattr(self, name) not in words:
                 first, second, third = map(repr, words)
                 raise ValueError(f"config {name} is {first}, {second} or {third}, not {getattr(self, name)!r}")

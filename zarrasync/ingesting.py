@@ -286,7 +286,8 @@ class Ingestion:
         self.only = only
         self.start, self.stop = bounds(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
-        check_region(target, self.start, self.stop, unaligned)
+        self._check = partial(check_region, target, self.start, self.stop, unaligned)
+        self._check()
         self._sums: dict[tuple[tuple[int, int], ...], int] = {}
         self._mutex = thread_lock()
         self._there: set[tuple[int, ...]] = set()
@@ -512,7 +513,8 @@ class Ingestion:
 
     async def _store(self, place: Region, block: Block) -> None:
         target = self.target
-        await transfer.write(target._chunks, target.view[place]._transform, block, absent=self.absent)
+        where = target.view[place]._transform
+        await transfer.write(target._chunks, where, block, absent=self.absent, check=self._check)
 
     def _compare_now(self, region: Region, _: Any) -> None:
         self._judge(region, drive(self.target.view[region].read()))

@@ -162,6 +162,7 @@ class Node:
                 present = held if held is not None else await self.load()
                 if not isinstance(present, kind):
                     raise self.other_kind(present)
+                compare = self.store.conditional
                 target = await change(present)
                 before = present.source or Source(self.format.zarr_format, {})
                 rendered = self.format.render(self.path, target)
@@ -176,6 +177,10 @@ class Node:
                 except WriteConflictError as conflict:
                     held = None
                     await patience.after(conflict)
+                except UnsupportedOperation:
+                    if self.store.conditional == compare:
+                        raise
+                    held = None  # what is there is looked at, and nothing that was read before compared
         if self.known is not None and changed:
             await self.known.note(self.store, changed)
         versions = {**before.versions, **fresh} if before.versions else {}
@@ -263,7 +268,13 @@ class Node:
                 )
         if overwrite:
             await self.erase()
-        await self._put_new(documents, type(metadata), only_new=self.store.conditional and not overwrite)
+        compare = self.store.conditional
+        try:
+            await self._put_new(documents, type(metadata), only_new=compare and not overwrite)
+        except UnsupportedOperation:
+            if self.store.conditional == compare:
+                raise
+            return await self.create(metadata, overwrite=overwrite, parents=parents)  # after a look this time
         if self.known is not None:
             await self.known.note(self.store, documents)
         return replace(self, format=self.format.bound(), sure=True)

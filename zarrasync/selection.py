@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
@@ -176,8 +177,8 @@ class AsyncSelection(Awaited):
     async def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
         """Write values, broadcast to the selection's shape.
 
-        Chunks that are covered in part are read, changed and written back, under a lock that holds
-        within this process.
+        Chunks that are covered in part are read, changed and written back. Nothing is lost that others write at the
+        same time to other parts of them: this is refused where a store can neither keep them out nor tell.
 
         Args:
             values: What to write. Masked elements of a NumPy masked array become the fill value.
@@ -185,13 +186,15 @@ class AsyncSelection(Awaited):
 
         Raises:
             ShapeError: If the values do not broadcast to the selection, or chunks are covered in part and
-                ``config.unaligned`` does not allow that.
+                ``config.unaligned`` does not allow that on this store.
             ReadOnlyError: If the array was opened for reading.
             StoreError: If the store failed.
         """
-        check_assignment(self.array, self._transform, whole=self._fields is None)
+        chunks, transform, fields = self.array._chunks, self._transform, self._fields
+        check = partial(check_assignment, self.array, transform, whole=fields is None)
+        check()
         with self._telling(progress, "write") as report:
-            await transfer.write(self.array._chunks, self._transform, values, fields=self._fields, progress=report)
+            await transfer.write(chunks, transform, values, fields=fields, progress=report, check=check)
 
     def _telling(self, progress: bool | Progress, verb: str) -> AbstractContextManager[Progress | None]:
         if not progress:  # as small reads can tell

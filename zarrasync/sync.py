@@ -643,8 +643,8 @@ class Selection(SelectionBase):
     def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
         """Write values, broadcast to the selection's shape.
 
-        Chunks that are covered in part are read, changed and written back, under a lock that holds
-        within this process.
+        Chunks that are covered in part are read, changed and written back. Nothing is lost that others write at the
+        same time to other parts of them: this is refused where a store can neither keep them out nor tell.
 
         Args:
             values: What to write. Masked elements of a NumPy masked array become the fill value.
@@ -652,7 +652,7 @@ class Selection(SelectionBase):
 
         Raises:
             ShapeError: If the values do not broadcast to the selection, or chunks are covered in part and
-                ``config.unaligned`` does not allow that.
+                ``config.unaligned`` does not allow that on this store.
             ReadOnlyError: If the array was opened for reading.
             StoreError: If the store failed.
         """

@@ -11,7 +11,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from zarrasync._runtime import in_worker
-from zarrasync.errors import WriteConflictError
+from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.stores import ABSENT, ReadOnlyStore, Request, StoreLike, Value, resolve
 from zarrasync.stores import Store as Inner
 
@@ -102,13 +102,16 @@ class ZarrStore(Store):
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        if not self.inner.conditional:
-            await super().set_if_not_exists(key, value)
-            return
-        try:
-            await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes(), if_version=ABSENT))
-        except WriteConflictError:
-            pass  # somebody was faster, which is what the caller asked to be left alone
+        if self.inner.conditional:
+            try:
+                await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes(), if_version=ABSENT))
+                return
+            except WriteConflictError:
+                return  # somebody was faster, which is what the caller asked to be left alone
+            except UnsupportedOperation:
+                if self.inner.conditional:
+                    raise
+        await super().set_if_not_exists(key, value)
 
     async def delete(self, key: str) -> None:
         self._check_writable()

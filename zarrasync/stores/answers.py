@@ -10,12 +10,14 @@ from zarrasync.stores.base import Request, Value, clip
 from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import Attempt
 
-__all__ = ["AGAIN", "SLOW_DOWN", "UNDONE", "check_passing", "range_of", "value_of", "version_of"]
+__all__ = ["AGAIN", "SLOW_DOWN", "UNABLE", "UNDONE", "check_passing", "range_of", "value_of", "version_of"]
 
 AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 SLOW_DOWN = frozenset({429, 503})
 UNDONE = AGAIN | {409}
 """Statuses of a compared write that may succeed when it is made again: S3 has 409 for two at the same time."""
+UNABLE = 501
+"""That of a compared write to a service which knows no conditions."""
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 

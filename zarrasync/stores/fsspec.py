@@ -13,6 +13,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from zarrasync.stores.base import (
     tells_of_key,
     without_queries,
 )
+from zarrasync.stores.local import LocalStore
 from zarrasync.stores.options import check_names
 from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, time_limit
 
@@ -111,6 +113,9 @@ class FsspecStore(RemoteStore):
         self.settings = config.get() if self._ask is not None else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._service = self._find_service()
+        inside = getattr(fs, "sync_fs", fs)  # one that zarr-python has made asynchronous
+        self._files = LocalStore(path or "/") if type(inside).__name__ == "LocalFileSystem" else None
+        self.exclusive = protocol == "memory" or (self._files is not None and self._files.exclusive)
         self._make_pools()
 
     def _make_pools(self) -> None:
@@ -187,7 +192,10 @@ class FsspecStore(RemoteStore):
         return (self.protocol, " ".join(map(str, place)))
 
     def location(self, key: str) -> Hashable:
-        return (*self._service, self._full(key))
+        return (*self._service, self._full(key)) if self._files is None else self._files.location(key)
+
+    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
+        return super().lock(key) if self._files is None else self._files.lock(key)
 
     def limiter(self) -> Gate:
         bucket = self.path.partition("/")[0] if "://" not in self.path else "/".join(self.path.split("/", 3)[:3])
@@ -425,29 +433,23 @@ class FsspecStore(RemoteStore):
         fs = await self._once.get()
         condition = {"IfNoneMatch": "*"} if expected is ABSENT else {"IfMatch": expected}
         options = {**condition, "Metadata": {MARK: mark}}
-        if self.conditional:
-            gate, limit = self.limiter(), self.settings.request_timeout
-            await gate.acquire()
-            try:
-                async with time_limit(limit):
-                    return (await s3fs.put_if(fs, self._full(key), value, options)).get("ETag")
-            except Exception as error:
-                if s3fs.says_changed(error):
-                    raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
-                if not s3fs.says_unable(error):
-                    failure, status = store_error(error, key, "write", self), s3fs.status(error)
-                    (gate.shrink if status in SLOW_DOWN else gate.calm)()
-                    if status is None or status in UNDONE:
-                        raise Unsure(failure, answered=status is not None) from error
-                    raise failure from error
-                self.conditional = False
-            finally:
-                gate.release()
-        # The service knows of no conditions: nobody is kept out between the next two requests.
-        (present,) = await self.fetch([Request(key, 0, 1)], versions=True)
-        if (present.version if present is not None else ABSENT) != expected:
-            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
-        return await self.put(key, value)
+        gate, limit = self.limiter(), self.settings.request_timeout
+        await gate.acquire()
+        try:
+            async with time_limit(limit):
+                return (await s3fs.put_if(fs, self._full(key), value, options)).get("ETag")
+        except Exception as error:
+            if s3fs.says_changed(error):
+                raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
+            if s3fs.says_unable(error):
+                raise self._found_unable() from error
+            failure, status = store_error(error, key, "write", self), s3fs.status(error)
+            (gate.shrink if status in SLOW_DOWN else gate.calm)()
+            if status is None or status in UNDONE:
+                raise Unsure(failure, answered=status is not None) from error
+            raise failure from error
+        finally:
+            gate.release()
 
     async def _look(self, key: str) -> Present | None:
         """What is there, and which write it comes from."""

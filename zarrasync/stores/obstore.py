@@ -29,7 +29,7 @@ from zarrasync._runtime import limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
-from zarrasync.stores.answers import SLOW_DOWN, UNDONE
+from zarrasync.stores.answers import SLOW_DOWN, UNABLE, UNDONE
 from zarrasync.stores.base import (
     ABSENT,
     Listing,
@@ -372,6 +372,8 @@ class ObjectStore(RemoteStore):
             raise
         except StoreError as error:
             status = _answered(error.__cause__)
+            if status == UNABLE:
+                raise self._found_unable() from error
             if status in SLOW_DOWN:
                 self.limiter().shrink()
             if status in UNDONE or (status is None and type(error.__cause__).__name__ == "GenericError"):

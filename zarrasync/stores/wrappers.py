@@ -29,9 +29,13 @@ class WrapperStore(Store):
             raise TypeError(f"{type(self).__name__} wraps a Store, found {inner!r}; zarrasync.stores.resolve makes one")
         self.inner = inner
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
-        self.conditional, self.blocking, self.concurrency = inner.conditional, inner.blocking, inner.concurrency
+        self.blocking, self.concurrency = inner.blocking, inner.concurrency
         self.parallel, self.near, self.exclusive = inner.parallel, inner.near, inner.exclusive
         self.missing = inner.missing
+
+    @property
+    def conditional(self) -> bool:  # type: ignore[override]  # what is inside may find out that it can not compare
+        return self.inner.conditional
 
     @property
     def identity(self) -> Hashable:
@@ -186,7 +190,10 @@ class AliasStore(WrapperStore):
     def __init__(self, inner: Store, aliases: Mapping[str, Sequence[str]]) -> None:
         super().__init__(inner)
         self.aliases = dict(aliases)
-        self.conditional = False  # what a value is found under need not be what it is written to
+
+    @property
+    def conditional(self) -> bool:  # type: ignore[override]  # as above
+        return False  # what a value is found under need not be what it is written to
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         values = await self.inner.fetch(requests, versions=versions)

@@ -23,6 +23,13 @@ def is_zarr_store(value: object) -> bool:
     return all(hasattr(value, name) for name in ("get_partial_values", "list_prefix", "list_dir", "supports_writes"))
 
 
+def _innermost(store: Any) -> Any:
+    """What a store wraps: zarr-python's wrappers are stores, too."""
+    while is_zarr_store(inner := getattr(store, "_store", None)):
+        store = inner
+    return store
+
+
 class ZarrPythonStore(RemoteStore):
     """A store with zarr-python's interface.
 
@@ -37,6 +44,8 @@ class ZarrPythonStore(RemoteStore):
         self.writeable = bool(store.supports_writes) and not getattr(store, "read_only", False)
         self.listable = bool(store.supports_listing)
         self.concurrency = concurrency or self.settings.concurrency or 64
+        # What a session of icechunk's writes is nobody else's until it is committed, which tells of conflicts.
+        self.exclusive = not self.portable or type(_innermost(store)).__module__.partition(".")[0] == "icechunk"
 
     @property
     def identity(self) -> Hashable:
@@ -51,7 +60,7 @@ class ZarrPythonStore(RemoteStore):
 
     @property
     def portable(self) -> bool:
-        return "MemoryStore" not in type(self.store).__name__
+        return "MemoryStore" not in type(_innermost(self.store)).__name__
 
     def __repr__(self) -> str:
         return f"ZarrPythonStore({without_queries(repr(self.store))})"

@@ -40,6 +40,7 @@ async def write(
     progress: Progress | None = None,
     absent: bool = False,
     present: bool = False,
+    check: Callable[[], None] | None = None,
 ) -> None:
     """Write a selection.
 
@@ -55,9 +56,10 @@ async def write(
         progress: Called as bytes are done.
         absent: Whether none of the chunks is there that the selection covers, so that none need be erased.
         present: Whether to leave alone what is absent: to clear what is there.
+        check: Complains about chunks that are cut, and must not be where it turns out that the store can not compare.
 
     Raises:
-        ShapeError: If the values do not broadcast to the selection.
+        ShapeError: If the values do not broadcast to the selection, or ``check`` says so.
         CodecError: If values can not be encoded, or a chunk that is changed in part does not decode.
         StoreError: If a value could not be read or stored.
     """
@@ -71,8 +73,17 @@ async def write(
     if not transform.size:
         return
     buffer = transform.layout.to_buffer(given)
-    parts = chunks.parts(transform, runs=chunks.store.blocking)
-    await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent, present))
+    parts, compare = chunks.parts(transform, runs=chunks.store.blocking), chunks.store.conditional
+    while True:
+        try:
+            await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent, present))
+            return
+        except UnsupportedOperation:
+            if chunks.store.conditional == compare:
+                raise
+            compare = chunks.store.conditional
+            if check is not None:
+                check()
 
 
 class _Writing:
@@ -100,7 +111,8 @@ class _Writing:
 
         A chunk at the array's edge reaches beyond it. Somebody else may have made the array longer, and written there.
         """
-        whole = not self.store.conditional or part.region.covers(self.chain.spec.shape)
+        alone = not (self.store.conditional or self.store.exclusive)
+        whole = alone or part.region.covers(self.chain.spec.shape)
         return part.full and whole and self.fields is None and not self.present
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,11 +23,11 @@ def is_zarr_store(value: object) -> bool:
     return all(hasattr(value, name) for name in ("get_partial_values", "list_prefix", "list_dir", "supports_writes"))
 
 
-def _innermost(store: Any) -> Any:
-    """What a store wraps: zarr-python's wrappers are stores, too."""
-    while is_zarr_store(inner := getattr(store, "_store", None)):
-        store = inner
-    return store
+def _layers(store: Any) -> Iterator[type]:
+    """What a store is, and what it wraps: zarr-python's wrappers are stores, too."""
+    while is_zarr_store(store):
+        yield type(store)
+        store = getattr(store, "_store", None)
 
 
 class ZarrPythonStore(RemoteStore):
@@ -45,7 +45,8 @@ class ZarrPythonStore(RemoteStore):
         self.listable = bool(store.supports_listing)
         self.concurrency = concurrency or self.settings.concurrency or 64
         # What a session of icechunk's writes is nobody else's until it is committed, which tells of conflicts.
-        self.exclusive = not self.portable or type(_innermost(store)).__module__.partition(".")[0] == "icechunk"
+        session = any(layer.__module__.partition(".")[0] == "icechunk" for layer in _layers(store))
+        self.exclusive = session or not self.portable
 
     @property
     def identity(self) -> Hashable:
@@ -60,7 +61,7 @@ class ZarrPythonStore(RemoteStore):
 
     @property
     def portable(self) -> bool:
-        return "MemoryStore" not in type(_innermost(self.store)).__name__
+        return not any("MemoryStore" in layer.__name__ for layer in _layers(self.store))
 
     def __repr__(self) -> str:
         return f"ZarrPythonStore({without_queries(repr(self.store))})"

@@ -891,3 +891,20 @@ async def test_services_without_conditions(api: Api, bucket: Bucket, backend: st
         await api(api.create_array("s3://bucket", shape=(1,), zarr_format=3, storage_options=options))
     created = await api(api.create_array("s3://bucket/y", data=VALUES, storage_options=options))
     np.testing.assert_array_equal(await api(created[...]), VALUES)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_jobs_on_services_without_conditions(bucket: Bucket, backend: str):
+    """Blocks of dask's that share chunks: that these are not compared turns out when they are written."""
+    da = pytest.importorskip("dask.array")
+    from zarrasync.integrations.dask import store
+
+    bucket.conditional = False
+    array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend))
+    before = dict(bucket.values)
+    lazy = da.full(array.shape, 3, chunks=(array.shape[0], 33), dtype=array.dtype)
+    with pytest.raises(ShapeError, match="cuts the chunks"):
+        store(lazy, array)
+    assert bucket.values == before
+    store(lazy, array, unaligned="allow", scheduler="threads", num_workers=1)
+    assert (sync.open_array(bucket.values)[...] == 3).all()

@@ -1112,3 +1112,19 @@ def test_dask_on_a_cluster(tmp_path: Path):
 
 def _refuse(block: Any) -> Any:
     raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_stores_that_can_not_compare(tmp_path, lazy):
+    """Regions that cut chunks, and rows, are written there if it is said that nobody else writes."""
+    zarr = pytest.importorskip("zarr")
+    store = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path))
+    write_dataset(SIX, store, encoding={"a": {"chunks": (4,)}, "b": {"chunks": (4,)}})
+    part = SIX.isel(t=slice(0, 3))
+    part = part.chunk(t=3) if lazy else part
+    for more in ({"region": {"t": slice(0, 3)}}, {"append_dim": "t"}):
+        with pytest.raises(ShapeError, match="unaligned'?[:=] ?'allow'"):
+            write_dataset(part, store, **more)
+        write_dataset(part, store, config={"unaligned": "allow"}, **more)
+    with xr.open_dataset(store, engine="zarrasync") as found:
+        np.testing.assert_array_equal(found.a.values, np.concatenate([SIX.a.values, SIX.a.values[:3]]))

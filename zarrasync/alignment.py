@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from zarrasync.array import AsyncArray
     from zarrasync.stores import Store
 
-__all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "is_allowed", "trusted"]
+__all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "for_job", "is_allowed"]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
-_ALLOW = ", or allow it with config={'unaligned': 'allow'} if nobody else writes at the same time"
+_ALONE = " if nobody else writes at the same time"
+_ALLOW = f", or allow it with config={{'unaligned': 'allow'}}{_ALONE}"
 
 
 def check_unaligned(unaligned: Unaligned) -> None:
@@ -32,9 +33,9 @@ def is_allowed(unaligned: Unaligned, *, conditional: bool) -> bool:
     return unaligned == "allow" or (unaligned == "safe" and conditional)
 
 
-def trusted(array: AsyncArray) -> AsyncArray:
-    """An array for a job, which has seen to what it cuts: what the array's settings say of that is for others."""
-    node = replace(array._node, config=replace(array.config, unaligned="allow"))
+def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:
+    """An array for a job, which says itself what may be cut: what the array's settings say of that is for others."""
+    node = replace(array._node, config=replace(array.config, unaligned=unaligned))
     return type(array)(node, array.metadata)
 
 
@@ -43,7 +44,6 @@ def check_region(
     start: tuple[int, ...],
     stop: tuple[int, ...],
     unaligned: Unaligned,
-    otherwise: str = ", or pass unaligned='allow'",
 ) -> None:
     """Complain about chunks that a region cuts, where another writer's part of them could be lost.
 
@@ -52,13 +52,12 @@ def check_region(
         start: Where the region begins.
         stop: Where it ends.
         unaligned: What to do about it.
-        otherwise: What the caller can do but to align it, for the message.
 
     Raises:
         ShapeError: If there are such, and they are not allowed.
     """
     if not is_allowed(unaligned, conditional=target.store.conditional):
-        _refuse(target, units(target.metadata, start, stop, cut=True), start, otherwise)
+        _refuse(target, units(target.metadata, start, stop, cut=True), start, f", or say unaligned='allow'{_ALONE}")
 
 
 def check_assignment(target: AsyncArray, transform: Transform, *, whole: bool) -> None:

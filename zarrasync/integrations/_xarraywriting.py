@@ -23,7 +23,7 @@ from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync._calls import in_any_case, to_their_end, together
 from zarrasync._runtime import aside
-from zarrasync.alignment import Unaligned, check_region
+from zarrasync.alignment import Unaligned, check_region, for_job
 from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
 from zarrasync.creation import plan_array
@@ -485,14 +485,14 @@ class _Work:
         shares = []
         for (plan, place), target in zip(lazy, targets, strict=True):
             start, stop = bounds(plan.encoded.shape, target.shape, place)
-            check_region(target, start, stop, self._unaligned, "")
-            shares.append(Share(plan.encoded.data, target, start))
+            check_region(target, start, stop, self._unaligned)
+            shares.append(Share(plan.encoded.data, for_job(target, self._unaligned), start))
         return shares
 
     @property
     def _unaligned(self) -> Unaligned:
         """Rows that were reserved are nobody else's; of chunks that are shared each keeps its part in this process."""
-        return "allow" if self.append_dim is not None else "safe"
+        return "allow" if self.append_dim is not None else settings.resolve(self.config).unaligned
 
     async def _fill(self, plan: Plan, region: Place | None) -> IngestReport:
         encoded = plan.encoded

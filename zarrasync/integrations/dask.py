@@ -17,7 +17,7 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
-from zarrasync.alignment import Unaligned, check_unaligned, is_allowed, trusted
+from zarrasync.alignment import Unaligned, check_unaligned, for_job, is_allowed
 from zarrasync.creation import check_options, plan_array
 from zarrasync.errors import ShapeError, StoreError
 from zarrasync.keys import normalize_path
@@ -125,7 +125,7 @@ def store(
     if shared:
         _judge(shared, source, target.metadata, unaligned, conditional=target.store.conditional)
     place = tuple(slice(a, b) for a, b, _ in spans)
-    target = sync.Array(trusted(target.async_))
+    target = sync.Array(for_job(target.async_, unaligned))
     goal: Any = target if target.store.portable else OfThisProcess(target)
     options.update(lock=False, regions=place, compute=compute, return_stored=return_stored)
     try:

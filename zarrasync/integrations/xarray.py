@@ -77,14 +77,16 @@ async def write_dataset_async(
         consolidated: Whether to keep copies of all metadata in the group; ``None``: in format 2.
         verify: Read everything again, and compare.
         storage_options: Options for the filesystem of a URL.
-        config: Settings.
+        config: Settings. ``unaligned`` says whether a region may cut chunks, and whether rows may be appended where the
+            store can not compare.
 
     Returns:
         What was done, per variable.
 
     Raises:
         NodeExistsError: If there is a group and the mode is ``"w-"``, or the dataset is read from what it would replace.
-        ShapeError: If a variable does not fit what is there, or variables there are of different lengths.
+        ShapeError: If a variable does not fit what is there, variables there are of different lengths, or others' values
+            could be lost.
         CodecError: If values can not be stored as the type, or in the units, of what is there.
         ValueError: If a variable has no dimension of the region, or parameters do not go together.
     """

@@ -63,6 +63,7 @@ async def write(
         CodecError: If values can not be encoded, or a chunk that is changed in part does not decode.
         StoreError: If a value could not be read or stored.
     """
+    compare = chunks.store.conditional
     dtype, fill = dtype_of(chunks, fields), chunks.metadata.spec.fill_value
     fill = fill if fields is None else fill[fields]
     try:
@@ -73,7 +74,7 @@ async def write(
     if not transform.size:
         return
     buffer = transform.layout.to_buffer(given)
-    parts, compare = chunks.parts(transform, runs=chunks.store.blocking), chunks.store.conditional
+    parts = chunks.parts(transform, runs=chunks.store.blocking)
     while True:
         try:
             await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent, present))

@@ -11,6 +11,7 @@ TLS, with which ours would not, either. Prints a table and writes ingest.json an
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import resource
@@ -128,8 +129,6 @@ def tensorstore(source: np.ndarray, target: str, layout: dict[str, Any], s3: dic
 
 
 def zarrista(source: np.ndarray, target: str, layout: dict[str, Any], s3: dict[str, str]) -> None:
-    if s3:
-        raise NotImplementedError("not set up here")
     import zarrista as peer
 
     from zarrasync import sync
@@ -137,13 +136,37 @@ def zarrista(source: np.ndarray, target: str, layout: dict[str, Any], s3: dict[s
     codec = {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}}
     sync.create_array(
         target, shape=source.shape, dtype=source.dtype, chunks=layout["chunks"], shards=layout["shards"],
-        compressors=codec, overwrite=True,
+        compressors=codec, overwrite=True, storage_options=s3 or None,
     )  # fmt: skip
+    step = layout["shards"] or layout["chunks"]
+    if s3:
+        asyncio.run(zarrista_s3(source, target, step, s3))
+        return
     array = peer.Array.open(peer.store.FilesystemStore(target), "/")
-    step = (layout["shards"] or layout["chunks"])[0] * (1 if layout["shards"] else 4)
-    for start in range(0, source.shape[0], step):
-        box = (slice(start, min(start + step, source.shape[0])), *(slice(0, n) for n in source.shape[1:]))
+    rows = step[0] * (1 if layout["shards"] else 4)
+    for start in range(0, source.shape[0], rows):
+        box = (slice(start, min(start + rows, source.shape[0])), *(slice(0, n) for n in source.shape[1:]))
         array.store_array_subset(box, np.ascontiguousarray(source[box]))
+
+
+async def zarrista_s3(source: np.ndarray, target: str, step: tuple[int, ...], s3: dict[str, str]) -> None:
+    """Some of what is stored at once, as it leaves that to who calls it."""
+    import zarrista as peer
+    from obstore.store import S3Store
+
+    bucket, _, prefix = target.removeprefix("s3://").partition("/")
+    store = S3Store(
+        bucket, prefix=prefix, endpoint=s3["endpoint_url"], access_key_id=s3["key"], secret_access_key=s3["secret"],
+        region="us-east-1", client_options={"allow_http": True}, unsigned_payload=True,
+    )  # fmt: skip
+    array = await peer.AsyncArray.open(store, "/")
+    gate = asyncio.Semaphore(8)
+
+    async def one(box: tuple[slice, ...]) -> None:
+        async with gate:
+            await array.store_array_subset(box, np.ascontiguousarray(source[box]))
+
+    await asyncio.gather(*(one(box) for box in boxes(source.shape, step)))
 
 
 def floor(source: np.ndarray, target: str, layout: dict[str, Any], s3: dict[str, str]) -> None:

@@ -13,7 +13,6 @@ from zarrasync.metadata import ArrayMetadata
 
 if TYPE_CHECKING:
     from zarrasync.array import AsyncArray
-    from zarrasync.stores import Store
 
 __all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "for_job", "is_allowed"]
 
@@ -28,9 +27,9 @@ def check_unaligned(unaligned: Unaligned) -> None:
         raise ValueError(f"unaligned is 'safe', 'error' or 'allow', found {unaligned!r}")
 
 
-def is_allowed(unaligned: Unaligned, *, conditional: bool) -> bool:
-    """Whether parts of chunks may be written to a store, ``conditional`` if no other writer's part is lost there."""
-    return unaligned == "allow" or (unaligned == "safe" and conditional)
+def is_allowed(unaligned: Unaligned, *, safe: bool) -> bool:
+    """Whether parts of chunks may be written; ``safe`` if no other writer's part is lost where they are."""
+    return unaligned == "allow" or (unaligned == "safe" and safe)
 
 
 def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:
@@ -56,7 +55,7 @@ def check_region(
     Raises:
         ShapeError: If there are such, and they are not allowed.
     """
-    if not is_allowed(unaligned, conditional=target.store.conditional):
+    if not is_allowed(unaligned, safe=target.store.conditional):
         _refuse(target, units(target.metadata, start, stop, cut=True), start, f", or say unaligned='allow'{_ALONE}")
 
 
@@ -74,7 +73,7 @@ def check_assignment(target: AsyncArray, transform: Transform, *, whole: bool) -
     Raises:
         ShapeError: If there are such, and they are not allowed.
     """
-    if target.store.writeable and not is_allowed(target.config.unaligned, conditional=_guarded(target._chunks.store)):
+    if target.store.writeable and not is_allowed(target.config.unaligned, safe=target._chunks.store.guarded):
         cut = [part.coords for part in target._chunks.parts(transform) if not (part.full and whole)]
         _refuse(target, cut, transform.shape, _ALLOW)
 
@@ -92,8 +91,8 @@ def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: 
     Raises:
         ShapeError: If two could append to the same place, or chunks are cut, and that is not allowed.
     """
-    unaligned, guarded = target.config.unaligned, _guarded(target.store)
-    if is_allowed(unaligned, conditional=guarded):
+    unaligned, guarded = target.config.unaligned, target.store.guarded
+    if is_allowed(unaligned, safe=guarded):
         return
     if not guarded:
         raise ShapeError(
@@ -105,11 +104,6 @@ def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: 
     begin = tuple(start if number == axis else 0 for number in range(metadata.ndim))
     end = tuple(stop if number == axis else n for number, n in enumerate(metadata.shape))
     _refuse(target, units(metadata, begin, end, cut=True), begin, _ALLOW)
-
-
-def _guarded(store: Store) -> bool:
-    """Whether nobody comes between a look at a value and its replacement without being noticed."""
-    return store.conditional or store.exclusive
 
 
 def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int, ...], otherwise: str) -> None:

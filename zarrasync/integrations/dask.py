@@ -177,7 +177,7 @@ class OfThisProcess:
 
 def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, conditional: bool) -> None:
     """Complain about blocks that share chunks, if that is not allowed."""
-    if is_allowed(unaligned, conditional=conditional):
+    if is_allowed(unaligned, safe=conditional):
         return
     raise ShapeError(
         f"blocks of the source share chunks along the axes {shared}; rechunk it to multiples of "

@@ -154,6 +154,11 @@ class Store(ABC):
         return True
 
     @property
+    def guarded(self) -> bool:
+        """Whether nobody comes unnoticed between a look at a value and its replacement."""
+        return self.conditional or self.exclusive
+
+    @property
     def portable(self) -> bool:
         """Whether copies of it in other processes read and write the same data."""
         return True

@@ -112,8 +112,7 @@ class _Writing:
 
         A chunk at the array's edge reaches beyond it. Somebody else may have made the array longer, and written there.
         """
-        alone = not (self.store.conditional or self.store.exclusive)
-        whole = alone or part.region.covers(self.chain.spec.shape)
+        whole = not self.store.guarded or part.region.covers(self.chain.spec.shape)
         return part.full and whole and self.fields is None and not self.present
 
     @property

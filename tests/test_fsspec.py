@@ -261,7 +261,7 @@ async def test_stores_of_zarr_python_have_a_limit(api: Api):
 # ------------------------------------------------------------------ who asks, and how
 
 
-def test_one_users_data_is_nobody_elses(bucket: Bucket, tmp_path: Path):
+def test_one_users_data_is_nobody_elses(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A cache on the disk that several users have in common."""
     url = f"{bucket.url}/bucket"
 
@@ -279,6 +279,13 @@ def test_one_users_data_is_nobody_elses(bucket: Bucket, tmp_path: Path):
         read(headers={"X-Tenant": "c"})
     names = [stores.resolve("s3://b/x", {"key": key, "secret": "s"}).viewer for key in "aab"]
     assert names[0] == names[1] != names[2]
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/google.json")  # which are nobody's on S3
+    for backend in ("obstore", "fsspec"):
+        names = []
+        for key in "aab":
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+            names.append(stores.resolve("s3://b/x", {"backend": backend}).viewer)
+        assert names[0] == names[1] != names[2]
 
 
 def test_a_read_only_store_of_zarr_python_stays_so(tmp_path: Path):

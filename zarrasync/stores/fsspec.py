@@ -41,7 +41,7 @@ from zarrasync.stores.base import (
     without_queries,
 )
 from zarrasync.stores.local import LocalStore
-from zarrasync.stores.options import check_names
+from zarrasync.stores.options import KEYS, SERVICES, check_names
 from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, time_limit
 
 __all__ = ["FsspecStore"]
@@ -50,7 +50,6 @@ _log = logging.getLogger(__name__)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
 _SERVICES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "memory"})
-_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _AZURE = frozenset({"az", "abfs", "abfss"})
 _SECRET = re.compile(" *(AccountKey|SharedAccessSignature) *=", re.IGNORECASE)
 _AROUND = {
@@ -153,7 +152,7 @@ class FsspecStore(RemoteStore):
             raise StoreError(f"{without_queries(url)!r} can not be opened: {type(error).__name__}: {error}") from error
         except ImportError as error:
             protocol = url.partition("://")[0]
-            install = f"pip install 'zarrasync[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
+            install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
             raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
         return cls(fs, path, concurrency=concurrency, missing=missing)
 
@@ -163,9 +162,9 @@ class FsspecStore(RemoteStore):
 
     @property
     def viewer(self) -> Hashable:
-        return tuple(
-            f"{name}={told!r}" for name, told in sorted(self._template.storage_options.items()) if name in _WHO
-        )
+        told = sorted(self._template.storage_options.items())
+        given = tuple(f"{name}={value!r}" for name, value in told if name in _WHO)
+        return given or from_environment(KEYS.get(SERVICES.get(self.protocol, ""), ()))
 
     @property
     def lasting(self) -> bool:

@@ -45,7 +45,7 @@ from zarrasync.stores.base import (
     without_queries,
 )
 from zarrasync.stores.http1 import Unfit
-from zarrasync.stores.options import ENDPOINTS, PROVIDER, translate
+from zarrasync.stores.options import ENDPOINTS, KEYS, PROVIDER, translate
 from zarrasync.stores.remote import MARK, Present, RemoteStore, Unsure, in_flight
 from zarrasync.stores.signed import SignedRequests
 
@@ -176,7 +176,7 @@ class ObjectStore(RemoteStore):
     def viewer(self) -> Hashable:
         config = dict(getattr(self.store, "config", {}))
         told = tuple(f"{name}={config[name]}" for name in _WHO if name in config)
-        return told or from_environment(_KEYS)
+        return told or from_environment(KEYS.get(_KINDS.get(type(self.store).__name__, ""), ()))
 
     @property
     def lasting(self) -> bool:
@@ -469,7 +469,7 @@ async def _leave(signed: SignedRequests | None) -> None:
 
 _PLACE = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
 """Settings of obstore's that say what a key is a key in."""
-_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT_NAME")
+_KINDS = {"S3Store": "s3", "GCSStore": "gcs", "AzureStore": "azure"}
 _WHO = ("access_key_id", "account_name", "client_id", "service_account", "skip_signature", "sas_key")
 """Settings of obstore's that say who asks, if anything does."""
 _AROUND: dict[str, dict[str, tuple[str, ...]]] = {

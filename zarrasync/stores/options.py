@@ -14,10 +14,17 @@ from zarrasync.stores.aws import read_profile
 from zarrasync.stores.base import from_environment
 from zarrasync.stores.google import RenewedToken
 
-__all__ = ["ENDPOINTS", "PROVIDER", "check_names", "translate"]
+__all__ = ["ENDPOINTS", "KEYS", "PROVIDER", "SERVICES", "check_names", "translate"]
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+SERVICES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+"""The service of a protocol, after which the extra is called that its filesystem takes."""
+KEYS = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"),
+    "gcs": ("GOOGLE_APPLICATION_CREDENTIALS",),
+    "azure": ("AZURE_STORAGE_ACCOUNT_NAME",),
+}
+"""Variables of the environment that say who asks a service, if nothing else does."""
 _S3 = {
     "key": "aws_access_key_id",
     "secret": "aws_secret_access_key",
@@ -48,7 +55,7 @@ PROVIDER = "credential_provider"
 def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Fsspec's storage options as obstore's settings; ``None`` if obstore does not know one, or what the URL says."""
     parts = urlsplit(url)
-    service = _SCHEMES.get(parts.scheme)
+    service = SERVICES.get(parts.scheme)
     if service is None or "::" in url or "@" in parts.netloc or parts.query or parts.fragment or "//" in parts.path:
         return None
     if not parts.netloc:

@@ -112,9 +112,11 @@ def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int
         return
     keys = [target._chunks.full_key(target._chunks.key(at)) for at in cut[:3]]
     more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
+    blind = f"where {target.store!r} could lose what another writer stores at the same time"
+    why = "which another writer may be writing, too" if target.store.conditional else blind
     raise ShapeError(
-        f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, which another writer may be "
-        f"writing, too; align it to multiples of {target.metadata.write_chunks}, by slices without steps{otherwise}",
+        f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, {why}; "
+        f"align it to multiples of {target.metadata.write_chunks}, by slices without steps{otherwise}",
         found=found,
         wanted=target.metadata.write_chunks,
     )

@@ -13,12 +13,12 @@ from zarrasync.metadata import ArrayMetadata
 
 if TYPE_CHECKING:
     from zarrasync.array import AsyncArray
+    from zarrasync.transfer.common import Fields
 
 __all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "for_job", "is_allowed"]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
-_ALONE = " if nobody else writes at the same time"
-_ALLOW = f", or allow it with config={{'unaligned': 'allow'}}{_ALONE}"
+_ALLOW = ", or allow it with config={'unaligned': 'allow'} if nobody else writes at the same time"
 
 
 def check_unaligned(unaligned: Unaligned) -> None:
@@ -55,11 +55,11 @@ def check_region(
     Raises:
         ShapeError: If there are such, and they are not allowed.
     """
-    if not is_allowed(unaligned, safe=target.store.conditional):
-        _refuse(target, units(target.metadata, start, stop, cut=True), start, f", or say unaligned='allow'{_ALONE}")
+    if target.store.writeable and not is_allowed(unaligned, safe=target.store.conditional):
+        _refuse(target, units(target.metadata, start, stop, cut=True), start)
 
 
-def check_assignment(target: AsyncArray, transform: Transform, *, whole: bool) -> None:
+def check_assignment(target: AsyncArray, transform: Transform, fields: Fields = None) -> None:
     """Complain about chunks that an assignment changes in part, if the array's settings do not allow that.
 
     Where the store's locks keep everybody out it is safe. Jobs do not ask for that: copies that they send to other
@@ -68,14 +68,16 @@ def check_assignment(target: AsyncArray, transform: Transform, *, whole: bool) -
     Args:
         target: The array.
         transform: What is assigned to.
-        whole: Whether elements are assigned whole, not just some of their fields.
+        fields: The fields of its elements, if not all.
 
     Raises:
         ShapeError: If there are such, and they are not allowed.
     """
-    if target.store.writeable and not is_allowed(target.config.unaligned, safe=target._chunks.store.guarded):
-        cut = [part.coords for part in target._chunks.parts(transform) if not (part.full and whole)]
-        _refuse(target, cut, transform.shape, _ALLOW)
+    if not target.store.writeable or is_allowed(target.config.unaligned, safe=target._chunks.store.guarded):
+        return
+    given = {fields} if isinstance(fields, str) else set(fields or ())
+    whole = fields is None or given == set(target.dtype.names or ())
+    _refuse(target, list(transform.layout.region().cut(target.metadata.grid, whole=whole)), transform.shape)
 
 
 def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: int, stop: int) -> None:
@@ -92,7 +94,7 @@ def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: 
         ShapeError: If two could append to the same place, or chunks are cut, and that is not allowed.
     """
     unaligned, guarded = target.config.unaligned, target.store.guarded
-    if is_allowed(unaligned, safe=guarded):
+    if start == stop or not target.store.writeable or is_allowed(unaligned, safe=guarded):
         return
     if not guarded:
         raise ShapeError(
@@ -103,20 +105,20 @@ def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: 
         )
     begin = tuple(start if number == axis else 0 for number in range(metadata.ndim))
     end = tuple(stop if number == axis else n for number, n in enumerate(metadata.shape))
-    _refuse(target, units(metadata, begin, end, cut=True), begin, _ALLOW)
+    _refuse(target, units(metadata, begin, end, cut=True), begin)
 
 
-def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int, ...], otherwise: str) -> None:
+def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int, ...]) -> None:
     """Name chunks that are cut, if there are any."""
     if not cut:
         return
     keys = [target._chunks.full_key(target._chunks.key(at)) for at in cut[:3]]
     more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
     blind = f"where {target.store!r} could lose what another writer stores at the same time"
-    why = "which another writer may be writing, too" if target.store.conditional else blind
+    why = "which another writer may be writing, too" if target._chunks.store.guarded else blind
     raise ShapeError(
         f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, {why}; "
-        f"align it to multiples of {target.metadata.write_chunks}, by slices without steps{otherwise}",
+        f"align it to multiples of {target.metadata.write_chunks}{_ALLOW}",
         found=found,
         wanted=target.metadata.write_chunks,
     )

@@ -370,7 +370,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         return self.shape
 
     async def _append(self, values: npt.NDArray[Any], axis: int) -> None:
-        if self.store.exclusive or not self.store.conditional:
+        if not self.store.bounded and (self.store.exclusive or not self.store.conditional):
             grown: ArrayMetadata | None = None
 
             async def write_and_grow(old: ArrayMetadata) -> ArrayMetadata:
@@ -425,7 +425,9 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
     async def _write_at(self, metadata: ArrayMetadata, values: npt.NDArray[Any], axis: int, start: int) -> None:
         """Write values at a place along an axis of the array as it will be."""
         maps = tuple(Stride(number, start if number == axis else 0, 1) for number in range(self.ndim))
-        await transfer.write(AsyncArray(self._node, metadata)._chunks, Transform(values.shape, maps), values)
+        check = partial(check_append, self, metadata, axis, start, start + values.shape[axis])
+        chunks = AsyncArray(self._node, metadata)._chunks
+        await transfer.write(chunks, Transform(values.shape, maps), values, check=check)
 
     async def _give_back(self, axis: int, start: int, stop: int) -> None:
         """Take back a place at the end of an axis that could not be written; nothing is left there."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from zarrasync import formats
-from zarrasync.errors import MetadataError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflictError
 from zarrasync.formats import Format
 from zarrasync.keys import join
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -89,14 +89,13 @@ class Consolidated:
         async with store.lock(key):
             while True:
                 try:
-                    compare = store.conditional
                     await self._note(store, key, changed, tuple(erased))
                     return
                 except WriteConflictError:  # another process was faster
                     if time.monotonic() - begin > _PATIENCE:
                         raise
-                except UnsupportedOperation:
-                    if store.conditional == compare:
+                except ConditionsUnsupported:
+                    if store.conditional:
                         raise
 
     async def _note(self, store: Store, key: str, changed: Sequence[str], erased: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@
     └── StoreError          (OSError)                       the store failed; absent is never a failure
         ├── ReadOnlyError   (PermissionError)               a write to something opened for reading
         ├── UnsupportedOperation                            the store has no such capability
+        │   └── ConditionsUnsupported                       the service turned out to know no conditional writes
         └── WriteConflictError                              somebody else wrote the value meanwhile
 
 Every class keeps what its message says in typed fields, pickles, and is raised with a
@@ -33,6 +34,7 @@ from typing import Any
 __all__ = [
     "ChecksumError",
     "CodecError",
+    "ConditionsUnsupported",
     "InvalidKeyError",
     "MetadataError",
     "MissingChunkError",
@@ -248,6 +250,10 @@ class ReadOnlyError(StoreError, PermissionError):
 
 class UnsupportedOperation(StoreError):
     """The store has no such capability (it can not list, write, or compare versions)."""
+
+
+class ConditionsUnsupported(UnsupportedOperation):
+    """The service turned out to know no conditional writes; the store does not claim to compare from now on."""
 
 
 class WriteConflictError(StoreError):

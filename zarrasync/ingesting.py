@@ -62,7 +62,7 @@ async def ingest(
     path: str = "",
     mode: Mode = "a",
     region: tuple[slice, ...] | None = None,
-    unaligned: Unaligned = "safe",
+    unaligned: Unaligned | None = None,
     verify: bool = False,
     concurrency: int = 0,
     progress: bool | Progress = False,
@@ -91,7 +91,8 @@ async def ingest(
             into an array that is there, whatever it holds.
         region: Where in the array to write, as a tuple of slices of the source's shape; all of it if none is given.
         unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
-            it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always.
+            it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
+            not given.
         verify: Read everything again at the end, and compare.
         concurrency: Blocks at a time; as many as suit the store if 0.
         progress: Show a progress bar, or call this with the bytes done since the last call.
@@ -110,14 +111,15 @@ async def ingest(
         WriteConflictError: If others kept changing a chunk.
     """
     begin, report, tally = time.monotonic(), IngestReport(), Tally()
-    check_unaligned(unaligned)
+    if unaligned is not None:
+        check_unaligned(unaligned)
     given = source_of(source, options)
     counting = CountingStore(resolve(store, storage_options, config))
     if mode == "w":
         refuse_own_source(counting.inner, normalize_path(path), source)
     target = await _target(given, counting, path, mode, region, config, options)
     counting.reset()
-    work = Ingestion(given, target, region, unaligned, report, concurrency)
+    work = Ingestion(given, target, region, unaligned or target.config.unaligned, report, concurrency)
     rows = given.shape[0] if given.shape else 0
     with tally, reporting(progress, work.nbytes, f"ingest {target.name}", rows) as tell:
         await work.run(tell or _silent, resume=mode == "a", fresh=mode in ("a", "w"), verify=verify)
@@ -286,7 +288,8 @@ class Ingestion:
         self.only = only
         self.start, self.stop = bounds(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
-        self._check = partial(check_region, target, self.start, self.stop, unaligned)
+        self._unaligned = unaligned
+        self._compared: bool | None = None
         self._check()
         self._sums: dict[tuple[tuple[int, int], ...], int] = {}
         self._mutex = thread_lock()
@@ -510,6 +513,13 @@ class Ingestion:
         if missing:
             await self._store(place, block)
             self._note(place)
+
+    def _check(self) -> None:
+        """Complain about chunks that the region cuts: at first, and if it turns out that the store can not compare."""
+        compared = self.target.store.conditional
+        if compared is not self._compared:
+            self._compared = compared
+            check_region(self.target, self.start, self.stop, self._unaligned)
 
     async def _store(self, place: Region, block: Block) -> None:
         target = self.target

@@ -16,6 +16,7 @@ from zarrasync._calls import Patience, first_error
 from zarrasync._runtime import in_worker
 from zarrasync.consolidated import Consolidated, refresh
 from zarrasync.errors import (
+    ConditionsUnsupported,
     InvalidKeyError,
     MetadataError,
     NodeExistsError,
@@ -155,14 +156,14 @@ class Node:
             WriteConflictError: If others kept changing it.
         """
         patience = Patience(self.config.total_timeout)
-        if self.store.exclusive or held is None or held.source is None or not held.source.versions:
+        unknown = held is None or held.source is None or not held.source.versions
+        if self.store.exclusive or not self.store.conditional or unknown:
             held = None  # under a lock that holds for everybody what was just read is what there is
         async with self.lock():
             while True:
                 present = held if held is not None else await self.load()
                 if not isinstance(present, kind):
                     raise self.other_kind(present)
-                compare = self.store.conditional
                 target = await change(present)
                 before = present.source or Source(self.format.zarr_format, {})
                 rendered = self.format.render(self.path, target)
@@ -177,8 +178,8 @@ class Node:
                 except WriteConflictError as conflict:
                     held = None
                     await patience.after(conflict)
-                except UnsupportedOperation:
-                    if self.store.conditional == compare:
+                except ConditionsUnsupported:
+                    if self.store.conditional:
                         raise
                     held = None  # what is there is looked at, and nothing that was read before compared
         if self.known is not None and changed:
@@ -227,7 +228,8 @@ class Node:
         if self.sure and (self.group is not None or len(own) == 1):  # others are asked for in the same round trip
             candidates = [self.format]
         # A node of one document is stored if there is none: then whether there is one need not be asked before.
-        at_once = self.sure and self.store.conditional and len(own) == 1 and not overwrite
+        compare = self.store.conditional
+        at_once = self.sure and compare and len(own) == 1 and not overwrite
         try:
             there = replace(self, known=None)  # copies may be old
             here = [] if at_once else [self.path]
@@ -268,11 +270,10 @@ class Node:
                 )
         if overwrite:
             await self.erase()
-        compare = self.store.conditional
         try:
             await self._put_new(documents, type(metadata), only_new=compare and not overwrite)
-        except UnsupportedOperation:
-            if self.store.conditional == compare:
+        except ConditionsUnsupported:
+            if self.store.conditional:
                 raise
             return await self.create(metadata, overwrite=overwrite, parents=parents)  # after a look this time
         if self.known is not None:

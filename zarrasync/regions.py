@@ -156,6 +156,29 @@ class Region(NamedTuple):
         for coords, box, place, whole, count in parts:
             yield Part(coords, Region((), box, place, plain), False not in whole, axis, math.prod(count))
 
+    def cut(self, grid: Grid, *, whole: bool = True) -> Iterator[tuple[int, ...]]:
+        """The chunks along a grid that it touches, and does not cover; all that it touches if elements are not ``whole``."""
+        if self.group:
+            for part in self.split(grid):
+                inside = math.prod(map(_inside, grid.axes, part.coords))
+                if not whole or part.region._distinct() < inside:
+                    yield part.coords
+            return
+        touched, ragged = [], []
+        for selector, place, axis in zip(self.box, self.place, grid.axes, strict=True):
+            cuts = _split_axis(selector, place, axis)
+            touched.append([own.chunk for own in cuts])
+            ragged.append({own.chunk for own in cuts if _distinct(own.box) < _inside(axis, own.chunk)})
+        if not whole or any(ragged):
+            found = product(*touched)
+            yield from (at for at in found if not whole or any(i in own for i, own in zip(at, ragged, strict=True)))
+
+    def _distinct(self) -> int:
+        """The number of elements of the box that are touched, each counted once."""
+        walked = np.stack([_numbers(self.box[axis]) for axis in self.group], axis=-1)
+        others = [_distinct(own) for axis, own in enumerate(self.box) if axis not in self.group]
+        return len(np.unique(walked, axis=0)) * math.prod(others)
+
     def read(self, box: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place the box's elements: ``out[place] = box[elements]``."""
         if self.plain:
@@ -484,6 +507,16 @@ def _split_indices(indices: IntArray, place: Selector, axis: Axis) -> list[_Cut]
         _Cut(chunk, local[start:stop], _part_of(places, start, stop - start), False)
         for chunk, (start, stop) in zip(ids[:, 0].tolist(), pairwise(edges.tolist()), strict=True)
     ]
+
+
+def _inside(axis: Axis, chunk: int) -> int:
+    """How much of a chunk lies inside the array."""
+    return min(axis.size(chunk), axis.extent - axis.start(chunk))
+
+
+def _distinct(selector: Selector) -> int:
+    """The number of indices of a selector, each counted once."""
+    return _count(selector) if isinstance(selector, slice) else len(np.unique(selector))
 
 
 def _numbers(selector: Selector) -> IntArray:

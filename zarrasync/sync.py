@@ -1148,7 +1148,7 @@ def ingest(
     path: str = "",
     mode: Mode = "a",
     region: tuple[slice, ...] | None = None,
-    unaligned: Unaligned = "safe",
+    unaligned: Unaligned | None = None,
     verify: bool = False,
     concurrency: int = 0,
     progress: bool | Progress = False,
@@ -1177,7 +1177,8 @@ def ingest(
             into an array that is there, whatever it holds.
         region: Where in the array to write, as a tuple of slices of the source's shape; all of it if none is given.
         unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
-            it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always.
+            it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
+            not given.
         verify: Read everything again at the end, and compare.
         concurrency: Blocks at a time; as many as suit the store if 0.
         progress: Show a progress bar, or call this with the bytes done since the last call.

@@ -108,13 +108,13 @@ async def write(
     known = spoken.zarr_format if mode == "a" else None
     own = replace(settings.resolve(config), zarr_format=spoken.zarr_format)
     node = found or await za.open_group(store, path=group, mode=cast("Any", mode), zarr_format=known, config=own)
-    if mode != "r+":
-        await node.update_attributes(_plain(attributes))
     copies = work.copies = node._node.known
     work.node = AsyncGroup(replace(node._node, known=None), node.metadata)
     reserved: list[tuple[za.AsyncArray, int, int, int]] = []
     try:
         places = await work.prepare(plans, reserved)
+        if mode != "r+":  # now that nothing is refused any more
+            await node.update_attributes(_plain(attributes))
         reports = await work.fill(plans, places)
     except BaseException:
         for array, axis, start, stop in reversed(reserved):

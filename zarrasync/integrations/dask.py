@@ -89,7 +89,7 @@ def store(
     target: sync.Array,
     *,
     region: tuple[slice, ...] | None = None,
-    unaligned: Unaligned = "safe",
+    unaligned: Unaligned | None = None,
     compute: bool = True,
     return_stored: bool = False,
     **options: Any,
@@ -102,7 +102,8 @@ def store(
         region: Where to; all of the array if not given.
         unaligned: What to do where blocks share chunks: ``"safe"`` allows it where the store can compare what it
             replaces (which is right, and costs reading and writing such chunks once for each block), ``"error"`` never,
-            ``"allow"`` always: then updates are lost where blocks of different processes share chunks.
+            ``"allow"`` always: then updates are lost where blocks of different processes share chunks. The settings'
+            if not given.
         compute: Whether to do it now, or return something to compute.
         return_stored: Whether to return a dask array of what is stored then.
         **options: For ``dask.array.store``.
@@ -113,6 +114,7 @@ def store(
         TypeError: If the source is no dask array.
     """
     _check_source(source)
+    unaligned = unaligned or target.config.unaligned
     check_unaligned(unaligned)
     box: Any = tuple(slice(0, n) for n in target.shape) if region is None else region
     if not isinstance(box, tuple | list) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
@@ -215,7 +217,7 @@ def to_zarr(
     path: str = "",
     overwrite: bool = False,
     region: tuple[slice, ...] | None = None,
-    unaligned: Unaligned = "safe",
+    unaligned: Unaligned | None = None,
     storage_options: Mapping[str, Any] | None = None,
     compute: bool = True,
     return_stored: bool = False,
@@ -249,6 +251,7 @@ def to_zarr(
         raise TypeError(f"region= writes into an array that is there; {', '.join(sorted(options))} are for a new one")
     if "shape" in options:
         raise TypeError("the shape of a new array is the source's")
+    unaligned = unaligned or settings.resolve(config).unaligned
     check_unaligned(unaligned)
     where: dict[str, Any] = {"path": path, "storage_options": storage_options, "config": config}
     if region is not None:

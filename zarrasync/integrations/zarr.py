@@ -11,7 +11,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from zarrasync._runtime import in_worker
-from zarrasync.errors import UnsupportedOperation, WriteConflictError
+from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.stores import ABSENT, ReadOnlyStore, Request, StoreLike, Value, resolve
 from zarrasync.stores import Store as Inner
 
@@ -108,7 +108,7 @@ class ZarrStore(Store):
                 return
             except WriteConflictError:
                 return  # somebody was faster, which is what the caller asked to be left alone
-            except UnsupportedOperation:
+            except ConditionsUnsupported:
                 if self.inner.conditional:
                     raise
         await super().set_if_not_exists(key, value)

@@ -15,7 +15,7 @@ from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.caching import CacheStats, CachingStore
 from zarrasync.stores.diskcache import DiskCachingStore
 from zarrasync.stores.faults import FaultyStore, LatencyStore
-from zarrasync.stores.fsspec import FsspecStore
+from zarrasync.stores.fsspec import FsspecStore, is_local
 from zarrasync.stores.http import HTTPStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
@@ -110,9 +110,9 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
         inner = getattr(store, "inner", None)  # one of ours in zarr-python's clothes is ours
         if isinstance(inner, Store):
             return inner
-        if type(store).__module__.startswith("zarr.") and type(store).__name__ == "LocalStore":  # which can not compare
-            local = LocalStore(store.root)
-            return ReadOnlyStore(local) if store.read_only else local
+        if type(store).__module__.startswith("zarr.") and type(store).__name__ in ("LocalStore", "ObjectStore"):
+            own = _resolve(store.root if type(store).__name__ == "LocalStore" else store.store, None)
+            return ReadOnlyStore(own) if store.read_only else own  # which can compare
         return ZarrPythonStore(store)
     if type(store).__module__.startswith("obstore."):
         if type(store).__name__ == "LocalStore":  # which can not compare
@@ -179,6 +179,4 @@ def _suits_obstore(url: str, options: Mapping[str, Any]) -> bool:
 
 def _fsspec(store: FsspecStore) -> Store:
     """The store, or that of local files where it is one: fsspec writes files in place, so half a one can be read."""
-    if store.protocol in ("file", "local") and type(store._template).__name__ == "LocalFileSystem":
-        return LocalStore(store.path or "/")
-    return store
+    return LocalStore(store.path or "/") if is_local(store._template) else store

@@ -20,8 +20,8 @@ import operator
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -114,6 +114,14 @@ ABSENT: Final = _Absent()
 """The version of a value that does not exist: ``put(..., if_version=ABSENT)`` creates only."""
 
 
+@asynccontextmanager
+async def _together(locks: Iterable[AbstractAsyncContextManager[None, bool | None]]) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for lock in locks:
+            await stack.enter_async_context(lock)
+        yield
+
+
 class Store(ABC):
     """A store. Subclasses are readable, writeable and listable as they say.
 
@@ -123,6 +131,7 @@ class Store(ABC):
         listable: Whether keys can be listed.
         conditional: Whether ``put`` can compare versions.
         exclusive: Whether its locks hold among all who could write, so that nobody comes between who holds one.
+        bounded: Whether it refuses chunks outside of the array that they belong to, as its document describes it.
         blocking: Whether coroutines never suspend and must not run on an event loop.
         parallel: Whether operations of a blocking store let other threads run beside them.
         near: Whether values come from this machine's memory or disk, so that nobody waits long for them.
@@ -135,6 +144,7 @@ class Store(ABC):
     listable: bool = True
     conditional: bool = False
     exclusive: bool = False
+    bounded: bool = False
     blocking: bool = False
     parallel: bool = True
     near: bool = False
@@ -364,8 +374,10 @@ class Store(ABC):
         """The lock on a value: process-wide, and among the processes of a machine where the store can do that."""
         return KeyLock(self.location(key))
 
-    def locks(self, keys: Iterable[str]) -> KeyLocks:
-        """The process-wide locks on several values."""
+    def locks(self, keys: Iterable[str]) -> AbstractAsyncContextManager[None, bool | None]:
+        """The locks on several values; process-wide ones where a value that others change meanwhile is noticed."""
+        if self.exclusive and not self.conditional:
+            return _together(map(self.lock, sorted(keys)))
         return KeyLocks([self.location(key) for key in sorted(keys)])
 
     def limiter(self) -> Gate:

@@ -44,7 +44,7 @@ from zarrasync.stores.local import LocalStore
 from zarrasync.stores.options import KEYS, SERVICES, check_names
 from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, time_limit
 
-__all__ = ["FsspecStore"]
+__all__ = ["FsspecStore", "is_local"]
 
 _log = logging.getLogger(__name__)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -112,8 +112,7 @@ class FsspecStore(RemoteStore):
         self.settings = config.get() if self._ask is not None else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._service = self._find_service()
-        inside = getattr(fs, "sync_fs", fs)  # one that zarr-python has made asynchronous
-        self._files = LocalStore(path or "/") if type(inside).__name__ == "LocalFileSystem" else None
+        self._files = LocalStore(path or "/") if is_local(fs) else None
         self.exclusive = protocol == "memory" or (self._files is not None and self._files.exclusive)
         self._make_pools()
 
@@ -441,7 +440,7 @@ class FsspecStore(RemoteStore):
             if s3fs.says_changed(error):
                 raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
             if s3fs.says_unable(error):
-                raise self._found_unable() from error
+                raise self._without_conditions() from error
             failure, status = store_error(error, key, "write", self), s3fs.status(error)
             (gate.shrink if status in SLOW_DOWN else gate.calm)()
             if status is None or status in UNDONE:
@@ -570,6 +569,13 @@ def _found_missing(error: FileNotFoundError) -> Exception:
 
 _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")
 """What filesystems call that which changes with a value."""
+
+
+def is_local(fs: Any) -> bool:
+    """Whether a filesystem is that of local files, or such a one that zarr-python has made asynchronous."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(getattr(fs, "sync_fs", fs), LocalFileSystem)
 
 
 def _past_end(error: Exception) -> bool:

@@ -117,7 +117,8 @@ class ObjectStore(RemoteStore):
             raise ValueError(f"missing takes 401, 403 and 404, found {sorted(self.missing)}")
         self.settings = config.get()
         self.store, self.prefix = store, check_prefix(prefix)
-        self.conditional = type(store).__name__ not in ("LocalStore", "HTTPStore")
+        disabled = dict(getattr(store, "config", {})).get("conditional_put") == "disabled"
+        self.conditional = not disabled and type(store).__name__ not in ("LocalStore", "HTTPStore")
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
         self._service = self._find_service()
         self._signed = self._by_urls()
@@ -346,7 +347,10 @@ class ObjectStore(RemoteStore):
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)
         if (other := self._elsewhere()) is not None:
-            return await other.put(key, data, if_version=if_version)
+            try:
+                return await other.put(key, data, if_version=if_version)
+            finally:
+                self.conditional = other.conditional
         if if_version is None and memoryview(data).nbytes <= _SMALL:
             signed, (target,) = await self._sign("PUT", "write", [key])
             if signed is not None:
@@ -372,8 +376,8 @@ class ObjectStore(RemoteStore):
             raise
         except StoreError as error:
             status = _answered(error.__cause__)
-            if status == UNABLE:
-                raise self._found_unable() from error
+            if status == UNABLE or "<Code>NotImplemented</Code>" in str(error.__cause__):
+                raise self._without_conditions() from error
             if status in SLOW_DOWN:
                 self.limiter().shrink()
             if status in UNDONE or (status is None and type(error.__cause__).__name__ == "GenericError"):

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from zarrasync._calls import Tally
 from zarrasync.config import Config
-from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
 from zarrasync.stores.base import ABSENT, Store
 
 __all__ = ["MARK", "Attempt", "Present", "RemoteStore", "Unsure", "in_flight", "time_limit"]
@@ -107,7 +107,6 @@ class RemoteStore(Store):
 
     settings: Config
     usual: int
-    conditional: bool
     _bare: bool | None = None
     """Whether the service compares tags without their quotes; ``None`` as long as that is not known."""
 
@@ -131,11 +130,11 @@ class RemoteStore(Store):
 
         Raises:
             WriteConflictError: If another value is there.
-            UnsupportedOperation: If the service knows no conditions.
+            ConditionsUnsupported: If the service knows no conditions.
             StoreError: If it was not stored, or that can not be found out.
         """
         if not self.conditional:
-            raise self._unable("compare versions")
+            raise self._without_conditions()
         mark, begin, wait, attempts = secrets.token_hex(8), time.monotonic(), _FIRST_WAIT, 0
         bare = expected.strip('"') if isinstance(expected, str) else expected
         version = bare if self._bare else expected
@@ -173,10 +172,10 @@ class RemoteStore(Store):
             await asyncio.sleep(random.uniform(0.5, 1.0) * wait)  # noqa: S311
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    def _found_unable(self) -> UnsupportedOperation:
+    def _without_conditions(self) -> ConditionsUnsupported:
         """What to raise when a service says that it knows no conditions, which is kept in mind."""
         self.conditional = False
-        return self._unable("compare versions")
+        return ConditionsUnsupported(f"{self!r} can not compare versions")
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]]) -> T:
         """A request's answer, after as many attempts as it takes within the settings' limits.

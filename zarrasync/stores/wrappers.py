@@ -24,6 +24,8 @@ class WrapperStore(Store):
         inner: The store to wrap.
     """
 
+    _conditional: bool | None = None
+
     def __init__(self, inner: Store) -> None:
         if not isinstance(inner, Store):
             raise TypeError(f"{type(self).__name__} wraps a Store, found {inner!r}; zarrasync.stores.resolve makes one")
@@ -31,11 +33,17 @@ class WrapperStore(Store):
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
         self.blocking, self.concurrency = inner.blocking, inner.concurrency
         self.parallel, self.near, self.exclusive = inner.parallel, inner.near, inner.exclusive
+        self.bounded = inner.bounded
         self.missing = inner.missing
 
     @property
-    def conditional(self) -> bool:  # type: ignore[override]  # what is inside may find out that it can not compare
-        return self.inner.conditional
+    def conditional(self) -> bool:
+        """What the inner store says now, as it may find out that it can not compare; or what a subclass has set."""
+        return self.inner.conditional if self._conditional is None else self._conditional
+
+    @conditional.setter
+    def conditional(self, value: bool) -> None:
+        self._conditional = value
 
     @property
     def identity(self) -> Hashable:
@@ -190,10 +198,7 @@ class AliasStore(WrapperStore):
     def __init__(self, inner: Store, aliases: Mapping[str, Sequence[str]]) -> None:
         super().__init__(inner)
         self.aliases = dict(aliases)
-
-    @property
-    def conditional(self) -> bool:  # type: ignore[override]  # as above
-        return False  # what a value is found under need not be what it is written to
+        self.conditional = False  # what a value is found under need not be what it is written to
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         values = await self.inner.fetch(requests, versions=versions)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Hashable, Iterator, Sequence
+import weakref
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,23 @@ def is_zarr_store(value: object) -> bool:
     return all(hasattr(value, name) for name in ("get_partial_values", "list_prefix", "list_dir", "supports_writes"))
 
 
-def _layers(store: Any) -> Iterator[type]:
-    """What a store is, and what it wraps: zarr-python's wrappers are stores, too."""
-    while is_zarr_store(store):
-        yield type(store)
-        store = getattr(store, "_store", None)
+def _innermost(store: Any) -> Any:
+    """The store itself: zarr-python's wrappers are stores, too."""
+    while type(store).__module__.startswith("zarr.") and is_zarr_store(inner := getattr(store, "_store", None)):
+        store = inner
+    return store
+
+
+_sessions: list[tuple[weakref.ref[Any], object]] = []
+"""Icechunk's stores, of which a session makes a new one whenever it is asked for one, and what stands for the session."""
+
+
+def _session(store: Any) -> object:
+    """What is the same for all of icechunk's stores of a session."""
+    _sessions[:] = [(known, token) for known, token in _sessions if known() is not None]
+    token = next((token for known, token in _sessions if known() == store), object())
+    _sessions.append((weakref.ref(store), token))
+    return token
 
 
 class ZarrPythonStore(RemoteStore):
@@ -44,12 +57,21 @@ class ZarrPythonStore(RemoteStore):
         self.writeable = bool(store.supports_writes) and not getattr(store, "read_only", False)
         self.listable = bool(store.supports_listing)
         self.concurrency = concurrency or self.settings.concurrency or 64
-        # What a session of icechunk's writes is nobody else's until it is committed, which tells of conflicts.
-        session = any(layer.__module__.partition(".")[0] == "icechunk" for layer in _layers(store))
-        self.exclusive = session or not self.portable
+        inner = self._inner = _innermost(store)
+        self.bounded = type(inner).__module__.partition(".")[0] == "icechunk"
+        self._token: object = None
+        if self.bounded:
+            self._token = _session(inner)
+        elif hasattr(inner, "_store_dict"):
+            self._token = id(inner._store_dict)
+        # What a session of icechunk's writes is nobody else's until it is committed, which tells of conflicts; of forks that
+        # are merged one would lose what it has of a chunk.
+        self.exclusive = not self.portable or (self.bounded and not getattr(inner, "_for_fork", False))
 
     @property
     def identity(self) -> Hashable:
+        if self._token is not None:
+            return ("zarr-python", self._token)
         try:
             return ("zarr-python", type(self.store).__name__, hash(self.store))
         except TypeError:
@@ -61,7 +83,7 @@ class ZarrPythonStore(RemoteStore):
 
     @property
     def portable(self) -> bool:
-        return not any("MemoryStore" in layer.__name__ for layer in _layers(self.store))
+        return "MemoryStore" not in type(self._inner).__name__
 
     def __repr__(self) -> str:
         return f"ZarrPythonStore({without_queries(repr(self.store))})"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from zarrasync._calls import Patience
 from zarrasync._runtime import Gate, cancel_flag, drive
 from zarrasync.codecs.base import Array, Buffer
-from zarrasync.errors import CodecError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import CodecError, ConditionsUnsupported, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing import Transform
 from zarrasync.regions import Part, assign
 from zarrasync.stores.base import ABSENT, Request
@@ -56,14 +56,17 @@ async def write(
         progress: Called as bytes are done.
         absent: Whether none of the chunks is there that the selection covers, so that none need be erased.
         present: Whether to leave alone what is absent: to clear what is there.
-        check: Complains about chunks that are cut, and must not be where it turns out that the store can not compare.
+        check: Complains about chunks that are cut and must not be; called again if it turns out that the store can not
+            compare.
 
     Raises:
         ShapeError: If the values do not broadcast to the selection, or ``check`` says so.
         CodecError: If values can not be encoded, or a chunk that is changed in part does not decode.
         StoreError: If a value could not be read or stored.
     """
-    compare = chunks.store.conditional
+    asked = chunks.store.conditional
+    if check is not None:
+        check()
     dtype, fill = dtype_of(chunks, fields), chunks.metadata.spec.fill_value
     fill = fill if fields is None else fill[fields]
     try:
@@ -75,16 +78,36 @@ async def write(
         return
     buffer = transform.layout.to_buffer(given)
     parts = chunks.parts(transform, runs=chunks.store.blocking)
+    told = None if progress is None else _Told(progress)
+    operation = partial(_Writing, values=buffer, fields=fields, progress=told, absent=absent, present=present)
     while True:
+        compare = chunks.store.conditional
+        if check is not None and compare != asked:
+            check()
         try:
-            await carry_out(chunks, parts, lambda alike: _Writing(alike, buffer, fields, progress, absent, present))
+            await carry_out(chunks, parts, partial(operation, compare=compare))
             return
-        except UnsupportedOperation:
-            if chunks.store.conditional == compare:
+        except ConditionsUnsupported:
+            if chunks.store.conditional:
                 raise
-            compare = chunks.store.conditional
-            if check is not None:
-                check()
+            if told is not None:
+                told.begin_again()
+
+
+class _Told:
+    """Tells how many bytes are done, and none of them twice where a write begins again."""
+
+    def __init__(self, tell: Progress) -> None:
+        self._tell, self._done, self._most = tell, 0, 0
+
+    def __call__(self, nbytes: int) -> None:
+        self._done += nbytes
+        if self._done > self._most:
+            more, self._most = self._done - self._most, self._done
+            self._tell(more)
+
+    def begin_again(self) -> None:
+        self._done = 0
 
 
 class _Writing:
@@ -98,7 +121,9 @@ class _Writing:
         progress: Progress | None,
         absent: bool,
         present: bool,
+        compare: bool,
     ) -> None:
+        self.compare = compare
         self.chunks, self.values, self.fields, self.progress = chunks, values, fields, progress
         self.absent, self.present = absent, present
         self.itemsize = dtype_of(chunks, fields).itemsize
@@ -112,7 +137,8 @@ class _Writing:
 
         A chunk at the array's edge reaches beyond it. Somebody else may have made the array longer, and written there.
         """
-        whole = not self.store.guarded or part.region.covers(self.chain.spec.shape)
+        guarded = self.compare or self.store.exclusive
+        whole = not guarded or part.region.covers(self.chain.spec.shape)
         return part.full and whole and self.fields is None and not self.present
 
     @property
@@ -183,7 +209,7 @@ class _Writing:
 
     async def _change_part(self, key: str, part: Part, compute: Compute) -> None:
         """Replace a part of a value, again and again until nobody else has changed it meanwhile."""
-        nbytes, compare = self.chain.nbytes, self.store.conditional
+        nbytes, compare = self.chain.nbytes, self.compare
         patience = Patience(self.chunks.config.total_timeout)
         # At the edge there will mostly be nothing; that there is something is told by the attempt to write.
         hopeful = part.full and self.fields is None and compare and not (self.store.exclusive or self.present)

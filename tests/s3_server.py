@@ -46,6 +46,7 @@ class Bucket:
         self.weak = False
         self.matched: list[str | None] = []
         self.conditional, self.bare = True, False
+        self.unable = (501, "NotImplemented")
         self.marks: dict[str, dict[str, str]] = {}
         self.writing = False
         self.url = self.label = ""
@@ -87,7 +88,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         condition = self.headers.get("If-Match") or self.headers.get("If-None-Match")
         if given is not None and condition and not bucket.conditional:
-            self._send(501, {"Content-Type": "application/xml"}, b"<Error><Code>NotImplemented</Code></Error>")
+            status, code = bucket.unable
+            self._send(status, {"Content-Type": "application/xml"}, f"<Error><Code>{code}</Code></Error>".encode())
             return
         if given is not None and condition:
             present = None if data is None else bucket.tag(data).strip('"' * bucket.bare)

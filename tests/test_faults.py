@@ -25,7 +25,7 @@ from s3_server import VALUES, Answer, Bucket, Fault
 
 import zarrasync as za
 from zarrasync import config, stores, sync
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError, StoreError, WriteConflictError
+from zarrasync.errors import NodeNotFoundError, StoreError, WriteConflictError
 
 BACKENDS = ["obstore", "fsspec"]
 
@@ -854,57 +854,3 @@ async def test_a_compared_write_of_which_nothing_can_be_known(api: Api, bucket: 
     with pytest.raises(StoreError, match="could not write 'zarr.json'") as failure:
         await api(array.append(VALUES[:50]))
     assert not isinstance(failure.value, WriteConflictError)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_services_without_conditions(api: Api, bucket: Bucket, backend: str):
-    """What could lose others' parts is refused as soon as that is known, and done where it is allowed."""
-    bucket.conditional = False
-    options = bucket.options(backend=backend)
-
-    async def array(unaligned: str = "safe") -> Any:
-        return await api(
-            api.open_array("s3://bucket", mode="r+", storage_options=options, config={"unaligned": unaligned})
-        )
-
-    before = dict(bucket.values)
-    for change in (
-        lambda one: api.write(one, (3, 3), -7),
-        lambda one: api(one.append(VALUES[:50])),
-        lambda one: api(api.ingest(VALUES[:5], one.store, mode="r+", region=(slice(0, 5), slice(None)))),
-    ):
-        fresh = await array()
-        assert fresh.store.conditional
-        with pytest.raises(ShapeError, match="allow"):
-            await change(fresh)
-        assert not fresh.store.conditional
-        with pytest.raises(ShapeError, match="allow"):  # now it is known before
-            await change(fresh)
-        assert bucket.values == before
-    await api.write(await array("allow"), (3, 3), -7)
-    await api((await array()).update_attributes({"a": 1}))
-    await api((await array("allow")).append(VALUES[:50]))
-    found = sync.open_array(bucket.values)
-    assert (found.shape, found.attrs["a"], found[3, 3]) == ((250, 200), 1, -7)
-    np.testing.assert_array_equal(found[200:], VALUES[:50])
-    with pytest.raises(NodeExistsError):
-        await api(api.create_array("s3://bucket", shape=(1,), zarr_format=3, storage_options=options))
-    created = await api(api.create_array("s3://bucket/y", data=VALUES, storage_options=options))
-    np.testing.assert_array_equal(await api(created[...]), VALUES)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_jobs_on_services_without_conditions(bucket: Bucket, backend: str):
-    """Blocks of dask's that share chunks: that these are not compared turns out when they are written."""
-    da = pytest.importorskip("dask.array")
-    from zarrasync.integrations.dask import store
-
-    bucket.conditional = False
-    array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend))
-    before = dict(bucket.values)
-    lazy = da.full(array.shape, 3, chunks=(array.shape[0], 33), dtype=array.dtype)
-    with pytest.raises(ShapeError, match="cuts the chunks"):
-        store(lazy, array)
-    assert bucket.values == before
-    store(lazy, array, unaligned="allow", scheduler="threads", num_workers=1)
-    assert (sync.open_array(bucket.values)[...] == 3).all()

@@ -22,7 +22,15 @@ from conftest import Api
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync.errors import ChecksumError, MetadataError, NodeExistsError, NodeTypeError, ShapeError, StoreError
+from zarrasync.errors import (
+    ChecksumError,
+    MetadataError,
+    NodeExistsError,
+    NodeTypeError,
+    ReadOnlyError,
+    ShapeError,
+    StoreError,
+)
 
 VALUES = np.arange(1, 90 * 70 + 1, dtype="i4").reshape(90, 70)
 LAYOUTS = [{"chunks": (20, 20)}, {"chunks": (5, 10), "shards": (20, 40)}, {"chunks": [[30, 60], [10, 40, 20]]}]
@@ -211,6 +219,56 @@ async def test_assignments_that_cut_chunks(api: Api, unaligned: str, tmp_path: P
         assert array.shape == (120 if refused else 150, 70)
     with pytest.raises(ValueError, match="config unaligned is 'safe', 'allow' or 'error', not 'never'"):
         await api(api.open_array(plain, path="x", config={"unaligned": "never"}))
+
+
+async def test_assignments_that_cover_chunks(api: Api, tmp_path: Path):
+    """However they are selected: of these nobody else's part can be lost."""
+    zarr = pytest.importorskip("zarr")
+    store = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path))
+    expected = VALUES.copy()
+    array = await api(api.create_array(store, path="x", data=VALUES, chunks=(1, 35)))
+    await api(array.view[::7].write(1))
+    expected[::7] = 1
+    await api(array.set_orthogonal_selection(([1, 50, 3], slice(35, 70)), 2))
+    expected[[1, 50, 3], 35:] = 2
+    mask = np.zeros(90, bool)
+    mask[[4, 8]] = True
+    await api(array.set_orthogonal_selection((mask,), 3))
+    expected[mask] = 3
+    rows, columns = np.meshgrid([60, 61], np.arange(35)[::-1], indexing="ij")
+    await api(array.set_coordinate_selection((rows, columns), 4))
+    expected[60:62, :35] = 4
+    await api(array.append(VALUES[:0]))
+    np.testing.assert_array_equal(await api(array[...]), expected)
+    for selection in (([1, 50], slice(35, 69)), ([1, 50], [35, 36]), (slice(None), np.r_[0:34, 0])):
+        with pytest.raises(ShapeError, match="x/c/"):
+            await api(array.set_orthogonal_selection(selection, 5))
+    with pytest.raises(ShapeError, match="x/c/60/0, x/c/61/0 of"):
+        await api(array.set_coordinate_selection((rows[:, 1:], columns[:, 1:]), 5))
+    points = await api(api.create_array(store, path="p", shape=(8,), chunks=4, dtype=[("a", "i4"), ("b", "f8")]))
+    await api(points.view[["a", "b"]].write(np.ones(8, points.dtype)))
+    single = await api(api.create_array(store, path="s", shape=(), dtype="i4"))
+    await api(single.view[...].write(3))
+    assert (await api(single[...]), (await api(points[...]))["b"].tolist()) == (3, [1.0] * 8)
+    reading = await api(api.open_array(store, path="x"))
+    with pytest.raises(ReadOnlyError):
+        await api(reading.append(VALUES[:1]))
+
+
+async def test_settings_hold_for_jobs(api: Api, tmp_path: Path):
+    zarr = pytest.importorskip("zarr")
+    store = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path))
+    await api(api.create_array(store, data=VALUES, chunks=(20, 20)))
+    part = {"mode": "r+", "region": (slice(0, 30), slice(None))}
+    with pytest.raises(ShapeError, match="allow it with config="):
+        await api(api.ingest(VALUES[:30], store, **part))
+    await api(api.ingest(VALUES[:30], store, config={"unaligned": "allow"}, **part))
+    with pytest.raises(ShapeError):
+        await api(api.ingest(VALUES[:30], store, config={"unaligned": "allow"}, unaligned="safe", **part))
+    memory: dict[str, bytes] = {}
+    await api(api.create_array(memory, data=VALUES, chunks=(20, 20)))
+    with za.config.set(unaligned="error"), pytest.raises(ShapeError):
+        await api(api.ingest(VALUES[:30], memory, **part))
 
 
 async def test_bad_sources(api: Api):

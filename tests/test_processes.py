@@ -149,6 +149,30 @@ def test_local_files_through_fsspec(tmp_path: Path):
     np.testing.assert_array_equal(np.sort(rows[...]), np.arange(PROCESSES * 60))
 
 
+def test_whole_chunks_of_local_files_through_fsspec(tmp_path: Path):
+    """Who replaces some whole waits for who is changing a part of one of them."""
+    script = """
+    import fsspec
+    from zarrasync import stores
+    array = sync.open_array(stores.FsspecStore(fsspec.filesystem("file"), url), mode="r+")
+    for turn in range(writes):
+        if number % 2:
+            array[number] = turn
+        else:
+            array[...] = np.repeat(turn, 40)
+    """
+    array = sync.create_array(
+        stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path)),
+        shape=(40,),
+        chunks=(4,),
+        dtype="i4",
+        compressors=None,
+    )
+    together(script, str(tmp_path), {}, 300)
+    last = array[...]
+    assert (np.delete(last, [1, 3]) == 299).all()
+
+
 def test_chunks_that_become_empty(place: tuple[str, dict[str, Any], int]):
     """What one process clears is not what another one has just written."""
     url, options, writes = place

@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from conftest import Api
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync.errors import StoreError
+from zarrasync.errors import ShapeError, StoreError
 
 VALUES = np.arange(10_000, dtype="i4").reshape(100, 100)
 
@@ -237,6 +238,46 @@ async def test_icechunk(api: Api, tmp_path: Path):
     np.testing.assert_array_equal(await api(found[20:70, ::3]), VALUES[20:70, ::3])
     theirs = pytest.importorskip("zarr").open_array(repository.readonly_session("main").store, path="x", mode="r")
     np.testing.assert_array_equal(theirs[...], VALUES)
+
+
+async def test_stores_of_one_session_of_icechunk(api: Api, tmp_path: Path):
+    """A session makes a new store whenever it is asked for one; its forks are merged, which tells nobody of conflicts."""
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repository.writable_session("main")
+    assert stores.resolve(session.store).identity == stores.resolve(session.store).identity
+    assert stores.resolve(session.store).identity != stores.resolve(repository.writable_session("main").store).identity
+    array = await api(api.create_array(session.store, shape=(10,), chunks=(10,), dtype="i4"))
+    await api(array.append(np.arange(5)))
+    assert (await api(array[...]))[10:].tolist() == list(range(5))
+
+    def write(number: int) -> None:
+        own = sync.open_array(session.store, mode="r+")
+        for turn in range(50):
+            own[number] = turn + 1
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, range(3)))
+    assert (await api(array[:3])).tolist() == [50, 50, 50]
+    session.commit("values")
+    fork = await api(api.open_array(repository.writable_session("main").fork().store, mode="r+"))
+    with pytest.raises(ShapeError, match="cuts the chunks"):
+        await api.write(fork, 3, 1)
+
+
+def test_stores_of_zarr_python_around_others():
+    zarr = pytest.importorskip("zarr")
+    memory = zarr.storage.MemoryStore()
+    wrapped = zarr.storage.LoggingStore(memory, log_level="ERROR")
+    assert stores.resolve(memory).identity == stores.resolve(wrapped).identity
+    assert stores.resolve(memory.with_read_only(True)).identity == stores.resolve(memory).identity
+    assert not stores.resolve(wrapped).portable
+    obstore = pytest.importorskip("obstore")
+    inner = obstore.store.MemoryStore()
+    for read_only in (True, False):
+        found = stores.resolve(zarr.storage.ObjectStore(inner, read_only=read_only))
+        assert found.conditional
+        assert found.writeable is not read_only
 
 
 def test_uvloop():

@@ -357,8 +357,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             The new shape.
 
         Raises:
-            ShapeError: If the other axes differ, there is no such axis, or others' rows could be lost and
-                ``config.unaligned`` does not allow that.
+            ShapeError: If the other axes differ, there is no such axis, or others' rows could be lost, as the store can
+                neither compare nor keep them out, and ``config.unaligned`` does not allow that.
         """
         fill = self._metadata.spec.fill_value
         values = await transfer.beside(partial(transfer.as_array, data, self.dtype, fill), data, self.dtype)

@@ -288,8 +288,8 @@ class Array(ArrayBase):
             The new shape.
 
         Raises:
-            ShapeError: If the other axes differ, there is no such axis, or others' rows could be lost and
-                ``config.unaligned`` does not allow that.
+            ShapeError: If the other axes differ, there is no such axis, or others' rows could be lost, as the store can
+                neither compare nor keep them out, and ``config.unaligned`` does not allow that.
         """
         return self._run(self._async.append(data, axis))
 

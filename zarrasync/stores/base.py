@@ -20,8 +20,8 @@ import operator
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -112,14 +112,6 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 """The version of a value that does not exist: ``put(..., if_version=ABSENT)`` creates only."""
-
-
-@asynccontextmanager
-async def _together(locks: Iterable[AbstractAsyncContextManager[None, bool | None]]) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        for lock in locks:
-            await stack.enter_async_context(lock)
-        yield
 
 
 class Store(ABC):
@@ -374,10 +366,8 @@ class Store(ABC):
         """The lock on a value: process-wide, and among the processes of a machine where the store can do that."""
         return KeyLock(self.location(key))
 
-    def locks(self, keys: Iterable[str]) -> AbstractAsyncContextManager[None, bool | None]:
-        """The locks on several values; process-wide ones where a value that others change meanwhile is noticed."""
-        if self.exclusive and not self.conditional:
-            return _together(map(self.lock, sorted(keys)))
+    def locks(self, keys: Iterable[str]) -> KeyLocks:
+        """The process-wide locks on several values."""
         return KeyLocks([self.location(key) for key in sorted(keys)])
 
     def limiter(self) -> Gate:

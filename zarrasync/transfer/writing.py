@@ -78,7 +78,7 @@ async def write(
         return
     buffer = transform.layout.to_buffer(given)
     parts = chunks.parts(transform, runs=chunks.store.blocking)
-    told = None if progress is None else _Told(progress)
+    told = progress if progress is None or chunks.store.blocking else _Told(progress)
     operation = partial(_Writing, values=buffer, fields=fields, progress=told, absent=absent, present=present)
     while True:
         compare = chunks.store.conditional
@@ -90,12 +90,12 @@ async def write(
         except ConditionsUnsupported:
             if chunks.store.conditional:
                 raise
-            if told is not None:
+            if isinstance(told, _Told):
                 told.begin_again()
 
 
 class _Told:
-    """Tells how many bytes are done, and none of them twice where a write begins again."""
+    """Tells on one event loop how many bytes are done, and none of them twice where a write begins again."""
 
     def __init__(self, tell: Progress) -> None:
         self._tell, self._done, self._most = tell, 0, 0
@@ -124,6 +124,8 @@ class _Writing:
         compare: bool,
     ) -> None:
         self.compare = compare
+        # Locks on many values hold within the process: others notice changes, or have locks on each.
+        self.together = compare or not chunks.store.exclusive
         self.chunks, self.values, self.fields, self.progress = chunks, values, fields, progress
         self.absent, self.present = absent, present
         self.itemsize = dtype_of(chunks, fields).itemsize
@@ -155,7 +157,7 @@ class _Writing:
 
         def job(batch: Sequence[Part]) -> None:
             for run in batch:
-                if run.count > 1 and self._replaces(run):
+                if run.count > 1 and self.together and self._replaces(run):
                     if flag.set:
                         return
                     drive(self._write_run(run))
@@ -283,9 +285,10 @@ class _Writing:
         """Erase values that were overwritten with nothing, many to a request."""
         if self.absent:
             return
-        for start in range(0, len(self.empty), _ERASE):
-            keys = self.empty[start : start + _ERASE]
-            async with self.store.locks(keys):
+        many = _ERASE if self.together else 1
+        for start in range(0, len(self.empty), many):
+            keys = self.empty[start : start + many]
+            async with self.store.locks(keys) if self.together else self.store.lock(keys[0]):
                 await self.store.erase_values(keys)
 
     def _encode(self, part: Part) -> Buffer | None:

@@ -15,7 +15,7 @@ from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.caching import CacheStats, CachingStore
 from zarrasync.stores.diskcache import DiskCachingStore
 from zarrasync.stores.faults import FaultyStore, LatencyStore
-from zarrasync.stores.fsspec import FsspecStore, is_local
+from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.http import HTTPStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
@@ -179,4 +179,5 @@ def _suits_obstore(url: str, options: Mapping[str, Any]) -> bool:
 
 def _fsspec(store: FsspecStore) -> Store:
     """The store, or that of local files where it is one: fsspec writes files in place, so half a one can be read."""
-    return LocalStore(store.path or "/") if is_local(store._template) else store
+    inside = getattr(store._template, "sync_fs", store._template)  # one that zarr-python has made asynchronous
+    return LocalStore(store.path or "/") if type(inside).__name__ == "LocalFileSystem" else store

@@ -44,7 +44,7 @@ from zarrasync.stores.local import LocalStore
 from zarrasync.stores.options import KEYS, SERVICES, check_names
 from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, time_limit
 
-__all__ = ["FsspecStore", "is_local"]
+__all__ = ["FsspecStore"]
 
 _log = logging.getLogger(__name__)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -112,7 +112,7 @@ class FsspecStore(RemoteStore):
         self.settings = config.get() if self._ask is not None else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._service = self._find_service()
-        self._files = LocalStore(path or "/") if is_local(fs) else None
+        self._files = LocalStore(path or "/") if _is_local(fs) else None
         self.exclusive = protocol == "memory" or (self._files is not None and self._files.exclusive)
         self._make_pools()
 
@@ -571,7 +571,7 @@ _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modifi
 """What filesystems call that which changes with a value."""
 
 
-def is_local(fs: Any) -> bool:
+def _is_local(fs: Any) -> bool:
     """Whether a filesystem is that of local files, or such a one that zarr-python has made asynchronous."""
     from fsspec.implementations.local import LocalFileSystem
 

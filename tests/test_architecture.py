@@ -56,6 +56,7 @@ LAYERS = [
         {
             "node",
             "consolidated",
+            "erasing",
             "absence",
             "asyncnode",
             "creation",

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -574,6 +575,92 @@ async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, ho
         await api(api.create_array(source, data=values, chunks=(4, 4)))
         await api(api.copy(source, kept, chunks=(2, 2)))
     np.testing.assert_array_equal(await api((await api(api.open_array(kept)))[...]), values)
+
+
+@pytest.mark.parametrize("how", ["ingest", "copy"])
+@pytest.mark.parametrize("left", ["chunks", "half a tree"])
+async def test_going_on_where_a_replacement_was_killed(api: Api, how: str, left: str):
+    """Chunks that lie there without an array are not what an earlier run has done; later runs do not take them for it, either."""
+    kept: dict[str, bytes] = {}
+    old = await api(api.create_array(kept, path="x", data=np.ones((4, 4), "i4"), chunks=(2, 2)))
+    assert old.shape == (4, 4)
+    del kept["x/zarr.json"]
+    values = np.zeros((4, 4), "i4")
+    values[0, 0] = 5
+    source: dict[str, bytes] = {}
+    await api(api.create_array(source, data=values, chunks=(2, 2)))
+
+    class Killed(stores.WrapperStore):
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if key.startswith("x/c/"):
+                raise StoreError("killed")
+            return await super().put(key, data, if_version=if_version)
+
+    async def run(store: Any) -> None:
+        if how == "ingest":
+            await api(api.ingest(values, store, path="x", chunks=(2, 2)))
+        else:
+            await api(api.copy(source, store, dest_path="x", resume=True))
+
+    if left == "half a tree":  # the new one was begun, and nothing of it written
+        with pytest.raises(StoreError):
+            await run(Killed(stores.MemoryStore(kept)))
+    await run(kept)
+    np.testing.assert_array_equal(await api((await api(api.open_array(kept, path="x")))[...]), values)
+
+
+def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
+    old = sync.create_array(tmp_path / "old", data=np.ones((400, 100)), chunks=(10, 10))
+    code = (
+        "import sys, numpy as np; from zarrasync import sync; print('go', flush=True);"
+        "sync.ingest(np.full((400, 100), 2.0), sys.argv[1], mode='w', chunks=(10, 10))"
+    )
+    chance = random.Random(5)
+    for number in range(6):
+        place = tmp_path / str(number)
+        shutil.copytree(old.store.root, place)
+        with subprocess.Popen([sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(chance.random() * 0.06)  # anywhere in it
+            process.kill()
+        found = sync.open_array(place, mode="r+") if (place / "zarr.json").exists() else None
+        if found is not None and (found[...] == 1).all():
+            continue  # it had not begun
+        sync.ingest(np.full((400, 100), 2.0), place, chunks=(10, 10))
+        assert (sync.open_array(place)[...] == 2).all()
+
+
+async def test_what_an_append_that_was_killed_has_left(api: Api):
+    """Rows are written before the shape where locks hold for everybody: what is beyond does not come back."""
+    kept: dict[str, bytes] = {}
+    array = await api(api.create_array(kept, shape=(5, 4), chunks=(2, 2), dtype="i4"))
+    await api.write(array, ..., 1)
+    document = kept["zarr.json"]
+    await api(array.append(np.full((7, 4), 2)))
+    kept["zarr.json"] = document  # all but the last step
+    array = await api(api.open_array(kept, mode="r+"))
+    await api(array.append(np.full((1, 4), 3)))
+    await api(array.resize((12, 4)))
+    expected = np.zeros((12, 4))
+    expected[:5], expected[5] = 1, 3
+    np.testing.assert_array_equal(await api(array[...]), expected)
+
+
+async def test_pairs_that_cut_chunks(api: Api, tmp_path: Path):
+    """Blocks that share chunks with others' are refused where these could be lost."""
+    zarr = pytest.importorskip("zarr")
+    store = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path))
+    await api(api.create_array(store, data=VALUES, chunks=(20, 20)))
+    pairs = blocks_of(VALUES + 1, 10)
+    for into, more in ((store, {}), (store, {"unaligned": "allow"}), ({}, {})):
+        described = {"shape": VALUES.shape, "dtype": "i4", "chunks": (20, 20)}
+        if into is store and not more:
+            with pytest.raises(ShapeError, match="cuts the chunks c/0/0 of"):
+                await api(api.ingest(iter(pairs), into, **described, mode="r+"))
+            continue
+        await api(api.ingest(iter(pairs), into, **described, mode="r+" if into is store else "a", **more))
+        np.testing.assert_array_equal(await api((await api(api.open_array(into)))[...]), VALUES + 1)
 
 
 # ------------------------------------------------------------------ once more

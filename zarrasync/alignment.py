@@ -43,6 +43,8 @@ def check_region(
     start: tuple[int, ...],
     stop: tuple[int, ...],
     unaligned: Unaligned,
+    *,
+    safe: bool,
 ) -> None:
     """Complain about chunks that a region cuts, where another writer's part of them could be lost.
 
@@ -51,11 +53,12 @@ def check_region(
         start: Where the region begins.
         stop: Where it ends.
         unaligned: What to do about it.
+        safe: Whether no other writer's part is lost there.
 
     Raises:
         ShapeError: If there are such, and they are not allowed.
     """
-    if target.store.writeable and not is_allowed(unaligned, safe=target.store.conditional):
+    if target.store.writeable and not is_allowed(unaligned, safe=safe):
         _refuse(target, units(target.metadata, start, stop, cut=True), start)
 
 

@@ -307,6 +307,11 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             present = AsyncArray(self._node, old)
             await present._clear_edges(target)  # first, as it is likelier to fail, and takes less away
             await present._erase_outside(target)
+        if self.store.exclusive and any(new > was for new, was in zip(target.shape, old.shape, strict=True)):
+            # Who was killed while appending has left something there, as rows are written before the shape.
+            longer = AsyncArray(self._node, target)
+            await longer._clear_edges(old)
+            await longer._erase_outside(old)
         return target
 
     async def _erase_outside(self, target: ArrayMetadata) -> None:

@@ -243,7 +243,7 @@ async def _make(target: Node, planned: Metadata, options: _Options, overwrite: b
     """The node at the destination: a new one, or what an earlier copy made."""
     (present,) = await find_all(target, [target.path], (target.format,)) if options.resume else (None,)
     if present is None:
-        made = await target.create(planned, overwrite=overwrite)
+        made = await target.create(planned, overwrite=overwrite, clear=options.resume)
         return as_node(made, planned)
 
     def essence(metadata: Metadata) -> Mapping[str, bytes]:

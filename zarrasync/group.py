@@ -332,11 +332,14 @@ async def _bound(node: Node, *, overwrite: bool) -> Node:
     return node if known else await on_store(node.bind, node.store)
 
 
-async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
-    """Create an array at a place, and write its ``data`` if there is some, which is read before anything is replaced."""
+async def create_array_at(node: Node, *, overwrite: bool = False, clear: bool = False, **options: Any) -> AsyncArray:
+    """Create an array at a place, and write its ``data`` if there is some, which is read before anything is replaced.
+
+    ``clear`` erases chunks first that lie there without an array.
+    """
     node = await _bound(node, overwrite=overwrite)
     metadata, data = await plan_with_data(node, options)
-    node = await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
+    node = await on_store(partial(node.create, metadata, overwrite=overwrite, clear=clear), node.store)
     array = AsyncArray(node, metadata)
     if data is not None:
         await array.view.write(data)

@@ -18,14 +18,15 @@ from zarrasync import formats
 from zarrasync.absence import why_absent
 from zarrasync.array import AsyncArray
 from zarrasync.config import Config
+from zarrasync.consolidated import refresh
 from zarrasync.creation import ShapeLike, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, make_levels, plan_with_data
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.node import Node, consolidate, find, gather, on_store
-from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
+from zarrasync.node import Node, find, find_all, gather, on_store
+from zarrasync.stores import ReadOnlyStore, Request, Store, StoreLike, resolve
 
 __all__ = [
     "consolidate_metadata",
@@ -434,7 +435,7 @@ async def consolidate_metadata(
     found = await on_store(partial(_find, node, candidates), node.store)
     if not isinstance(found, AsyncGroup):
         raise NodeTypeError(f"{found.name} is an array", path=found.path, found="array", wanted="group")
-    await on_store(partial(consolidate, found._node), node.store)
+    await on_store(partial(_consolidate, found._node), node.store)
     opened = await on_store(partial(_find, found._node, (found._node.format,), consolidated=True), node.store)
     assert isinstance(opened, AsyncGroup)
     return opened
@@ -522,3 +523,27 @@ async def list_nodes(
     for name, metadata in below:
         nodes.append((found._node.child(name).path, "array" if isinstance(metadata, ArrayMetadata) else "group"))
     return tuple(nodes)
+
+
+async def _consolidate(node: Node) -> None:
+    """Store copies of all documents below a group in one of it."""
+    format_ = node.format
+    keys: dict[str, int] = {}
+    level = [node]
+    while level:
+        listed = await gather([place.children(None) for place in level], node.store)
+        found = [place.child(name) for place, own in zip(level, listed, strict=True) for name in own]
+        nodes = await find_all(node, [place.path for place in found], (format_,))
+        keys.update({key: 0 for place in found for key in format_.document_keys(place.path)})
+        level = [
+            place
+            for place, one in zip(found, nodes, strict=True)
+            if one is not None and isinstance(one.metadata, GroupMetadata) and not format_.apart
+        ]
+    own, copies = format_.document_keys(node.path), format_.consolidated_key(node.path)
+    async with node.store.lock(copies or own[0]):
+        asked = [*own, *keys]
+        values = await node.store.fetch([Request(key) for key in asked])
+        documents = {key: bytes(v.data) for key, v in zip(asked, values, strict=True) if v is not None}
+        present = {key: documents.pop(key) for key in own if key in documents}
+        await refresh(node.store, format_, node.path, present, documents)

@@ -30,11 +30,12 @@ from zarrasync.errors import (
     NodeTypeError,
     ShapeError,
 )
+from zarrasync.group import create_array_at
 from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
 from zarrasync.info import DIMENSIONS
 from zarrasync.keys import normalize_path
 from zarrasync.lineage import refuse_own_source
-from zarrasync.node import on_store
+from zarrasync.node import Node, on_store
 from zarrasync.progress import IngestReport, reporting
 from zarrasync.regions import in_c_order
 from zarrasync.sources import Source, in_threads, pair_of, source_of
@@ -117,12 +118,12 @@ async def ingest(
     counting = CountingStore(resolve(store, storage_options, config))
     if mode == "w":
         refuse_own_source(counting.inner, normalize_path(path), source)
-    target = await _target(given, counting, path, mode, region, config, options)
+    target, made = await _target(given, counting, path, mode, region, config, options)
     counting.reset()
     work = Ingestion(given, target, region, unaligned or target.config.unaligned, report, concurrency)
     rows = given.shape[0] if given.shape else 0
     with tally, reporting(progress, work.nbytes, f"ingest {target.name}", rows) as tell:
-        await work.run(tell or _silent, resume=mode == "a", fresh=mode in ("a", "w"), verify=verify)
+        await work.run(tell or _silent, resume=mode == "a" and not made, fresh=made or mode == "a", verify=verify)
     counts = counting.reset()
     report.stored, report.requests = counts.bytes_written, counts.requests
     report.retries, report.conflicts = tally.retries, tally.conflicts
@@ -142,24 +143,29 @@ async def _target(
     region: tuple[slice, ...] | None,
     config: ConfigLike,
     options: dict[str, Any],
-) -> AsyncArray:
-    """The array to write to."""
+) -> tuple[AsyncArray, bool]:
+    """The array to write to, and whether it was made, so that nothing is there."""
     if mode not in ("a", "w", "w-", "r+"):
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
     if mode in ("r+", "a"):
         try:
-            return await _present(source, store, path, config, options)
+            return await _present(source, store, path, config, options), False
         except NodeNotFoundError:
             if mode == "r+":
                 raise
     planned = creation_of(source, options, config)
     bounds(source.shape, source.shape, region)  # before anything is replaced
+    if mode == "w":
+        return await create_array(store, path=path, overwrite=True, config=config, **planned), True
     try:
-        return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned)
+        format_, values = planned.pop("zarr_format", None), settings.resolve(config)
+        chosen = formats.by_name(values.zarr_format if format_ is None else format_)
+        node = Node(store, normalize_path(path), chosen, values, sure=format_ is not None)
+        return await create_array_at(node, clear=True, **planned), True  # of one that was erased chunks may be left
     except NodeExistsError:
         if mode != "a":
             raise
-        return await _present(source, store, path, config, options)  # another run was faster
+        return await _present(source, store, path, config, options), False  # another run was faster
 
 
 def creation_of(source: Source, options: Mapping[str, Any], config: ConfigLike = None) -> dict[str, Any]:
@@ -519,12 +525,18 @@ class Ingestion:
         compared = self.target.store.conditional
         if compared is not self._compared:
             self._compared = compared
-            check_region(self.target, self.start, self.stop, self._unaligned)
+            check_region(self.target, self.start, self.stop, self._unaligned, safe=compared)
+
+    def _check_pair(self, place: Region) -> None:
+        """Complain about chunks that a block cuts which was given with its place."""
+        start, stop = tuple(s.start for s in place), tuple(s.stop for s in place)
+        check_region(self.target, start, stop, self._unaligned, safe=self.target.store.guarded)
 
     async def _store(self, place: Region, block: Block) -> None:
         target = self.target
         where = target.view[place]._transform
-        await transfer.write(target._chunks, where, block, absent=self.absent, check=self._check)
+        check = self._check if self.source.pairs is None else partial(self._check_pair, place)
+        await transfer.write(target._chunks, where, block, absent=self.absent, check=check)
 
     def _compare_now(self, region: Region, _: Any) -> None:
         self._judge(region, drive(self.target.view[region].read()))

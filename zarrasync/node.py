@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 from zarrasync import config, formats
 from zarrasync._calls import Patience, first_error
 from zarrasync._runtime import in_worker
-from zarrasync.consolidated import Consolidated, refresh
+from zarrasync.consolidated import Consolidated
+from zarrasync.erasing import erase_below, left_over
 from zarrasync.errors import (
     ConditionsUnsupported,
     InvalidKeyError,
@@ -31,7 +32,7 @@ from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.stores import ABSENT, AliasStore, PrefixStore, Request, Store, Value
 
-__all__ = ["Found", "Metadata", "Node", "consolidate", "find", "find_all", "gather", "on_store"]
+__all__ = ["Found", "Metadata", "Node", "find", "find_all", "gather", "on_store"]
 
 Metadata = ArrayMetadata | GroupMetadata
 T = TypeVar("T")
@@ -206,8 +207,16 @@ class Node:
             wanted=names[1],
         )
 
-    async def create(self, metadata: Metadata, *, overwrite: bool = False, parents: bool = True) -> Node:
+    async def create(
+        self, metadata: Metadata, *, overwrite: bool = False, parents: bool = True, clear: bool = False
+    ) -> Node:
         """Store a new node here, and the groups above it that are missing.
+
+        Args:
+            metadata: What it is.
+            overwrite: Replace what is there.
+            parents: Make the groups above.
+            clear: Erase chunks first that lie where a new array's will, as somebody was killed who erased one.
 
         Returns:
             This place, with the format of a store that has a node.
@@ -223,13 +232,16 @@ class Node:
         documents.update(self.format.render(self.path, metadata))
         own = self.format.document_keys(self.path)
         above = self._above() if parents else []
+        chunks = self.chunk_store(metadata) if clear and isinstance(metadata, ArrayMetadata) else None
+        left = [] if chunks is None else await left_over(chunks, metadata)
         others = [format_ for format_ in CANDIDATES if format_.entry_key is None and not format_.is_same(self.format)]
         candidates = [self.format, *(other for other in others if self.format.entry not in other.document_keys(""))]
-        if self.sure and (self.group is not None or len(own) == 1):  # others are asked for in the same round trip
+        # Others are asked for in the same round trip.
+        if self.sure and not left and (self.group is not None or len(own) == 1):
             candidates = [self.format]
         # A node of one document is stored if there is none: then whether there is one need not be asked before.
         compare = self.store.conditional
-        at_once = self.sure and compare and len(own) == 1 and not overwrite
+        at_once = self.sure and compare and len(own) == 1 and not overwrite and not left
         try:
             there = replace(self, known=None)  # copies may be old
             here = [] if at_once else [self.path]
@@ -270,12 +282,14 @@ class Node:
                 )
         if overwrite:
             await self.erase()
+        elif chunks is not None and left:
+            await chunks.erase_values(left)
         try:
             await self._put_new(documents, type(metadata), only_new=compare and not overwrite)
         except ConditionsUnsupported:
             if self.store.conditional:
                 raise
-            return await self.create(metadata, overwrite=overwrite, parents=parents)  # after a look this time
+            return await self.create(metadata, overwrite=overwrite, parents=parents, clear=clear)  # with a look
         if self.known is not None:
             await self.known.note(self.store, documents)
         return replace(self, format=self.format.bound(), sure=True)
@@ -340,8 +354,9 @@ class Node:
         keys, prefixes = self.format.erase_keys(self.path), self.format.erase_prefixes(self.path)
         if keys:
             await self.store.erase_values(keys)
+        names = {key.rpartition("/")[2] for key in self.format.document_keys("x")}
         for prefix in prefixes:
-            await self.store.erase_prefix(prefix)
+            await erase_below(self.store, prefix, names)
         if self.known is not None:
             await self.known.note(self.store, keys, prefixes)
 
@@ -564,27 +579,3 @@ async def _implicit(node: Node, candidates: Sequence[Format]) -> Found | None:
             if not node.path or await replace(node, format=format_).children():
                 return Found(format_, GroupMetadata())
     return None
-
-
-async def consolidate(node: Node) -> None:
-    """Store copies of all documents below a group in one of it."""
-    format_ = node.format
-    keys: dict[str, int] = {}
-    level = [node]
-    while level:
-        listed = await gather([place.children(None) for place in level], node.store)
-        found = [place.child(name) for place, own in zip(level, listed, strict=True) for name in own]
-        nodes = await find_all(node, [place.path for place in found], (format_,))
-        keys.update({key: 0 for place in found for key in format_.document_keys(place.path)})
-        level = [
-            place
-            for place, one in zip(found, nodes, strict=True)
-            if one is not None and isinstance(one.metadata, GroupMetadata) and not format_.apart
-        ]
-    own, copies = format_.document_keys(node.path), format_.consolidated_key(node.path)
-    async with node.store.lock(copies or own[0]):
-        asked = [*own, *keys]
-        values = await node.store.fetch([Request(key) for key in asked])
-        documents = {key: bytes(v.data) for key, v in zip(asked, values, strict=True) if v is not None}
-        present = {key: documents.pop(key) for key in own if key in documents}
-        await refresh(node.store, format_, node.path, present, documents)

@@ -485,7 +485,7 @@ class _Work:
         shares = []
         for (plan, place), target in zip(lazy, targets, strict=True):
             start, stop = bounds(plan.encoded.shape, target.shape, place)
-            check_region(target, start, stop, self._unaligned)
+            check_region(target, start, stop, self._unaligned, safe=target.store.conditional)
             shares.append(Share(plan.encoded.data, for_job(target, self._unaligned), start))
         return shares
 

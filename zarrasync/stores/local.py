@@ -116,6 +116,20 @@ async def _take(place: str, seconds: float) -> int:
         raise
 
 
+def _remove(directory: str) -> None:
+    """Remove a directory, which is gone at once: who is killed meanwhile leaves nothing that could be taken for data."""
+    gone = f"{directory}.{_process_token()}-{next(_counter):x}{_PARTIAL}"
+    try:
+        if not os.path.islink(directory):
+            os.rename(directory, gone)
+            directory = gone
+    except FileNotFoundError:
+        raise
+    except OSError:  # it is where something is mounted, or in use (on Windows)
+        pass
+    shutil.rmtree(directory)
+
+
 def _open_lock_file() -> int:
     """The file whose bytes are locked: the same for all processes, whatever their temporary directory is.
 
@@ -380,14 +394,15 @@ class LocalStore(Store):
 
     async def erase_prefix(self, prefix: str) -> None:
         check_prefix(prefix)
-        directory = self._base + prefix
+        directory = (self._base + prefix).rstrip("/")
         try:
             if prefix:
-                shutil.rmtree(directory)
+                _remove(directory)
                 return
-            for entry in list(os.scandir(directory)):
+            entries = sorted(os.scandir(directory), key=lambda entry: entry.is_dir(follow_symlinks=False))
+            for entry in entries:  # files first, as documents are such
                 if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
+                    _remove(entry.path)
                 else:
                     os.unlink(entry.path)
         except (FileNotFoundError, NotADirectoryError):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import zarrasync as za
 from zarrasync import config, stores, sync
 from zarrasync.errors import NodeExistsError, ShapeError, StoreError
 
@@ -219,3 +220,11 @@ def test_another_type_than_the_sources(tmp_path: Path):
     to_zarr(da.arange(10, chunks=5), tmp_path / "x", dtype="f4")
     found = sync.open_array(tmp_path / "x")
     assert (found.dtype, found[...].tolist()) == (np.dtype("f4"), list(range(10)))
+
+
+async def test_what_is_stored_into(tmp_path: Path):
+    array = await za.create_array(tmp_path / "x", shape=(4,), chunks=2, dtype="f8")
+    store(da.ones(4, chunks=2), array)
+    assert sync.open_array(tmp_path / "x")[...].tolist() == [1.0] * 4
+    with pytest.raises(TypeError, match="to_zarr takes stores and paths"):
+        store(da.ones(4, chunks=2), str(tmp_path / "x"))

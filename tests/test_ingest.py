@@ -272,6 +272,17 @@ async def test_settings_hold_for_jobs(api: Api, tmp_path: Path):
         await api(api.ingest(VALUES[:30], memory, **part))
 
 
+async def test_the_path_of_an_array(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):
+    source, kept = tmp_path / "source.zarr", dict[str, bytes]()
+    await api(api.create_array(source, data=VALUES, chunks=(20, 20)))
+    await api(api.ingest(str(source), kept))
+    np.testing.assert_array_equal(await api((await api(api.open_array(kept)))[...]), VALUES)
+    url, options = s3
+    await api(api.ingest(source, f"{url}/path", storage_options=options))
+    found = await api(api.open_array(f"{url}/path", storage_options=options))
+    np.testing.assert_array_equal(await api(found[...]), VALUES)
+
+
 async def test_bad_sources(api: Api):
     with pytest.raises(TypeError, match="needs shape and dtype"):
         await api(api.ingest(lambda region: None, {}))

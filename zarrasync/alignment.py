@@ -10,6 +10,7 @@ from zarrasync.blocks import units
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import Transform
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.stores import CountingStore
 
 if TYPE_CHECKING:
     from zarrasync.array import AsyncArray
@@ -117,7 +118,8 @@ def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int
         return
     keys = [target._chunks.full_key(target._chunks.key(at)) for at in cut[:3]]
     more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
-    blind = f"where {target.store!r} could lose what another writer stores at the same time"
+    store = target.store.inner if isinstance(target.store, CountingStore) else target.store  # which is a job's
+    blind = f"where {store!r} could lose what another writer stores at the same time"
     why = "which another writer may be writing, too" if target._chunks.store.guarded else blind
     raise ShapeError(
         f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, {why}; "

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,7 +84,7 @@ async def ingest(
     Args:
         source: What to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
             zarrasync or zarr-python, xarray's variables; what blocks of dask share is computed for each of them, which
-            ``integrations.dask.store`` does once); the path of an ``.npy`` file; a function that makes the block
+            ``integrations.dask.store`` does once); the path of an ``.npy`` file, or the path or URL of an array; a function that makes the block
             of a region, given as a tuple of slices; or an iterable of pairs of such a region and its block. Functions
             and iterables may be asynchronous; they need ``shape`` and ``dtype`` among the options.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -114,6 +115,8 @@ async def ingest(
     begin, report, tally = time.monotonic(), IngestReport(), Tally()
     if unaligned is not None:
         check_unaligned(unaligned)
+    if isinstance(source, str | Path) and not str(source).endswith(".npy"):
+        source = await _opened(source)
     given = source_of(source, options)
     counting = CountingStore(resolve(store, storage_options, config))
     if mode == "w":
@@ -133,6 +136,15 @@ async def ingest(
 
 def _silent(nbytes: int) -> None:
     """Progress that nobody wants to hear of."""
+
+
+async def _opened(url: str | Path) -> AsyncArray:
+    """The array at a path or URL."""
+    opening = open_array(store := resolve(url))
+    try:
+        return _bridge.run(opening, blocking=store.blocking) if driven() else await opening
+    except NodeNotFoundError as error:
+        raise TypeError(f"{str(url)!r} is no .npy file, and no array: {error}") from error
 
 
 async def _target(

@@ -80,8 +80,6 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
         TypeError: If it is nothing that can be ingested.
     """
     if isinstance(source, str | Path):
-        if not str(source).endswith(".npy"):
-            raise TypeError(f"{str(source)!r} is no .npy file; open it, and give what that returns")
         source = np.load(source, mmap_mode="r")
     inner = getattr(source, "_async", source)  # of a synchronous array
     if isinstance(inner, AsyncArray):

@@ -18,6 +18,7 @@ import numpy as np
 from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync.alignment import Unaligned, check_unaligned, for_job, is_allowed
+from zarrasync.array import AsyncArray
 from zarrasync.creation import check_options, plan_array
 from zarrasync.errors import ShapeError, StoreError
 from zarrasync.keys import normalize_path
@@ -86,7 +87,7 @@ def _blocks(array: sync.Array) -> tuple[Any, ...]:
 
 def store(
     source: Any,
-    target: sync.Array,
+    target: sync.Array | AsyncArray,
     *,
     region: tuple[slice, ...] | None = None,
     unaligned: Unaligned | None = None,
@@ -111,10 +112,16 @@ def store(
     Raises:
         ShapeError: If the source does not fit, or blocks share chunks; says how to rechunk.
         StoreError: If other processes would write into copies of a store that is in this one's memory.
-        TypeError: If the source is no dask array.
+        TypeError: If the source is no dask array, or the target no array.
     """
     _check_source(source)
-    unaligned = unaligned or target.config.unaligned
+    if isinstance(target, AsyncArray):
+        target = sync.Array(target)
+    if not isinstance(target, sync.Array):
+        raise TypeError(
+            f"the target is an array that is open for writing, found {target!r}; to_zarr takes stores and paths"
+        )
+    unaligned = unaligned or target.async_.config.unaligned
     check_unaligned(unaligned)
     box: Any = tuple(slice(0, n) for n in target.shape) if region is None else region
     if not isinstance(box, tuple | list) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):

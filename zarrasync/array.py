@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -307,12 +309,27 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             present = AsyncArray(self._node, old)
             await present._clear_edges(target)  # first, as it is likelier to fail, and takes less away
             await present._erase_outside(target)
-        if self.store.exclusive and any(new > was for new, was in zip(target.shape, old.shape, strict=True)):
-            # Who was killed while appending has left something there, as rows are written before the shape.
-            longer = AsyncArray(self._node, target)
-            await longer._clear_edges(old)
-            await longer._erase_outside(old)
+        if any(new > was for new, was in zip(target.shape, old.shape, strict=True)):
+            await self._clear_pending(old)
         return target
+
+    async def _clear_pending(self, present: ArrayMetadata) -> None:
+        """Erase what somebody has left beyond the array who was killed while appending rows, before its shape."""
+        note = await self.store.pending(self._document)
+        if note is None:
+            return
+        with contextlib.suppress(ValueError):  # it was cut short, and no row written yet
+            shape = tuple(map(max, json.loads(note), present.shape))
+            if len(shape) == self.ndim and shape != present.shape:
+                longer = AsyncArray(self._node, present.with_shape(shape))
+                await longer._erase_outside(present)
+                await longer._clear_edges(present)
+        await self.store.set_pending(self._document, None)
+
+    @property
+    def _document(self) -> str:
+        """The key of the document that tells of it."""
+        return self._node.format.document_keys(self.path)[0]
 
     async def _erase_outside(self, target: ArrayMetadata) -> None:
         """Erase stored values that a smaller shape cuts off whole."""
@@ -383,6 +400,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                 self._check_append(values.shape, axis, old.shape)  # another writer may have resized it
                 longer = _longer(old, axis, values.shape[axis])
                 check_append(self, longer, axis, old.shape[axis], longer.shape[axis])
+                await self._clear_pending(old)
+                await self.store.set_pending(self._document, _note(longer))
                 grown = longer
                 await self._write_at(grown, values, axis, old.shape[axis])
                 return grown
@@ -392,6 +411,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                 beyond = AsyncArray(self._node, grown)
                 await beyond._erase_outside(present)  # first, as there may be no room to write
                 await beyond._clear_edges(present)
+                await self.store.set_pending(self._document, None)
                 return present
 
             try:
@@ -400,6 +420,10 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                 if grown is not None:
                     await in_any_case(partial(self._change, clear, fresh=True))
                 raise
+            assert grown is not None
+            async with self._node.lock():
+                if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
+                    await self.store.set_pending(self._document, None)
             return
         start = await self._reserve(axis, values.shape, fresh=False)
         try:
@@ -515,6 +539,11 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
 def _block(metadata: ArrayMetadata, key: Any, shape: tuple[int, ...]) -> Transform:
     return selectors.block(key, metadata.grid, shape)
+
+
+def _note(metadata: ArrayMetadata) -> bytes:
+    """What is noted while rows are written before the shape that they need."""
+    return json.dumps(metadata.shape).encode()
 
 
 def _longer(old: ArrayMetadata, axis: int, count: int) -> ArrayMetadata:

@@ -339,6 +339,13 @@ class Store(ABC):
         """Where writers that were killed left something below a prefix that is no value; nothing in most stores."""
         return []
 
+    async def pending(self, key: str) -> bytes | None:
+        """What was begun with a value, and not ended, as its writer was killed; where the store keeps such notes."""
+        return None
+
+    async def set_pending(self, key: str, note: bytes | None) -> None:
+        """Note what is begun with a value, or that it has ended; for who holds its lock. Only stores of files keep it."""
+
     async def list_dir(self, prefix: str) -> Listing:
         """What lies directly under a prefix."""
         check_prefix(prefix)

@@ -422,6 +422,27 @@ class LocalStore(Store):
                 sizes[key] = entry.stat().st_size
         return sizes
 
+    async def pending(self, key: str) -> bytes | None:
+        try:
+            return self._note_on(key).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise store_error(error, key, "read", self) from error
+
+    async def set_pending(self, key: str, note: bytes | None) -> None:
+        try:
+            if note is None:
+                self._note_on(key).unlink(missing_ok=True)
+            else:
+                self._note_on(key).write_bytes(note)
+        except OSError as error:
+            raise store_error(error, key, "write", self) from error
+
+    def _note_on(self, key: str) -> Path:
+        """The file that tells what was begun with a value."""
+        return Path(f"{self._base}{key}.pending{_PARTIAL}")
+
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         folders = [prefix]
         for folder in folders:

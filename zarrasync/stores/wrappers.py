@@ -64,6 +64,12 @@ class WrapperStore(Store):
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return await self.inner.unfinished(prefix)
 
+    async def pending(self, key: str) -> bytes | None:
+        return await self.inner.pending(key)
+
+    async def set_pending(self, key: str, note: bytes | None) -> None:
+        await self.inner.set_pending(key, note)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
 
@@ -133,6 +139,12 @@ class PrefixStore(WrapperStore):
 
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return [name[len(self.prefix) :] for name in await self.inner.unfinished(self.prefix + prefix)]
+
+    async def pending(self, key: str) -> bytes | None:
+        return await self.inner.pending(self.prefix + key)
+
+    async def set_pending(self, key: str, note: bytes | None) -> None:
+        await self.inner.set_pending(self.prefix + key, note)
 
     def __repr__(self) -> str:
         return f"PrefixStore({self.inner!r}, {self.prefix!r})"

@@ -298,6 +298,34 @@ async def test_bad_sources(api: Api):
         await api(api.ingest(lambda region: 1 / 0, {}, shape=(4,), dtype="i4"))
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype", "kept"),
+    [
+        (np.array([2**40, 1]), "i4", False),
+        (np.array([300, -1], "i2"), "i1", False),
+        (np.array([1.5, 2.0]), "i1", False),
+        (np.array([1e300, 1.0]), "f4", False),
+        (np.array([1 + 2j]), "f8", False),
+        (np.array(["abc", "d"]), "<U2", False),
+        (np.array(["2020-01-01T12", "NaT"], "M8[ns]"), "M8[D]", False),
+        (np.array([0.1, np.nan, np.inf]), "f4", True),  # rounded, as was asked for
+        (np.array([1.0, 2.0]), "i1", True),
+        (np.array(["2020-01-01", "NaT"], "M8[ns]"), "M8[D]", True),
+        (np.array([1, 0]), "bool", True),
+        (np.array([1 + 0j]), "f8", True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:Casting complex")
+async def test_verifying_finds_what_the_type_changes(api: Api, values: np.ndarray, dtype: str, kept: bool):
+    store: dict[str, bytes] = {}
+    if kept:
+        await api(api.ingest(values, store, dtype=dtype, verify=True))
+        return
+    with pytest.raises(ChecksumError, match="change when they are stored as"):
+        await api(api.ingest(values, store, dtype=dtype, verify=True))
+    assert list(store) == ["zarr.json"]
+
+
 async def test_verifying_finds_what_was_damaged(api: Api):
     class Forgetful(stores.WrapperStore):
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:

@@ -95,7 +95,7 @@ async def ingest(
         unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
             it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
             not given.
-        verify: Read everything again at the end, and compare.
+        verify: Read everything again at the end, and compare; values that the data type changes are an error, too.
         concurrency: Blocks at a time; as many as suit the store if 0.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         storage_options: Options for the filesystem of a URL.
@@ -501,7 +501,7 @@ class Ingestion:
         if block.shape != shape:
             raise ShapeError(f"the block of {_shown(region)} has shape {block.shape}, not {shape}", found=block.shape)
         if self.keep_sums:
-            block = transfer.cast(block, self.target.dtype)
+            transfer.check_kept(given, block := transfer.cast(block, self.target.dtype))
             with self._mutex:
                 self._sums[tuple((s.start, s.stop) for s in region)] = checksum(block)
         return block

@@ -11,8 +11,8 @@ Locks are always taken in this order: byte budget, turn, key lock, request permi
 from __future__ import annotations
 
 from zarrasync.transfer.common import Chunks, Missing
-from zarrasync.transfer.fitting import as_array, beside, cast, storable
+from zarrasync.transfer.fitting import as_array, beside, cast, check_kept, storable
 from zarrasync.transfer.reading import read
 from zarrasync.transfer.writing import write
 
-__all__ = ["Chunks", "Missing", "as_array", "beside", "cast", "read", "storable", "write"]
+__all__ = ["Chunks", "Missing", "as_array", "beside", "cast", "check_kept", "read", "storable", "write"]

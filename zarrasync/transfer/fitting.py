@@ -13,10 +13,10 @@ import numpy.typing as npt
 from zarrasync._runtime import aside
 from zarrasync.codecs.base import Array
 from zarrasync.dtypes import BYTES, OBJECT, DataType
-from zarrasync.errors import CodecError, ShapeError
+from zarrasync.errors import ChecksumError, CodecError, ShapeError
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["as_array", "beside", "cast", "fit", "storable"]
+__all__ = ["as_array", "beside", "cast", "check_kept", "fit", "storable"]
 
 _LONG = 1 << 20
 """Bytes of values that take an event loop's time to cast."""
@@ -120,6 +120,40 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
         text = f"values of {array.dtype} can not be stored as {dtype}: {error}"
         raise CodecError(text, direction="encode") from error
     return found
+
+
+def check_kept(values: Any, found: Array) -> None:
+    """Complain about values that a cast has changed, but for rounded floating-point numbers.
+
+    Args:
+        values: What was cast; looked at if it is an array of numbers, times or text.
+        found: What has become of it.
+
+    Raises:
+        ChecksumError: If it is something else; says what.
+    """
+    known = isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray)
+    if not known or values.dtype == found.dtype or {values.dtype.kind, found.dtype.kind} - set("biufcmMSU"):
+        return
+    with np.errstate(all="ignore"):
+        if values.dtype.kind in "fc" and found.dtype.kind in "fc":
+            changed = np.isfinite(values) & ~np.isfinite(found)
+            if found.dtype.kind == "f":
+                changed |= np.imag(values) != 0
+        else:
+            changed = (found.astype(values.dtype) != values) & ~(_nowhere(values) & _nowhere(found))
+    if changed.any():
+        first = tuple(np.argwhere(changed)[0].tolist())
+        raise ChecksumError(
+            f"{int(changed.sum()):,} of {changed.size:,} values change when they are stored as {found.dtype}: "
+            f"{values[first]!r} becomes {found[first]!r}",
+            direction="encode",
+        )
+
+
+def _nowhere(values: Array) -> Any:
+    """Which of some values are not a time."""
+    return np.isnat(values) if values.dtype.kind in "mM" else np.False_
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:

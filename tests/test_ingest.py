@@ -707,7 +707,7 @@ async def test_pairs_that_cut_chunks(api: Api, tmp_path: Path):
     for into, more in ((store, {}), (store, {"unaligned": "allow"}), ({}, {})):
         described = {"shape": VALUES.shape, "dtype": "i4", "chunks": (20, 20)}
         if into is store and not more:
-            with pytest.raises(ShapeError, match="cuts the chunks c/0/0 of"):
+            with pytest.raises(ShapeError, match="cuts the chunks c/"):
                 await api(api.ingest(iter(pairs), into, **described, mode="r+"))
             continue
         await api(api.ingest(iter(pairs), into, **described, mode="r+" if into is store else "a", **more))

@@ -43,6 +43,11 @@ def _session(store: Any) -> object:
     return token
 
 
+def _is_fork(store: Any) -> bool:
+    """Whether a store is of a fork of icechunk's session: its versions 1 and 2 say so in different ways."""
+    return getattr(store, "_for_fork", False) or type(store.session).__name__ == "ForkSession"
+
+
 class ZarrPythonStore(RemoteStore):
     """A store with zarr-python's interface.
 
@@ -66,7 +71,7 @@ class ZarrPythonStore(RemoteStore):
             self._token = id(inner._store_dict)
         # What a session of icechunk's writes is nobody else's until it is committed, which tells of conflicts; of forks that
         # are merged one would lose what it has of a chunk.
-        self.exclusive = not self.portable or (self.bounded and not getattr(inner, "_for_fork", False))
+        self.exclusive = not self.portable or (self.bounded and not _is_fork(inner))
 
     @property
     def identity(self) -> Hashable:

@@ -303,27 +303,24 @@ async def test_bad_sources(api: Api):
     [
         (np.array([2**40, 1]), "i4", False),
         (np.array([300, -1], "i2"), "i1", False),
-        (np.array([1.5, 2.0]), "i1", False),
         (np.array([1e300, 1.0]), "f4", False),
-        (np.array([1 + 2j]), "f8", False),
         (np.array(["abc", "d"]), "<U2", False),
         (np.array(["2020-01-01T12", "NaT"], "M8[ns]"), "M8[D]", False),
         (np.array([0.1, np.nan, np.inf]), "f4", True),  # rounded, as was asked for
-        (np.array([1.0, 2.0]), "i1", True),
         (np.array(["2020-01-01", "NaT"], "M8[ns]"), "M8[D]", True),
-        (np.array([1, 0]), "bool", True),
-        (np.array([1 + 0j]), "f8", True),
     ],
 )
-@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:Casting complex")
+@pytest.mark.filterwarnings("ignore:overflow encountered")
 async def test_verifying_finds_what_the_type_changes(api: Api, values: np.ndarray, dtype: str, kept: bool):
     store: dict[str, bytes] = {}
+    await api(api.create_array(store, shape=values.shape, dtype=dtype))
     if kept:
-        await api(api.ingest(values, store, dtype=dtype, verify=True))
+        await api(api.ingest(values, store, mode="r+", verify=True))
         return
     with pytest.raises(ChecksumError, match="change when they are stored as"):
-        await api(api.ingest(values, store, dtype=dtype, verify=True))
+        await api(api.ingest(values, store, mode="r+", verify=True))
     assert list(store) == ["zarr.json"]
+    await api(api.ingest(values, store, mode="r+", dtype=dtype, verify=True))  # as is asked for
 
 
 async def test_verifying_finds_what_was_damaged(api: Api):
@@ -646,6 +643,21 @@ async def test_going_on_where_a_replacement_was_killed(api: Api, how: str, left:
             await run(Killed(stores.MemoryStore(kept)))
     await run(kept)
     np.testing.assert_array_equal(await api((await api(api.open_array(kept, path="x")))[...]), values)
+
+
+async def test_what_lies_below_a_new_array_is_not_taken_for_its_chunks(api: Api, tmp_path: Path):
+    """Somebody else's arrays and files, whose keys look like those of chunks."""
+    other = tmp_path / "other"
+    await api(api.create_array(other, path="c", data=np.arange(8), chunks=2, zarr_format=2))
+    (other / ".zgroup").unlink()
+    await api(api.ingest(np.zeros(2), other, chunks=2))
+    assert (await api((await api(api.open_array(other, path="c")))[...])).tolist()[2:] == [2, 3, 4, 5, 6, 7]
+    files = tmp_path / "files"
+    files.mkdir()
+    for name in "0123":
+        (files / name).write_text("mine")
+    await api(api.ingest(np.arange(1, 5), files, chunks=2, zarr_format=2))
+    assert [(files / name).read_text() for name in "23"] == ["mine"] * 2
 
 
 def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):

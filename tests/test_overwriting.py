@@ -337,3 +337,24 @@ def test_dask_over_what_its_functions_are_given(there: Path):
     with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
         to_zarr(lazy, there, overwrite=True)
     check(there)
+
+
+@pytest.mark.parametrize("disk", [False, True])
+async def test_caches_forget_what_was_replaced(api: Api, tmp_path: Path, disk: bool):
+    """Also what somebody else had erased meanwhile, so that no listing tells of it."""
+    kept = stores.MemoryStore()
+    inner = stores.LatencyStore(kept, 0.0)
+    store = stores.DiskCachingStore(inner, tmp_path) if disk else stores.CachingStore(inner)
+    array = await api(api.create_array(store, path="x", data=np.full(4, 5), chunks=2))
+    assert (await api(array[...])).tolist() == [5] * 4
+    await kept.erase("x/c/1")
+    again = await api(api.create_array(store, path="x", shape=4, chunks=2, dtype=array.dtype, overwrite=True))
+    assert (await api(again[...])).tolist() == [0] * 4
+
+
+async def test_an_array_behind_a_link(api: Api, tmp_path: Path):
+    await api(api.create_array(tmp_path / "real", data=np.full(4, 5), chunks=2))
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "x").symlink_to(tmp_path / "real")
+    again = await api(api.create_array(tmp_path / "store", path="x", shape=4, chunks=2, dtype="i8", overwrite=True))
+    assert (await api(again[...])).tolist() == [0] * 4

@@ -240,6 +240,17 @@ async def test_icechunk(api: Api, tmp_path: Path):
     np.testing.assert_array_equal(theirs[...], VALUES)
 
 
+async def test_ingesting_into_icechunk(api: Api, tmp_path: Path):
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repository.writable_session("main")
+    await api(api.ingest(VALUES, session.store, path="x", chunks=(50, 50)))
+    await api(api.copy(session.store, session.store, source_path="x", dest_path="y", resume=True))
+    for path in "xy":
+        found = await api(api.open_array(session.store, path=path))
+        np.testing.assert_array_equal(await api(found[...]), VALUES)
+
+
 async def test_stores_of_one_session_of_icechunk(api: Api, tmp_path: Path):
     """A session makes a new store whenever it is asked for one; its forks are merged, which tells nobody of conflicts."""
     icechunk = pytest.importorskip("icechunk")

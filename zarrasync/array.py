@@ -19,7 +19,7 @@ from zarrasync.alignment import check_append
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
 from zarrasync.creation import sizes_of
-from zarrasync.errors import ShapeError
+from zarrasync.errors import ShapeError, StoreError
 from zarrasync.grids import Grid, outside
 from zarrasync.indexing import Stride, Transform, identity
 from zarrasync.info import Info, array_info, size_text
@@ -318,7 +318,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         note = await self.store.pending(self._document)
         if note is None:
             return
-        with contextlib.suppress(ValueError):  # it was cut short, and no row written yet
+        with contextlib.suppress(ValueError, TypeError):  # it was cut short, and no row written yet
             shape = tuple(map(max, json.loads(note), present.shape))
             if len(shape) == self.ndim and shape != present.shape:
                 longer = AsyncArray(self._node, present.with_shape(shape))
@@ -421,9 +421,10 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                     await in_any_case(partial(self._change, clear, fresh=True))
                 raise
             assert grown is not None
-            async with self._node.lock():
-                if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
-                    await self.store.set_pending(self._document, None)
+            with contextlib.suppress(StoreError):  # a note that stays does no harm
+                async with self._node.lock():
+                    if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
+                        await self.store.set_pending(self._document, None)
             return
         start = await self._reserve(axis, values.shape, fresh=False)
         try:

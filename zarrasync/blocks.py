@@ -10,7 +10,7 @@ from typing import TypeAlias, cast
 from zarrasync.errors import ShapeError
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["Region", "bounds", "cut_into_units", "plan_blocks", "units"]
+__all__ = ["Region", "bounds", "corners", "cut_into_units", "plan_blocks", "units"]
 
 Region: TypeAlias = tuple[slice, ...]
 
@@ -112,10 +112,15 @@ def units(
     return [at for at in found if any(i in ragged for i, ragged in zip(at, partial, strict=True))]
 
 
+def corners(region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where a region begins, and where it ends."""
+    return tuple(s.start for s in region), tuple(s.stop for s in region)
+
+
 def cut_into_units(target: ArrayMetadata, region: Region) -> Iterator[tuple[tuple[int, ...], Region]]:
     """The stored values that a region touches: their grid coordinates, and their parts of the region."""
     axes = target.grid.axes
-    for at in units(target, tuple(s.start for s in region), tuple(s.stop for s in region)):
+    for at in units(target, *corners(region)):
         starts = [axis.start(i) for axis, i in zip(axes, at, strict=True)]
         yield (
             at,

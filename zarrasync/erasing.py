@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-
+from zarrasync import formats
+from zarrasync.errors import UnsupportedOperation
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.stores import Store
 
 __all__ = ["erase_below", "left_over"]
 
 
-async def erase_below(store: Store, prefix: str, documents: Container[str]) -> None:
+async def erase_below(store: Store, prefix: str) -> None:
     """Erase all below a prefix, documents first: nothing is left that is an array with a part of its chunks.
 
-    Args:
-        store: The store. One that blocks does it in its own way.
-        prefix: The prefix.
-        documents: The last parts of documents' keys.
+    What blocks does that in its own way: files are gone all at once.
     """
-    if store.blocking:
-        await store.erase_prefix(prefix)
-        return
-    listed = await store.list_prefix(prefix)
-    for first in (True, False):
-        if keys := [key for key in listed if (key.rpartition("/")[2] in documents) is first]:
-            await store.erase_values(keys)
+    if not store.blocking:
+        documents = [key for key in await store.list_prefix(prefix) if formats.is_document(key)]
+        if documents:
+            await store.erase_values(documents)
+    await store.erase_prefix(prefix)
 
 
 async def left_over(store: Store, metadata: ArrayMetadata | GroupMetadata) -> list[str]:
-    """The keys in an array's chunk store that chunks of it would have."""
+    """The keys of chunks that lie where a new array's will, as somebody was killed who erased one.
+
+    None if anything else lies there, which may be somebody's, nor those outside of the grid.
+
+    Args:
+        store: The array's chunk store.
+        metadata: The array.
+    """
     assert isinstance(metadata, ArrayMetadata)
-    return [key for key in await store.list_prefix("") if metadata.keys.decode(key, metadata.ndim) is not None]
+    if store.bounded:  # of an array that is not there nothing can be
+        return []
+    try:
+        listed = await store.list_prefix("")
+    except UnsupportedOperation:
+        return []
+    places = [metadata.keys.decode(key, metadata.ndim) for key in listed]
+    if None in places:
+        return []
+    counts = metadata.grid.shape
+    inside = (at is not None and all(i < n for i, n in zip(at, counts, strict=True)) for at in places)
+    return [key for key, wanted in zip(listed, inside, strict=True) if wanted]

@@ -20,7 +20,7 @@ from zarrasync._calls import Tally
 from zarrasync._runtime import aside, cancel_flag, drive, driven, thread_lock
 from zarrasync.alignment import Unaligned, check_region, check_unaligned
 from zarrasync.array import AsyncArray
-from zarrasync.blocks import Region, bounds, cut_into_units, plan_blocks, units
+from zarrasync.blocks import Region, bounds, corners, cut_into_units, plan_blocks, units
 from zarrasync.conventions import Described, reworded
 from zarrasync.creation import check_options, check_same, plan_array
 from zarrasync.errors import (
@@ -39,7 +39,7 @@ from zarrasync.lineage import refuse_own_source
 from zarrasync.node import Node, on_store
 from zarrasync.progress import IngestReport, reporting
 from zarrasync.regions import in_c_order
-from zarrasync.sources import Source, in_threads, pair_of, source_of
+from zarrasync.sources import Source, in_threads, opened, pair_of, source_of
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 from zarrasync.transfer.jobs import Job, Progress, run_jobs
@@ -95,7 +95,8 @@ async def ingest(
         unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
             it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
             not given.
-        verify: Read everything again at the end, and compare; values that the data type changes are an error, too.
+        verify: Read everything again at the end, and compare. Values that the array's data type changes are an error,
+            too, if that type is not among the options.
         concurrency: Blocks at a time; as many as suit the store if 0.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         storage_options: Options for the filesystem of a URL.
@@ -116,8 +117,9 @@ async def ingest(
     if unaligned is not None:
         check_unaligned(unaligned)
     if isinstance(source, str | Path) and not str(source).endswith(".npy"):
-        source = await _opened(source)
+        source = await opened(source)
     given = source_of(source, options)
+    given.converts = options.get("dtype") is not None
     counting = CountingStore(resolve(store, storage_options, config))
     if mode == "w":
         refuse_own_source(counting.inner, normalize_path(path), source)
@@ -126,7 +128,7 @@ async def ingest(
     work = Ingestion(given, target, region, unaligned or target.config.unaligned, report, concurrency)
     rows = given.shape[0] if given.shape else 0
     with tally, reporting(progress, work.nbytes, f"ingest {target.name}", rows) as tell:
-        await work.run(tell or _silent, resume=mode == "a" and not made, fresh=made or mode == "a", verify=verify)
+        await work.run(tell or _silent, resume=mode == "a", made=made, fresh=mode in ("a", "w"), verify=verify)
     counts = counting.reset()
     report.stored, report.requests = counts.bytes_written, counts.requests
     report.retries, report.conflicts = tally.retries, tally.conflicts
@@ -138,15 +140,6 @@ def _silent(nbytes: int) -> None:
     """Progress that nobody wants to hear of."""
 
 
-async def _opened(url: str | Path) -> AsyncArray:
-    """The array at a path or URL."""
-    opening = open_array(store := resolve(url))
-    try:
-        return _bridge.run(opening, blocking=store.blocking) if driven() else await opening
-    except NodeNotFoundError as error:
-        raise TypeError(f"{str(url)!r} is no .npy file, and no array: {error}") from error
-
-
 async def _target(
     source: Source,
     store: CountingStore,
@@ -156,7 +149,7 @@ async def _target(
     config: ConfigLike,
     options: dict[str, Any],
 ) -> tuple[AsyncArray, bool]:
-    """The array to write to, and whether it was made, so that nothing is there."""
+    """The array to write to, and whether it was made, so that nothing that is there comes from an earlier run."""
     if mode not in ("a", "w", "w-", "r+"):
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
     if mode in ("r+", "a"):
@@ -167,16 +160,14 @@ async def _target(
                 raise
     planned = creation_of(source, options, config)
     bounds(source.shape, source.shape, region)  # before anything is replaced
-    if mode == "w":
-        return await create_array(store, path=path, overwrite=True, config=config, **planned), True
+    if mode != "a":
+        return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned), True
     try:
         format_, values = planned.pop("zarr_format", None), settings.resolve(config)
         chosen = formats.by_name(values.zarr_format if format_ is None else format_)
         node = Node(store, normalize_path(path), chosen, values, sure=format_ is not None)
         return await create_array_at(node, clear=True, **planned), True  # of one that was erased chunks may be left
     except NodeExistsError:
-        if mode != "a":
-            raise
         return await _present(source, store, path, config, options), False  # another run was faster
 
 
@@ -313,7 +304,7 @@ class Ingestion:
         self._mutex = thread_lock()
         self._there: set[tuple[int, ...]] = set()
 
-    async def run(self, tell: Progress, *, resume: bool, fresh: bool, verify: bool) -> None:
+    async def run(self, tell: Progress, *, resume: bool, fresh: bool, verify: bool, made: bool = False) -> None:
         """Write all blocks.
 
         Args:
@@ -322,14 +313,16 @@ class Ingestion:
             fresh: Whether no chunk that is written can be there yet (all was erased, or what is there is left out), so
                 that those of nothing but the fill value need not be erased.
             verify: Read everything again at the end, and compare.
+            made: Whether the target was just made, so that what is there is not what an earlier run has done.
         """
         self.tell, self.keep_sums = tell, verify
         self.absent = fresh and self.source.pairs is None  # whose regions may come twice
         if resume:
+            there = await self.target._stored()
+            self.absent = self.absent and not (made and there)
             # Of a chunk that the region cuts the others' part may be what is there.
-            self._there = await self.target._stored() - set(
-                units(self.target.metadata, self.start, self.stop, cut=True)
-            )
+            cut = units(self.target.metadata, self.start, self.stop, cut=True)
+            self._there = set() if made else there - set(cut)
         await self._each(self._write_now, self._write)
         if verify:
             await self.target.refresh()
@@ -476,9 +469,8 @@ class Ingestion:
         """Whether an earlier run has stored all of a block: others' parts of chunks that it cuts do not tell."""
         if not self._there:
             return False
-        start, stop = tuple(s.start for s in region), tuple(s.stop for s in region)
-        cut = units(self.target.metadata, start, stop, cut=True)
-        return not cut and all(at in self._there for at in units(self.target.metadata, start, stop))
+        cut = units(self.target.metadata, *corners(region), cut=True)
+        return not cut and all(at in self._there for at in units(self.target.metadata, *corners(region)))
 
     def _begin(self, region: Region, given: Any) -> tuple[Region, bool, bool]:
         """Where a block goes, whether its values are wanted, and whether they are to be written."""
@@ -501,7 +493,9 @@ class Ingestion:
         if block.shape != shape:
             raise ShapeError(f"the block of {_shown(region)} has shape {block.shape}, not {shape}", found=block.shape)
         if self.keep_sums:
-            transfer.check_kept(given, block := transfer.cast(block, self.target.dtype))
+            block = transfer.cast(block, self.target.dtype)
+            if not self.source.converts:
+                transfer.check_kept(given, block)
             with self._mutex:
                 self._sums[tuple((s.start, s.stop) for s in region)] = checksum(block)
         return block
@@ -536,13 +530,12 @@ class Ingestion:
         """Complain about chunks that the region cuts: at first, and if it turns out that the store can not compare."""
         compared = self.target.store.conditional
         if compared is not self._compared:
-            self._compared = compared
             check_region(self.target, self.start, self.stop, self._unaligned, safe=compared)
+            self._compared = compared
 
     def _check_pair(self, place: Region) -> None:
         """Complain about chunks that a block cuts which was given with its place."""
-        start, stop = tuple(s.start for s in place), tuple(s.stop for s in place)
-        check_region(self.target, start, stop, self._unaligned, safe=self.target.store.guarded)
+        check_region(self.target, *corners(place), self._unaligned, safe=self.target.store.guarded)
 
     async def _store(self, place: Region, block: Block) -> None:
         target = self.target

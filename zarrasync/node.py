@@ -354,9 +354,8 @@ class Node:
         keys, prefixes = self.format.erase_keys(self.path), self.format.erase_prefixes(self.path)
         if keys:
             await self.store.erase_values(keys)
-        names = {key.rpartition("/")[2] for key in self.format.document_keys("x")}
         for prefix in prefixes:
-            await erase_below(self.store, prefix, names)
+            await erase_below(self.store, prefix)
         if self.known is not None:
             await self.known.note(self.store, keys, prefixes)
 

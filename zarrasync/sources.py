@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from zarrasync import _bridge, formats
-from zarrasync._runtime import in_worker
+from zarrasync._runtime import driven, in_worker
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region
-from zarrasync.errors import ShapeError
+from zarrasync.errors import NodeNotFoundError, ShapeError
+from zarrasync.hierarchy import open_array
 from zarrasync.selection import AsyncSelection
+from zarrasync.stores import resolve
 
-__all__ = ["Source", "in_threads", "pair_of", "source_of"]
+__all__ = ["Source", "in_threads", "opened", "pair_of", "source_of"]
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Source:
         chunks: The shape of what it reads best.
         described: Names of axes, attributes, and the fill value, where there is one.
         masks: Whether the fill value means missing, as it does in formats that can leave it undefined.
+        converts: Whether it is asked for as another data type.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +50,7 @@ class Source:
     chunks: tuple[int, ...] | None = None
     described: dict[str, Any] = field(default_factory=dict)
     masks: bool = False
+    converts: bool = False
 
     async def get(self, region: Region) -> Any:
         """A block, on an event loop."""
@@ -71,6 +75,15 @@ class Source:
 
 async def _awaited(found: Awaitable[Any]) -> Any:
     return await found
+
+
+async def opened(url: str | Path) -> AsyncArray:
+    """The array at a path or URL."""
+    opening = open_array(store := resolve(url))
+    try:
+        return _bridge.run(opening, blocking=store.blocking) if driven() else await opening
+    except NodeNotFoundError as error:
+        raise TypeError(f"{str(url)!r} is no .npy file, and no array: {error}") from error
 
 
 def source_of(source: Any, options: Mapping[str, Any]) -> Source:

@@ -1179,7 +1179,8 @@ def ingest(
         unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
             it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
             not given.
-        verify: Read everything again at the end, and compare; values that the data type changes are an error, too.
+        verify: Read everything again at the end, and compare. Values that the array's data type changes are an error,
+            too, if that type is not among the options.
         concurrency: Blocks at a time; as many as suit the store if 0.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         storage_options: Options for the filesystem of a URL.

@@ -39,6 +39,7 @@ __all__ = [
     "by_name",
     "detect",
     "from_entry",
+    "is_document",
     "may_be_zarr",
     "parse",
 ]
@@ -66,9 +67,14 @@ def _endings() -> tuple[str, ...]:
     return tuple(found - {"/"})
 
 
+def is_document(key: str) -> bool:
+    """Whether a key looks like one of a document, in any format."""
+    return f"/{key}".endswith(_endings())
+
+
 def may_be_zarr(key: str) -> bool:
     """Whether a key looks like one of a document or of a chunk, in any format."""
-    return f"/{key}".endswith(_endings()) or _CHUNK.fullmatch(key) is not None
+    return is_document(key) or _CHUNK.fullmatch(key) is not None
 
 
 def by_name(zarr_format: int | str) -> Format:

@@ -120,14 +120,15 @@ def _remove(directory: str) -> None:
     """Remove a directory, which is gone at once: who is killed meanwhile leaves nothing that could be taken for data."""
     gone = f"{directory}.{_process_token()}-{next(_counter):x}{_PARTIAL}"
     try:
-        if not os.path.islink(directory):
+        if os.path.islink(directory):
+            gone = f"{directory}/"  # what it leads to: the link stays
+        else:
             os.rename(directory, gone)
-            directory = gone
     except FileNotFoundError:
         raise
     except OSError:  # it is where something is mounted, or in use (on Windows)
-        pass
-    shutil.rmtree(directory)
+        gone = directory
+    shutil.rmtree(gone)
 
 
 def _open_lock_file() -> int:
@@ -401,10 +402,8 @@ class LocalStore(Store):
                 return
             entries = sorted(os.scandir(directory), key=lambda entry: entry.is_dir(follow_symlinks=False))
             for entry in entries:  # files first, as documents are such
-                if entry.is_dir(follow_symlinks=False):
-                    _remove(entry.path)
-                else:
-                    os.unlink(entry.path)
+                with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+                    (_remove if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:

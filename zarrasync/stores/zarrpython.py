@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import threading
 import weakref
 from collections.abc import Hashable, Sequence
 from functools import partial
@@ -31,16 +32,20 @@ def _innermost(store: Any) -> Any:
     return store
 
 
+_mutex = threading.Lock()
 _sessions: list[tuple[weakref.ref[Any], object]] = []
 """Icechunk's stores, of which a session makes a new one whenever it is asked for one, and what stands for the session."""
 
 
 def _session(store: Any) -> object:
     """What is the same for all of icechunk's stores of a session."""
-    _sessions[:] = [(known, token) for known, token in _sessions if known() is not None]
-    token = next((token for known, token in _sessions if known() == store), object())
-    _sessions.append((weakref.ref(store), token))
-    return token
+    with _mutex:
+        _sessions[:] = [(known, token) for known, token in _sessions if known() is not None]
+        same = [(known() is store, token) for known, token in _sessions if known() == store]
+        token = same[0][1] if same else object()
+        if not any(itself for itself, _ in same):
+            _sessions.append((weakref.ref(store), token))
+        return token
 
 
 def _is_fork(store: Any) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Api
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from s3_server import VALUES, Answer, Bucket
 
@@ -23,6 +27,7 @@ import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync._runtime import drive
 from zarrasync.errors import ReadOnlyError, StoreError, WriteConflictError
+from zarrasync.stores import Listing
 
 # ------------------------------------------------------------------ what servers say beside the bytes
 
@@ -135,6 +140,63 @@ def test_a_download_that_breaks_off_is_not_kept(bucket: Bucket, tmp_path: Path, 
         with pytest.raises(StoreError, match="could not read 'c/0/0'"):
             array[:100, :100]
     np.testing.assert_array_equal(array[:100, :100], VALUES[:100, :100])
+
+
+# ------------------------------------------------------------------ local files
+
+
+class Slow(LocalFileSystem):
+    """Files that others look at when half of one is written; a disk that then is full, if so wished."""
+
+    protocol = "slow"
+    look: Callable[[], None] = staticmethod(lambda: None)
+
+    def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
+        with open(path, "wb") as file:
+            file.write(value[: len(value) // 2])
+            file.flush()
+            Slow.look()
+            file.write(value[len(value) // 2 :])
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_half_a_local_file_is_never_seen(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+):
+    """fsspec writes files in place: they get their names when they are complete."""
+    fs = AsyncFileSystemWrapper(Slow(), asynchronous=True) if asynchronous else Slow()
+    store, others = stores.FsspecStore(fs, str(tmp_path)), (stores.LocalStore, partial(stores.FsspecStore, Slow()))
+    array = await api(api.create_array(store, data=np.arange(8), chunks=4, attributes={"turn": 0}))
+    seen = []
+
+    def look() -> None:
+        for other in others:
+            one = other(str(tmp_path))
+            present = sync.open_array(one)
+            seen.append((present.attrs["turn"], present[...].tolist(), sorted(drive(one.list()))))
+            assert sorted(drive(one.list_sizes(""))) == seen[-1][2]
+            assert drive(one.list_dir("")) == Listing(("zarr.json",), ("c/",))
+
+    keys = ["c/0", "c/1", "zarr.json"]
+    monkeypatch.setattr(Slow, "look", look)
+    await api(array.update_attributes({"turn": 1}))
+    assert seen == [(0, [*range(8)], keys)] * 2
+    await api.write(array, slice(0, 4), 9)
+    assert seen[2:] == [(1, [*range(8)], keys)] * 2
+    await api(array.append(np.arange(4)))
+    assert all(found == (1, [9] * 4 + [*range(4, 8)], keys) for found in seen[4:6])
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(Slow, "look", full)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for change in (lambda: api(array.update_attributes({"turn": 2})), lambda: api.write(array, slice(0, 2), 1)):
+        with pytest.raises(StoreError, match="the disk is full"):
+            await change()
+    with pytest.raises(StoreError, match="the disk is full"):
+        await api(api.create_array(stores.FsspecStore(fs, str(tmp_path / "new")), shape=4, dtype="i4"))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 # ------------------------------------------------------------------ time limits
@@ -290,11 +352,8 @@ def test_one_users_data_is_nobody_elses(bucket: Bucket, tmp_path: Path, monkeypa
 
 def test_a_read_only_store_of_zarr_python_stays_so(tmp_path: Path):
     zarr = pytest.importorskip("zarr")
-    fsspec = pytest.importorskip("fsspec")
-    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
-
     sync.create_array(tmp_path, data=np.arange(4))
-    fs = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=True)
+    fs = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True)
     for read_only in (True, False):
         inner = zarr.storage.FsspecStore(fs, read_only=read_only, path=str(tmp_path))
         array = sync.open_array(inner, mode="r+")

@@ -684,21 +684,26 @@ def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("then", ["append", "resize"])
-async def test_what_an_append_that_was_killed_has_left(api: Api, tmp_path: Path, zarr_format: int, then: str):
+@pytest.mark.parametrize(
+    "store", ["stores.LocalStore", "lambda path: stores.FsspecStore(fsspec.filesystem('file'), path)"]
+)
+async def test_what_an_append_that_was_killed_has_left(
+    api: Api, tmp_path: Path, zarr_format: int, then: str, store: str
+):
     """On files rows are written before the shape: what is beyond it does not come back."""
     array = await api(api.create_array(tmp_path, shape=(5, 4), chunks=(2, 2), dtype="i4", zarr_format=zarr_format))
     await api.write(array, ..., 1)
     code = (
-        "import os, sys, numpy as np; from zarrasync import stores, sync\n"
+        "import os, sys, fsspec, numpy as np; from zarrasync import stores, sync\n"
         "class Dying(stores.WrapperStore):\n"
         "    async def put(self, key, data, *, if_version=None):\n"
         "        if key.endswith(('zarr.json', '.zarray')): os._exit(9)\n"
         "        return await super().put(key, data, if_version=if_version)\n"
-        "store = Dying(stores.LocalStore(sys.argv[1]))\n"
+        f"store = Dying(({store})(sys.argv[1]))\n"
         "sync.open_array(store, mode='r+').append(np.full((7, 4), 2))\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 9
-    found = await api(api.open_array(tmp_path, mode="r+"))
+    found = await api(api.open_array(eval(store)(str(tmp_path)), mode="r+"))
     assert found.shape == (5, 4)
     expected = np.zeros((12, 4))
     expected[:5] = 1

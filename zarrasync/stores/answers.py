@@ -6,11 +6,22 @@ import email.utils
 import re
 import time
 
-from zarrasync.stores.base import Request, Value, clip
+from zarrasync.stores.base import Request, Value, clip, lacks_bucket
 from zarrasync.stores.http1 import Answer
 from zarrasync.stores.remote import Attempt
 
-__all__ = ["AGAIN", "SLOW_DOWN", "UNABLE", "UNDONE", "check_passing", "range_of", "value_of", "version_of"]
+__all__ = [
+    "AGAIN",
+    "SLOW_DOWN",
+    "UNABLE",
+    "UNDONE",
+    "check_passing",
+    "found_missing",
+    "past_end",
+    "range_of",
+    "value_of",
+    "version_of",
+]
 
 AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 SLOW_DOWN = frozenset({429, 503})
@@ -64,6 +75,22 @@ def value_of(request: Request, answer: Answer, version: object) -> Value:
     if short or (request.length is None and size is not None and first + len(data) < size):
         raise Attempt(f"the server sent less than it was asked for: {header!r}")
     return Value(part, version, size)
+
+
+class NoSuchBucket(Exception):
+    """What an absent key looks like, too, to most filesystems."""
+
+
+def found_missing(error: FileNotFoundError) -> Exception:
+    """What it was that was not found: the key, or the bucket that it was looked for in."""
+    return NoSuchBucket(str(error)) if lacks_bucket(error) else error
+
+
+def past_end(error: Exception) -> bool:
+    """Whether an error may mean that a range begins past the end (HTTP 416)."""
+    status = getattr(error, "status", None) or getattr(error, "code", None)
+    text = f"{error} {error.__cause__}"
+    return status == 416 or "InvalidRange" in text or "416" in text or "not satisfiable" in text.lower()
 
 
 def version_of(answer: Answer) -> object:

@@ -26,7 +26,7 @@ from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores import blockingfs, s3fs, webfs
-from zarrasync.stores.answers import SLOW_DOWN, UNDONE
+from zarrasync.stores.answers import SLOW_DOWN, UNDONE, found_missing, past_end
 from zarrasync.stores.base import (
     ABSENT,
     Listing,
@@ -40,7 +40,7 @@ from zarrasync.stores.base import (
     tells_of_key,
     without_queries,
 )
-from zarrasync.stores.local import LocalStore
+from zarrasync.stores.local import PARTIAL, LocalStore
 from zarrasync.stores.options import KEYS, SERVICES, check_names
 from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, time_limit
 
@@ -210,6 +210,16 @@ class FsspecStore(RemoteStore):
         self.__dict__.update(state)
         self._make_pools()
 
+    async def pending(self, key: str) -> bytes | None:
+        return None if self._files is None else await self._files.pending(key)
+
+    async def set_pending(self, key: str, note: bytes | None) -> None:
+        if self._files is not None:
+            await self._files.set_pending(key, note)
+
+    async def unfinished(self, prefix: str) -> builtins.list[str]:
+        return [] if self._files is None else await self._files.unfinished(prefix)
+
     # -------------------------------------------------------------- clients
 
     async def _make_client(self, *, once: bool = False) -> Any:
@@ -245,7 +255,7 @@ class FsspecStore(RemoteStore):
             async with time_limit(0.0 if name in _LONG else limit):
                 return await getattr(fs, f"_{name}")(*args, **options)
         except FileNotFoundError as error:
-            raise _found_missing(error) from error
+            raise found_missing(error) from error
         finally:
             gate.release()
 
@@ -289,7 +299,7 @@ class FsspecStore(RemoteStore):
             if self._means_absent(error):
                 await self._check_bucket(request.key)
                 return await self._behind(request)
-            if ranged and _past_end(error):
+            if ranged and past_end(error):
                 return await self._past_end(request, error)
             raise store_error(error, request.key, "read", self) from error
         data = value.data
@@ -417,9 +427,15 @@ class FsspecStore(RemoteStore):
         elif if_version is not None:
             raise self._unable("compare versions")
         try:
-            if self.blocking:
-                self._template.makedirs(self._full(key).rpartition("/")[0], exist_ok=True)
+            if self.blocking or self._files is not None:
+                await self._call("makedirs", self._full(key).rpartition("/")[0], exist_ok=True)
+            if self._files is not None:  # which fsspec writes in place
+                with self._files.beside(key, if_version) as path:
+                    await self._call("pipe_file", path, value)
+                return None
             answer = await self._call("pipe_file", self._full(key), value, **options)
+        except WriteConflictError:
+            raise
         except FileExistsError as error:
             raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
         except Exception as error:
@@ -511,21 +527,21 @@ class FsspecStore(RemoteStore):
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         found = await self._list(check_prefix(prefix), "find")
-        return [name for name in map(self._relative, found) if name.startswith(prefix) and name]
+        return [name for name in map(self._relative, found) if _is_key(name, prefix)]
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         found = await self._list(check_prefix(prefix), "find", detail=True)
         named = {self._relative(name): entry.get("size") for name, entry in dict(found).items()}
         if None in named.values():
             return await super().list_sizes(prefix)
-        return {name: size for name, size in named.items() if name.startswith(prefix) and name}
+        return {name: size for name, size in named.items() if _is_key(name, prefix)}
 
     async def list_dir(self, prefix: str) -> Listing:
         found = await self._list(check_prefix(prefix), "ls", detail=True)
         keys, prefixes = [], []
         for entry in found:
             name = self._relative(entry["name"].rstrip("/"))
-            if not name.startswith(prefix) or name == prefix.rstrip("/"):
+            if not _is_key(name, prefix) or name == prefix.rstrip("/"):
                 continue
             if entry["type"] == "directory":
                 prefixes.append(f"{name}/")
@@ -558,17 +574,13 @@ def _is_asynchronous(kind: type) -> bool:
     return issubclass(kind, AsyncFileSystem)
 
 
-class NoSuchBucket(Exception):
-    """What an absent key looks like, too, to most filesystems."""
-
-
-def _found_missing(error: FileNotFoundError) -> Exception:
-    """What it was that was not found: the key, or the bucket that it was looked for in."""
-    return NoSuchBucket(str(error)) if lacks_bucket(error) else error
-
-
 _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")
 """What filesystems call that which changes with a value."""
+
+
+def _is_key(name: str, prefix: str) -> bool:
+    """Whether a listed file is a value below a prefix, and not the half of one that is being written."""
+    return name.startswith(prefix) and name != "" and not name.endswith(PARTIAL)
 
 
 def _is_local(fs: Any) -> bool:
@@ -576,13 +588,6 @@ def _is_local(fs: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(getattr(fs, "sync_fs", fs), LocalFileSystem)
-
-
-def _past_end(error: Exception) -> bool:
-    """Whether an error may mean that a range begins past the end (HTTP 416)."""
-    status = getattr(error, "status", None) or getattr(error, "code", None)
-    text = f"{error} {error.__cause__}"
-    return status == 416 or "InvalidRange" in text or "416" in text or "not satisfiable" in text.lower()
 
 
 async def _close_client(fs: Any) -> None:

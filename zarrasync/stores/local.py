@@ -34,9 +34,10 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["LocalStore"]
+__all__ = ["PARTIAL", "LocalStore"]
 
-_PARTIAL = ".zarrasync-partial"
+PARTIAL = ".zarrasync-partial"
+"""How the names of files end that are no values: of halves of some, and notes."""
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _READ = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # who opens a pipe would wait for somebody to write
 _SAFE = _CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -118,7 +119,7 @@ async def _take(place: str, seconds: float) -> int:
 
 def _remove(directory: str) -> None:
     """Remove a directory, which is gone at once: who is killed meanwhile leaves nothing that could be taken for data."""
-    gone = f"{directory}.{_process_token()}-{next(_counter):x}{_PARTIAL}"
+    gone = f"{directory}.{_process_token()}-{next(_counter):x}{PARTIAL}"
     try:
         if os.path.islink(directory):
             gone = f"{directory}/"  # what it leads to: the link stays
@@ -322,15 +323,9 @@ class LocalStore(Store):
             return self._put(key, data, if_version)
 
     def _put(self, key: str, data: Buffer, if_version: object) -> object:
-        path = self._base + key
-        temporary = f"{path}.{_process_token()}-{next(_counter):x}{_PARTIAL}"
         try:
-            try:
-                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
-            except FileNotFoundError:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
-            try:
+            with self.beside(key, if_version) as temporary:
+                handle = _create(temporary)
                 try:
                     _write_all(handle, data)
                     if self._fsync:
@@ -338,18 +333,34 @@ class LocalStore(Store):
                     version = None if if_version is None else _version(os.fstat(handle))
                 finally:
                     os.close(handle)
-                self._publish(temporary, path, key, if_version)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
-                raise
             if self._fsync:
-                _sync_directory(os.path.dirname(path))
+                _sync_directory(os.path.dirname(self._base + key))
             return version
         except WriteConflictError:
             raise
         except OSError as error:
             raise store_error(error, key, "write", self) from error
+
+    @contextlib.contextmanager
+    def beside(self, key: str, if_version: object = None) -> Iterator[str]:
+        """The path of a file to write, which becomes the value when the block ends, and is gone if that fails.
+
+        Args:
+            key: The value's key.
+            if_version: The version it may take the place of, or ``ABSENT``; ``None`` for any.
+
+        Raises:
+            WriteConflictError: If another version is there.
+        """
+        path = self._base + key
+        temporary = f"{path}.{_process_token()}-{next(_counter):x}{PARTIAL}"
+        try:
+            yield temporary
+            self._publish(temporary, path, key, if_version)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
 
     def _publish(self, temporary: str, path: str, key: str, if_version: object) -> None:
         if if_version is None:
@@ -440,7 +451,7 @@ class LocalStore(Store):
 
     def _note_on(self, key: str) -> Path:
         """The file that tells what was begun with a value."""
-        return Path(f"{self._base}{key}.pending{_PARTIAL}")
+        return Path(f"{self._base}{key}.pending{PARTIAL}")
 
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         folders = [prefix]
@@ -471,7 +482,7 @@ class LocalStore(Store):
     def _scan(self, prefix: str, *, unfinished: bool = False) -> Iterable[os.DirEntry[str]]:
         try:
             with os.scandir(self._base + prefix) as entries:
-                return [entry for entry in entries if entry.name.endswith(_PARTIAL) == unfinished]
+                return [entry for entry in entries if entry.name.endswith(PARTIAL) == unfinished]
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
@@ -517,6 +528,16 @@ def _read_exactly(handle: int, start: int, length: int, into: Buffer | None) -> 
     with open(os.dup(handle), "rb") as file:
         file.seek(start)
         return file.read(length)
+
+
+def _create(path: str) -> int:
+    """A new file to write, and the directory that it is in."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o666)
 
 
 def _write_all(handle: int, data: Buffer) -> None:

@@ -80,6 +80,7 @@ LAYERS = [
             "array",
             "group",
             "hierarchy",
+            "opening",
             "extending",
         },
     ),

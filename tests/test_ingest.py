@@ -645,19 +645,72 @@ async def test_going_on_where_a_replacement_was_killed(api: Api, how: str, left:
     np.testing.assert_array_equal(await api((await api(api.open_array(kept, path="x")))[...]), values)
 
 
-async def test_what_lies_below_a_new_array_is_not_taken_for_its_chunks(api: Api, tmp_path: Path):
-    """Somebody else's arrays and files, whose keys look like those of chunks."""
-    other = tmp_path / "other"
-    await api(api.create_array(other, path="c", data=np.arange(8), chunks=2, zarr_format=2))
-    (other / ".zgroup").unlink()
-    await api(api.ingest(np.zeros(2), other, chunks=2))
-    assert (await api((await api(api.open_array(other, path="c")))[...])).tolist()[2:] == [2, 3, 4, 5, 6, 7]
-    files = tmp_path / "files"
-    files.mkdir()
-    for name in "0123":
-        (files / name).write_text("mine")
-    await api(api.ingest(np.arange(1, 5), files, chunks=2, zarr_format=2))
-    assert [(files / name).read_text() for name in "23"] == ["mine"] * 2
+@pytest.mark.parametrize("how", ["ingest", "copy"])
+@pytest.mark.parametrize("kept", ["an array", "files"])
+async def test_what_lies_below_a_new_array_is_not_taken_for_its_chunks(api: Api, tmp_path: Path, how: str, kept: str):
+    """Somebody else's arrays and files, whose keys look like those of chunks, stay as they are."""
+    if kept == "an array":
+        await api(api.create_array(tmp_path, path="c", data=np.arange(8), chunks=2, zarr_format=2))
+        (tmp_path / ".zgroup").unlink()
+        match = "other nodes lie below it .c/.zarray"
+    else:
+        for name in ("0", "1", "notes"):
+            (tmp_path / name).write_text("mine")
+        match = r"2 values lie at / .* where chunks will be .0, 1., and others beside them .notes."
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(NodeExistsError, match=match):
+        if how == "ingest":
+            await api(api.ingest(np.zeros(4), tmp_path, chunks=2, zarr_format=2 if kept == "files" else 3))
+        else:
+            source: dict[str, bytes] = {}
+            await api(api.create_array(source, data=np.zeros(4), chunks=2, zarr_format=2 if kept == "files" else 3))
+            await api(api.copy(source, tmp_path, resume=True))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+async def test_what_lies_beside_the_chunks_of_a_new_array(api: Api, tmp_path: Path):
+    for name in ("notes", "7"):  # which is no chunk of it
+        (tmp_path / name).write_text("mine")
+    await api(api.ingest(np.arange(4), tmp_path, chunks=2, zarr_format=2))
+    assert (await api((await api(api.open_array(tmp_path)))[...])).tolist() == [0, 1, 2, 3]
+    assert [(tmp_path / name).read_text() for name in ("notes", "7")] == ["mine"] * 2
+
+
+@pytest.mark.parametrize("zarr_format", [None, 2, 3])
+async def test_the_requests_of_beginning(api: Api, zarr_format: int | None):
+    """One batch tells whether there is an array, another what is in the way of a new one; then what is left there."""
+    store = stores.CountingStore(stores.MemoryStore())
+    given = {} if zarr_format is None else {"zarr_format": zarr_format}
+    new = await api(api.ingest(VALUES[:80, :60], store, path="a/b", chunks=(20, 20), **given))
+    counts = store.reset()
+    assert new.requests == counts.requests
+    assert (counts.fetches, counts.lists, counts.puts) == (3 + 4 * 3, 1, 12 + 3)
+    again = await api(api.ingest(VALUES[:80, :60], store, path="a/b", chunks=(20, 20), **given))
+    counts = store.reset()
+    assert again.requests == counts.requests
+    assert (counts.fetches, counts.lists, counts.puts) == (3, 1, 0)
+
+
+@pytest.mark.parametrize("function", ["open_array", "ingest"])
+async def test_an_array_that_another_makes_first(api: Api, function: str):
+    """Who has looked and found nothing takes what is there by then."""
+
+    class Late(stores.WrapperStore):
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            found = await super().fetch(requests, versions=versions)
+            if "zarr.json" not in kept:
+                await za.create_array(kept, shape=4, dtype="i8", chunks=2, fill_value=0)
+            return found
+
+    kept: dict[str, bytes] = {}
+    store = Late(stores.MemoryStore(kept))
+    if function == "ingest":
+        await api(api.ingest(np.arange(4), store, chunks=2))
+    else:
+        array = await api(api.open_array(store, mode="a", shape=4, dtype="i8", chunks=2, fill_value=5))
+        assert array.fill_value == 0
+        await api.write(array, ..., np.arange(4))
+    assert (await api((await api(api.open_array(kept)))[...])).tolist() == [0, 1, 2, 3]
 
 
 def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):

@@ -325,6 +325,26 @@ async def test_copies_between_kinds_of_stores(api: Api, s3, tmp_path: Path):
 # ------------------------------------------------------------------ validation
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_axes_of_one_name_that_are_not_equally_long(api: Api, zarr_format: int):
+    """What an append to a dataset leaves that is killed on an object store."""
+    store: dict[str, bytes] = {}
+    for path, length in {"g/a": 3, "g/b": 4, "g/time": 4, "alone": 9}.items():
+        named: dict[str, Any] = {"dimension_names": ("time",)}
+        if zarr_format == 2:
+            named = {"attributes": {"_ARRAY_DIMENSIONS": ["time"]}}
+        await api(api.create_array(store, path=path, shape=length, dtype="i4", zarr_format=zarr_format, **named))
+    await api(api.create_array(store, path="g/c", shape=7, dtype="i4", zarr_format=zarr_format))
+    report = await api(api.validate(store))
+    assert report.ok
+    (found,) = report.findings
+    assert (found.severity, found.key) == ("note", "g/zarr.json" if zarr_format == 3 else "g/.zgroup")
+    assert "different sizes along 'time' (3 in a; 4 in b, time)" in found.message
+    group = await api(api.open_group(store, path="g", mode="r+"))
+    await api(group.update_attributes({"multiscales": []}))
+    assert not (await api(api.validate(store))).findings
+
+
 async def test_nothing_wrong(api: Api, tmp_path: Path):
     for zarr_format in FORMATS:
         store: dict[str, bytes] = {}

@@ -519,17 +519,15 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         return Info({**items, **more, "Store": store})
 
     async def _count_stored(self) -> int:
-        return sum(map(self._is_inside, await self._stored()))
-
-    def _is_inside(self, at: tuple[int, ...]) -> bool:
-        return all(i < n for i, n in zip(at, self._metadata.grid.shape, strict=True))
+        grid = self._metadata.grid
+        return sum(at in grid for at in await self._stored())
 
     async def _sizes(self) -> dict[tuple[int, ...], int]:
         """The bytes of the stored values that exist, by their grid coordinates."""
         store = self._chunks.store
         listed = await on_store(partial(store.list_sizes, ""), store)
         named = ((self._metadata.keys.decode(key, self.ndim), size) for key, size in listed.items())
-        return {at: size for at, size in named if at is not None and self._is_inside(at)}
+        return {at: size for at, size in named if at is not None and at in self._metadata.grid}
 
     async def _stored(self) -> set[tuple[int, ...]]:
         """The grid coordinates of the stored values that exist, also of those outside the shape. Lists their keys."""

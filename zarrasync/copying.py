@@ -22,13 +22,14 @@ from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedOperatio
 from zarrasync.formats import Format
 from zarrasync.grids import lazy_product
 from zarrasync.group import AsyncGroup, as_node, make_levels
-from zarrasync.hierarchy import CodecsLike, ConfigLike, open
+from zarrasync.hierarchy import CodecsLike, open
 from zarrasync.info import counted, size_text
 from zarrasync.ingesting import Ingestion
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import place_of
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Metadata, Node, find_all, on_store
+from zarrasync.opening import ConfigLike
 from zarrasync.progress import IngestReport, reporting
 from zarrasync.sources import source_of
 from zarrasync.stores import Request, StoreLike, resolve
@@ -293,7 +294,7 @@ async def _with_values(source: AsyncArray, target: AsyncArray) -> set[tuple[int,
         return None
     found: set[tuple[int, ...]] = set()
     axes, shape = source.metadata.grid.axes, source.shape
-    for at in filter(source._is_inside, stored):
+    for at in filter(source.metadata.grid.__contains__, stored):
         starts = tuple(axis.start(i) for i, axis in zip(at, axes, strict=True))
         sizes = (axis.size(i) for i, axis in zip(at, axes, strict=True))
         stops = tuple(min(a + size, n) for a, size, n in zip(starts, sizes, shape, strict=True))

@@ -132,6 +132,10 @@ class Grid:
 
     axes: tuple[Axis, ...]
 
+    def __contains__(self, coords: tuple[int, ...]) -> bool:
+        """Whether there is a chunk of these coordinates."""
+        return all(i < n for i, n in zip(coords, self.shape, strict=True))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Chunks along each axis."""

@@ -13,11 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
-from zarrasync import config as settings
-from zarrasync import formats
-from zarrasync.absence import why_absent
 from zarrasync.array import AsyncArray
-from zarrasync.config import Config
 from zarrasync.consolidated import refresh
 from zarrasync.creation import ShapeLike, check_options, check_same
 from zarrasync.dtypes import DataType
@@ -25,8 +21,9 @@ from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, make_levels, plan_with_data
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.node import Node, find, find_all, gather, on_store
-from zarrasync.stores import ReadOnlyStore, Request, Store, StoreLike, resolve
+from zarrasync.node import Node, find_all, gather, on_store
+from zarrasync.opening import ConfigLike, Mode, find_node, open_array_at, open_or_create, place_of
+from zarrasync.stores import Request, StoreLike
 
 __all__ = [
     "consolidate_metadata",
@@ -42,56 +39,8 @@ __all__ = [
     "save",
 ]
 
-Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-"]
-ConfigLike: TypeAlias = Config | Mapping[str, Any] | None
 CodecsLike: TypeAlias = Any
 _UNSET: Any = object()
-_MODES = ("r", "r+", "a", "w", "w-")
-
-
-def _place(
-    store: StoreLike,
-    path: str,
-    zarr_format: int | str | None,
-    storage_options: Mapping[str, Any] | None,
-    config: ConfigLike,
-    mode: str = "w",
-) -> tuple[Node, tuple[formats.Format, ...]]:
-    """A place in a store, and the formats that may be spoken there."""
-    if mode not in _MODES:
-        raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
-    values = settings.resolve(config)
-    target: Store = resolve(store, storage_options, values)
-    if mode == "r":
-        target = ReadOnlyStore(target)
-    chosen = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
-    candidates = formats.CANDIDATES if zarr_format is None else (chosen,)
-    return Node(target, normalize_path(path), chosen, values, sure=zarr_format is not None), candidates
-
-
-async def _find(
-    node: Node,
-    candidates: tuple[formats.Format, ...],
-    *,
-    explain: bool = True,
-    consolidated: bool | None = False,
-    kind: formats.Kind | None = None,
-) -> AsyncArray | AsyncGroup:
-    try:
-        found = await find(node, candidates, consolidated=consolidated, kind=kind)
-    except NodeNotFoundError as error:
-        why = await why_absent(node) if explain else ""
-        if why:
-            error.args = (f"{error}; {why}",)
-        raise
-    if consolidated and found.known is None:
-        raise NodeNotFoundError(
-            f"{node.name} in {node.store!r} has no consolidated metadata; consolidate_metadata() makes some",
-            path=node.path,
-            store=repr(node.store),
-        )
-    place = Node(node.store, node.path, found.format, node.config, sure=True, known=found.known)
-    return as_node(place, found.metadata)
 
 
 async def open(
@@ -122,8 +71,8 @@ async def open(
     """
     if mode not in ("r", "r+"):
         raise ValueError(f"open() takes mode 'r' or 'r+', found {mode!r}; use open_array, open_group or create_*")
-    node, candidates = _place(store, path, zarr_format, storage_options, config, mode)
-    return await on_store(partial(_find, node, candidates, consolidated=use_consolidated), node.store)
+    node, candidates = place_of(store, path, zarr_format, storage_options, config, mode)
+    return await on_store(partial(find_node, node, candidates, consolidated=use_consolidated), node.store)
 
 
 async def open_array(
@@ -155,23 +104,15 @@ async def open_array(
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
     check_options(options)
-    node, candidates = _place(store, path, zarr_format, storage_options, config, mode)
+    node, candidates = place_of(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         return await create_array_at(node, overwrite=mode == "w", **options)
-    try:
-        found = await on_store(partial(_find, node, candidates, explain=mode != "a", kind=ArrayMetadata), node.store)
-    except NodeNotFoundError:
-        if mode != "a":
-            raise
-        # Nothing of this format is there; of another there may be something.
-        return await create_array_at(replace(node, sure=False), **options)
-    if not isinstance(found, AsyncArray):
-        raise NodeTypeError(
-            f"{node.name} in {node.store!r} is a group; open_group or open opens it",
-            path=node.path,
-            found="group",
-            wanted="array",
-        )
+    if mode == "a":
+        found, made = await open_or_create(node, candidates, lambda: options)
+        if made:
+            return found
+    else:
+        found = await open_array_at(node, candidates)
     check_same(found.metadata, found.name, **options)
     return found
 
@@ -206,12 +147,12 @@ async def open_group(
         NodeTypeError: If there is an array.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
-    node, candidates = _place(store, path, zarr_format, storage_options, config, mode)
+    node, candidates = place_of(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         return await create_group_at(node, attributes=attributes, overwrite=mode == "w")
     try:
         search = partial(
-            _find, node, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
+            find_node, node, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
         )
         found = await on_store(search, node.store)
     except NodeNotFoundError:
@@ -285,7 +226,7 @@ async def create_array(
     """
     if name is not None and path:
         raise TypeError("give name or path, not both")
-    node, _ = _place(store, name or path, zarr_format, storage_options, config)
+    node, _ = place_of(store, name or path, zarr_format, storage_options, config)
     fill = {} if fill_value is _UNSET else {"fill_value": fill_value}
     return await create_array_at(
         node,
@@ -333,7 +274,7 @@ async def create_group(
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set.
     """
-    node, _ = _place(store, path, zarr_format, storage_options, config)
+    node, _ = place_of(store, path, zarr_format, storage_options, config)
     return await create_group_at(node, attributes=attributes, overwrite=overwrite)
 
 
@@ -363,7 +304,7 @@ async def create_hierarchy(
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set.
     """
-    root, _ = _place(store, "", zarr_format, storage_options, config)
+    root, _ = place_of(store, "", zarr_format, storage_options, config)
     for path, options in nodes.items():
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(
@@ -431,12 +372,12 @@ async def consolidate_metadata(
         UnsupportedByFormat: If the format has no such thing.
         UnsupportedOperation: If the store can not list.
     """
-    node, candidates = _place(store, path, zarr_format, storage_options, config)
-    found = await on_store(partial(_find, node, candidates), node.store)
+    node, candidates = place_of(store, path, zarr_format, storage_options, config)
+    found = await on_store(partial(find_node, node, candidates), node.store)
     if not isinstance(found, AsyncGroup):
         raise NodeTypeError(f"{found.name} is an array", path=found.path, found="array", wanted="group")
     await on_store(partial(_consolidate, found._node), node.store)
-    opened = await on_store(partial(_find, found._node, (found._node.format,), consolidated=True), node.store)
+    opened = await on_store(partial(find_node, found._node, (found._node.format,), consolidated=True), node.store)
     assert isinstance(opened, AsyncGroup)
     return opened
 
@@ -463,7 +404,7 @@ async def save(
     """
     if not args and not arrays:
         raise TypeError("save() needs at least one array")
-    node, _ = _place(store, path, zarr_format, storage_options, config)
+    node, _ = place_of(store, path, zarr_format, storage_options, config)
     if len(args) == 1 and not arrays:
         await create_array_at(node, data=args[0], overwrite=True)
         return

@@ -26,17 +26,15 @@ from zarrasync.creation import check_options, check_same, plan_array
 from zarrasync.errors import (
     ChecksumError,
     MetadataError,
-    NodeExistsError,
-    NodeNotFoundError,
     NodeTypeError,
     ShapeError,
 )
-from zarrasync.group import create_array_at
-from zarrasync.hierarchy import ConfigLike, Mode, create_array, open_array
+from zarrasync.hierarchy import create_array
 from zarrasync.info import DIMENSIONS
 from zarrasync.keys import normalize_path
 from zarrasync.lineage import refuse_own_source
-from zarrasync.node import Node, on_store
+from zarrasync.node import on_store
+from zarrasync.opening import ConfigLike, Mode, open_array_at, open_or_create, place_of
 from zarrasync.progress import IngestReport, reporting
 from zarrasync.regions import in_c_order
 from zarrasync.sources import Source, in_threads, opened, pair_of, source_of
@@ -124,13 +122,14 @@ async def ingest(
     if mode == "w":
         refuse_own_source(counting.inner, normalize_path(path), source)
     target, made = await _target(given, counting, path, mode, region, config, options)
-    counting.reset()
+    opening = counting.reset()
     work = Ingestion(given, target, region, unaligned or target.config.unaligned, report, concurrency)
     rows = given.shape[0] if given.shape else 0
     with tally, reporting(progress, work.nbytes, f"ingest {target.name}", rows) as tell:
-        await work.run(tell or _silent, resume=mode == "a", made=made, fresh=mode in ("a", "w"), verify=verify)
+        resume, fresh = mode == "a" and not made, mode in ("a", "w") and counting.listable
+        await work.run(tell or _silent, resume=resume, fresh=fresh, verify=verify)
     counts = counting.reset()
-    report.stored, report.requests = counts.bytes_written, counts.requests
+    report.stored, report.requests = counts.bytes_written, opening.requests + counts.requests
     report.retries, report.conflicts = tally.retries, tally.conflicts
     report.seconds = time.monotonic() - begin
     return report
@@ -152,23 +151,33 @@ async def _target(
     """The array to write to, and whether it was made, so that nothing that is there comes from an earlier run."""
     if mode not in ("a", "w", "w-", "r+"):
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
-    if mode in ("r+", "a"):
-        try:
-            return await _present(source, store, path, config, options), False
-        except NodeNotFoundError:
-            if mode == "r+":
-                raise
-    planned = creation_of(source, options, config)
-    bounds(source.shape, source.shape, region)  # before anything is replaced
-    if mode != "a":
-        return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned), True
+
+    def planned() -> dict[str, Any]:
+        created = creation_of(source, options, config)
+        bounds(source.shape, source.shape, region)  # before anything is replaced
+        return created
+
+    if mode in ("w", "w-"):
+        return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned()), True
+    node, _ = place_of(store, path, options.get("zarr_format"), None, config)
     try:
-        format_, values = planned.pop("zarr_format", None), settings.resolve(config)
-        chosen = formats.by_name(values.zarr_format if format_ is None else format_)
-        node = Node(store, normalize_path(path), chosen, values, sure=format_ is not None)
-        return await create_array_at(node, clear=True, **planned), True  # of one that was erased chunks may be left
-    except NodeExistsError:
-        return await _present(source, store, path, config, options), False  # another run was faster
+        if mode == "r+":
+            found, made = await open_array_at(node, formats.CANDIDATES), False
+        else:  # of one that was erased chunks may be left
+            found, made = await open_or_create(node, formats.CANDIDATES, planned, clear=True)
+    except NodeTypeError as error:
+        if error.found != "group":
+            raise
+        raise NodeTypeError(
+            f"there is a group at {node.name} in {store.inner!r}; name a path below it for the array, or replace it with "
+            "mode='w'",
+            path=node.path,
+            found="group",
+            wanted="array",
+        ) from error
+    if not made:
+        _check_fits(source, found, options)
+    return found, made
 
 
 def creation_of(source: Source, options: Mapping[str, Any], config: ConfigLike = None) -> dict[str, Any]:
@@ -184,23 +193,11 @@ def creation_of(source: Source, options: Mapping[str, Any], config: ConfigLike =
     return {**planned, "shape": source.shape}
 
 
-async def _present(
-    source: Source, store: CountingStore, path: str, config: ConfigLike, options: Mapping[str, Any]
-) -> AsyncArray:
-    """The array that is there, if it is one for the source."""
-    try:
-        found = await open_array(store, path=path, mode="r+", config=config)
-    except NodeTypeError as error:
-        raise NodeTypeError(
-            f"there is a group at /{normalize_path(path)} in {store.inner!r}; name a path below it for the array, or "
-            "replace it with mode='w'",
-            path=normalize_path(path),
-            found="group",
-            wanted="array",
-        ) from error
+def _check_fits(source: Source, found: AsyncArray, options: Mapping[str, Any]) -> None:
+    """Complain about an array that is there, but none for the source."""
     _check_options(found, options)
     if options.get("dtype") is not None:  # whoever names it wants values as that
-        return found
+        return
     own = dtypes.from_numpy(source.dtype).numpy
     numbers = own.kind in _NUMBERS and found.dtype.kind in _NUMBERS
     if numbers and not np.can_cast(own, found.dtype, "same_kind"):
@@ -210,7 +207,6 @@ async def _present(
             found=str(source.dtype),
             wanted=str(found.dtype),
         )
-    return found
 
 
 def _check_options(found: AsyncArray, options: Mapping[str, Any]) -> None:
@@ -304,7 +300,7 @@ class Ingestion:
         self._mutex = thread_lock()
         self._there: set[tuple[int, ...]] = set()
 
-    async def run(self, tell: Progress, *, resume: bool, fresh: bool, verify: bool, made: bool = False) -> None:
+    async def run(self, tell: Progress, *, resume: bool, fresh: bool, verify: bool) -> None:
         """Write all blocks.
 
         Args:
@@ -313,16 +309,13 @@ class Ingestion:
             fresh: Whether no chunk that is written can be there yet (all was erased, or what is there is left out), so
                 that those of nothing but the fill value need not be erased.
             verify: Read everything again at the end, and compare.
-            made: Whether the target was just made, so that what is there is not what an earlier run has done.
         """
         self.tell, self.keep_sums = tell, verify
         self.absent = fresh and self.source.pairs is None  # whose regions may come twice
         if resume:
-            there = await self.target._stored()
-            self.absent = self.absent and not (made and there)
             # Of a chunk that the region cuts the others' part may be what is there.
             cut = units(self.target.metadata, self.start, self.stop, cut=True)
-            self._there = set() if made else there - set(cut)
+            self._there = await self.target._stored() - set(cut)
         await self._each(self._write_now, self._write)
         if verify:
             await self.target.refresh()

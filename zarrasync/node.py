@@ -216,7 +216,8 @@ class Node:
             metadata: What it is.
             overwrite: Replace what is there.
             parents: Make the groups above.
-            clear: Erase chunks first that lie where a new array's will, as somebody was killed who erased one.
+            clear: Erase chunks first that lie where a new array's will, as somebody was killed who erased one; complain
+                about anything else that lies there.
 
         Returns:
             This place, with the format of a store that has a node.
@@ -232,16 +233,12 @@ class Node:
         documents.update(self.format.render(self.path, metadata))
         own = self.format.document_keys(self.path)
         above = self._above() if parents else []
-        chunks = self.chunk_store(metadata) if clear and isinstance(metadata, ArrayMetadata) else None
-        left = [] if chunks is None else await left_over(chunks, metadata)
-        others = [format_ for format_ in CANDIDATES if format_.entry_key is None and not format_.is_same(self.format)]
-        candidates = [self.format, *(other for other in others if self.format.entry not in other.document_keys(""))]
         # Others are asked for in the same round trip.
-        if self.sure and not left and (self.group is not None or len(own) == 1):
-            candidates = [self.format]
+        alone = self.sure and (self.group is not None or len(own) == 1)
+        candidates = [self.format] if alone else self._candidates()
         # A node of one document is stored if there is none: then whether there is one need not be asked before.
         compare = self.store.conditional
-        at_once = self.sure and compare and len(own) == 1 and not overwrite and not left
+        at_once = self.sure and compare and len(own) == 1 and not overwrite
         try:
             there = replace(self, known=None)  # copies may be old
             here = [] if at_once else [self.path]
@@ -282,8 +279,8 @@ class Node:
                 )
         if overwrite:
             await self.erase()
-        elif chunks is not None and left:
-            await chunks.erase_values(left)
+        elif clear and isinstance(metadata, ArrayMetadata):
+            await self._clear(metadata)
         try:
             await self._put_new(documents, type(metadata), only_new=compare and not overwrite)
         except ConditionsUnsupported:
@@ -293,6 +290,19 @@ class Node:
         if self.known is not None:
             await self.known.note(self.store, documents)
         return replace(self, format=self.format.bound(), sure=True)
+
+    async def _clear(self, metadata: ArrayMetadata) -> None:
+        """Erase chunks of an array that is not there, in any format."""
+        chunks = self.chunk_store(metadata)
+        left = await left_over(chunks, metadata, self.path)
+        if left:
+            await self._refuse_taken(self._candidates())
+            await chunks.erase_values(left)
+
+    def _candidates(self) -> list[Format]:
+        """This place's format, and the others that may be spoken in its store."""
+        others = (other for other in CANDIDATES if other.entry_key is None and not other.is_same(self.format))
+        return [self.format, *(other for other in others if self.format.entry not in other.document_keys(""))]
 
     async def _put_new(self, documents: Mapping[str, bytes], kind: Kind, *, only_new: bool) -> None:
         """Store the documents of a new node, the one that tells of it after those that are told of by it."""
@@ -311,8 +321,8 @@ class Node:
             await self._refuse_taken()
             raise
 
-    async def _refuse_taken(self) -> None:
-        (present,) = await find_all(replace(self, known=None), [self.path], [self.format], strict=False)
+    async def _refuse_taken(self, candidates: Sequence[Format] = ()) -> None:
+        (present,) = await find_all(replace(self, known=None), [self.path], candidates or [self.format], strict=False)
         if present is not None:
             raise self._taken(present) from None
 
@@ -512,7 +522,12 @@ def _found(
 
 
 async def find(
-    node: Node, candidates: Sequence[Format], *, consolidated: bool | None = False, kind: Kind | None = None
+    node: Node,
+    candidates: Sequence[Format],
+    *,
+    consolidated: bool | None = False,
+    kind: Kind | None = None,
+    brief: bool = False,
 ) -> Found:
     """The node at a place.
 
@@ -521,6 +536,7 @@ async def find(
         candidates: The formats to look for. Those whose entry point document is not known yet come last.
         consolidated: Whether to look for consolidated metadata, too; ``None`` where there is some.
         kind: What is expected: others are looked for only if there is no such node.
+        brief: Whether one batch of requests will do: then there may be a node, though none is found.
 
     Raises:
         NodeNotFoundError: If there is none; says which keys were looked up.
@@ -536,7 +552,8 @@ async def find(
             if not drafts:
                 raise
         tried.extend(plain)
-    if found is None and drafts:
+    more = found is None and not (brief and plain)
+    if more and drafts:
         key = str(drafts[0].entry_key)
         try:
             (entry,) = await node.store.fetch([Request(key)])
@@ -550,11 +567,11 @@ async def find(
             (found,) = await find_all(node, [node.path], [format_], consolidated=consolidated, kind=kind)
             plain = [*plain, format_]
         tried.extend([format_] if format_ is not None else drafts)
-    if found is None and kind is not None:
+    if more and found is None and kind is not None:
         kind = GroupMetadata if kind is ArrayMetadata else ArrayMetadata
         others = [one for one in plain if set(one.keys_of(node.path, kind)) != set(one.document_keys(node.path))]
         (found,) = await find_all(node, [node.path], others, kind=kind) if others else (None,)
-    if found is None:
+    if more and found is None:
         found = await _implicit(node, plain)
     if found is None:
         keys = [key for candidate in tried for key in candidate.document_keys(node.path)]

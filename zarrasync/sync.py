@@ -34,9 +34,10 @@ from zarrasync.copying import CopyReport
 from zarrasync.creation import ShapeLike
 from zarrasync.dtypes import DataType
 from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
-from zarrasync.hierarchy import _UNSET, CodecsLike, ConfigLike, Mode
+from zarrasync.hierarchy import _UNSET, CodecsLike
 from zarrasync.info import Info, Tree
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.opening import ConfigLike, Mode
 from zarrasync.progress import IngestReport
 from zarrasync.selection import Explanation, Region
 from zarrasync.stores import Store, StoreLike, resolve

@@ -21,11 +21,11 @@ from zarrasync.errors import (
     ZarrError,
 )
 from zarrasync.formats import CANDIDATES, Format
-from zarrasync.hierarchy import ConfigLike
-from zarrasync.info import counted
+from zarrasync.info import axis_names, counted
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Found, Node, find, find_all, on_store
+from zarrasync.opening import ConfigLike
 from zarrasync.stores import ReadOnlyStore, Request, StoreLike, resolve
 from zarrasync.transfer.common import side_by_side
 
@@ -33,6 +33,8 @@ __all__ = ["Finding", "Report", "validate"]
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 _SHOWN = 20
+_LEVELS = frozenset({"multiscales", "ome"})
+"""Attributes of a group whose arrays are one picture at several scales."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,7 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
         for prefix in root.format.erase_prefixes(root.path):
             for name in await root.store.unfinished(prefix):
                 look.add("note", name, "is what a writer that was killed left; nobody reads it, and it may be deleted")
+    _check_lengths(root, nodes, look)
     if copies is not None:
         await _stale(root, copies, nodes, look)
 
@@ -254,6 +257,28 @@ async def _check_documents(root: Node, nodes: Mapping[str, Found], look: _Look) 
         return None
 
 
+def _check_lengths(root: Node, nodes: Mapping[str, Found], look: _Look) -> None:
+    """Tell of axes of one name that are not equally long in the arrays of a group, as a killed append leaves them."""
+    lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
+    for path, found in nodes.items():
+        group, slash, name = path.rpartition("/")
+        if not isinstance(found.metadata, ArrayMetadata) or not (slash or path) or group not in nodes:
+            continue
+        if not _LEVELS.isdisjoint(nodes[group].metadata.attributes):
+            continue
+        for dim, length in zip(axis_names(found.metadata) or (), found.metadata.shape, strict=False):
+            if dim is not None:
+                lengths.setdefault((group, dim), {}).setdefault(length, []).append(name)
+    for (group, dim), found_lengths in lengths.items():
+        if len(found_lengths) > 1:
+            each = "; ".join(
+                f"{length:,} in {', '.join(sorted(names)[:3])}" for length, names in sorted(found_lengths.items())
+            )
+            message = f"arrays have different sizes along {dim!r} ({each}), so that xarray does not open the group; "
+            message += "where an append was killed, resize() those that are too long"
+            look.add("note", root.format.keys_of(group, GroupMetadata)[0], message)
+
+
 async def _check_chunks(array: AsyncArray, look: _Look) -> None:
     """Decode everything that is stored of an array."""
     chunks, metadata = array._chunks, array.metadata
@@ -269,7 +294,7 @@ async def _check_chunks(array: AsyncArray, look: _Look) -> None:
         coords = metadata.keys.decode(key, metadata.ndim)
         if coords is None:
             return
-        if any(at >= count for at, count in zip(coords, grid.shape, strict=True)):
+        if coords not in grid:
             look.add("warning", chunks.full_key(key), f"a chunk outside of the grid of {grid.shape}")
             return
         try:

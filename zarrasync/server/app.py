@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.payload import Payload
 
 from zarrasync.errors import NodeNotFoundError
-from zarrasync.hierarchy import ConfigLike
+from zarrasync.opening import ConfigLike
 from zarrasync.server.answers import error_answer
 from zarrasync.server.api import Api
 from zarrasync.server.limits import Limits, Turnstile

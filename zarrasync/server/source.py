@@ -20,11 +20,11 @@ from zarrasync._runtime import codec_pool
 from zarrasync.array import AsyncArray
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.group import AsyncGroup
-from zarrasync.hierarchy import ConfigLike
 from zarrasync.hierarchy import open as open_node
 from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.node import on_store
+from zarrasync.opening import ConfigLike
 from zarrasync.regions import Part
 from zarrasync.selection import AsyncSelection, Explanation
 from zarrasync.server.cache import Cache

@@ -31,6 +31,7 @@ from zarrasync.errors import (
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
+from zarrasync.integrations import _xarraywriting  # after the skip
 from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -538,6 +539,24 @@ def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatc
             sync.open_array(store, path=name, mode="r+").resize(4)
         write_dataset(rows(*together), store, append_dim="time")
         assert {sync.open_array(store, path=name).shape for name in together} == {(6,)}
+
+
+async def test_values_are_encoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Scaling all values of a variable takes as long as it takes."""
+    threads, encode = set(), _xarraywriting.encode_zarr_variable
+
+    def noting(variable: Any, **options: Any) -> Any:
+        threads.add(threading.get_ident())
+        return encode(variable, **options)
+
+    monkeypatch.setattr(_xarraywriting, "encode_zarr_variable", noting)
+    dataset = xr.Dataset({"a": ("x", np.arange(4.0))})
+    encoding = {"a": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}}
+    await write_dataset_async(dataset, tmp_path, encoding=encoding)
+    await write_dataset_async(dataset, tmp_path, append_dim="x")
+    assert threads
+    assert threading.get_ident() not in threads
+    assert xr.open_dataset(tmp_path, engine="zarrasync")["a"].values.tolist() == [0, 1, 2, 3] * 2
 
 
 async def test_rows_of_those_who_append_at_the_same_time_stay_together(tmp_path: Path):

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -22,7 +22,7 @@ import zarrasync as za
 from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync._calls import in_any_case, to_their_end, together
-from zarrasync._runtime import aside
+from zarrasync._runtime import aside, thread_lock
 from zarrasync.alignment import Unaligned, check_region, for_job
 from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
@@ -98,7 +98,10 @@ async def write(
     # All is looked at before anything is changed.
     for name in names:
         normalize_path(join(group, name))
-    plans = [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
+    # Values that are scaled, or made text of, are so here and now, which would hold up an event loop.
+    plans = await asyncio.to_thread(
+        lambda: [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
+    )
     for plan in plans:
         if not plan.joins and mode != "w-":
             path = group if mode == "w" else join(group, plan.name)
@@ -126,6 +129,18 @@ async def write(
         await work.note(plan for plan in plans if plan.joins)
     await _refresh_above(node, store, group, config)
     return dict(zip(names, reports, strict=True))
+
+
+_filters = thread_lock()
+"""Held by who has changed the process's filters of warnings: another thread would put them back as it has found them."""
+
+
+@contextmanager
+def _without_notice() -> Iterator[None]:
+    """Times may be stored in other units than those that they come with."""
+    with _filters, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Times can't be serialized", UserWarning)
+        yield
 
 
 @contextmanager
@@ -301,9 +316,7 @@ class _Work:
             creating["compressors"] = variable.encoding["compressors"]
         if "compressor" in variable.encoding and (encoding or self.format.has_undefined_fill):
             creating["compressors"] = variable.encoding["compressor"]
-        with warnings.catch_warnings():
-            if joins:  # of units that are changed, which is refused
-                warnings.filterwarnings("ignore", "Times can't be serialized", UserWarning)
+        with _without_notice() if joins else nullcontext():  # of units that are changed, which is refused
             encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
         left = {key for key, value in encoded.encoding.items() if key != FILL or value is not None}
         if unknown := sorted(set(encoding or ()) & left - _ENCODINGS):

@@ -21,11 +21,12 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from conftest import Api
 
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync._runtime import Gate, KeyLock, drive
-from zarrasync.errors import CodecError, MissingChunkError, ReadOnlyError
+from zarrasync.errors import CodecError, MissingChunkError, ReadOnlyError, WriteConflictError
 from zarrasync.stores import MemoryStore, Store, WrapperStore
 
 
@@ -615,6 +616,40 @@ def test_one_array_opened_at_two_roots_has_one_lock(tmp_path, s3):
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, zip(ways, (0, 1), strict=True)))
     assert ways[0][...].tolist() == list(range(1, 101))
+
+
+async def test_others_who_never_stop_writing(api: Api):
+    """Where the time that is allowed for it ends the error says where it was, how often it was tried, and for how long."""
+
+    class Busy(WrapperStore):
+        """Another writer is faster each time."""
+
+        def __init__(self, inner: Store) -> None:
+            super().__init__(inner)
+            self.exclusive, self.busy = False, False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.busy:
+                (found,) = await self.inner.fetch([stores.Request(key)])
+                old = bytes(found.data)
+                other = old[:-1] + bytes([(old[-1] + 1) % 256]) if "/c/" in key else old + b" "
+                await self.inner.put(key, other)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    store = Busy(MemoryStore())
+    limits = {"total_timeout": 0.05}
+    array = await api(api.create_array(store, path="a", data=np.arange(8), chunks=4, compressors=None, config=limits))
+    store.busy = True
+    with pytest.raises(
+        WriteConflictError, match=r"a part of 'a/c/0': .*changed meanwhile.* attempts within 0\.05 s"
+    ) as chunk:
+        await api.write(array, 1, 9)
+    with pytest.raises(WriteConflictError, match=r"/a in .*changed meanwhile.* attempts within 0\.05 s") as document:
+        await api(array.update_attributes({"x": 1}))
+    assert (chunk.value.key, document.value.key) == ("a/c/0", "a/zarr.json")
+    assert min(chunk.value.attempts, document.value.attempts) > 1
+    assert (await api(array[...])).tolist()[:3] == [0, 1, 2]
+    assert dict((await api(api.open_array(store, path="a"))).attrs) == {}
 
 
 async def test_a_cancelled_append_does_not_change_the_shape():

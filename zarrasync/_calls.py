@@ -14,6 +14,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar, cast
 
 from zarrasync._runtime import SLICE, cancel_flag, driven, regardless
+from zarrasync.errors import WriteConflictError
 
 __all__ = ["Flights", "Patience", "Tally", "apart", "first_error", "in_any_case", "pause", "to_their_end", "together"]
 
@@ -83,21 +84,29 @@ class Patience:
 
     Args:
         seconds: How long to go on; 0 for ever.
+        place: What is written, as messages call it.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, place: str) -> None:
+        self._seconds, self._place = seconds, place
         self._end = time.monotonic() + (seconds or float("inf"))
-        self._wait = 0.001
+        self._wait, self._attempts = 0.001, 0
 
-    async def after(self, conflict: Exception) -> None:
+    async def after(self, conflict: WriteConflictError) -> None:
         """Wait until the next attempt.
 
         Raises:
-            Exception: The conflict, if it has been long enough.
+            WriteConflictError: If it has been long enough.
         """
         Tally.count("conflicts")
+        self._attempts += 1
         if time.monotonic() > self._end:
-            raise conflict
+            raise WriteConflictError(
+                f"{self._place}: {conflict}, at each of {self._attempts} attempts within {self._seconds:g} s "
+                "(config.total_timeout): others keep writing there",
+                key=conflict.key,
+                attempts=self._attempts,
+            ) from conflict
         # By chance, so that those who were in each other's way are so no more.
         await pause(random.uniform(0.0, self._wait))  # noqa: S311
         self._wait = min(2 * self._wait, 0.5)

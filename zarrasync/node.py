@@ -156,7 +156,7 @@ class Node:
             NodeTypeError: If the node has become another kind.
             WriteConflictError: If others kept changing it.
         """
-        patience = Patience(self.config.total_timeout)
+        patience = Patience(self.config.total_timeout, f"{self.name} in {self.store!r}")
         unknown = held is None or held.source is None or not held.source.versions
         if self.store.exclusive or not self.store.conditional or unknown:
             held = None  # under a lock that holds for everybody what was just read is what there is

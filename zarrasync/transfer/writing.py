@@ -212,7 +212,7 @@ class _Writing:
     async def _change_part(self, key: str, part: Part, compute: Compute) -> None:
         """Replace a part of a value, again and again until nobody else has changed it meanwhile."""
         nbytes, compare = self.chain.nbytes, self.compare
-        patience = Patience(self.chunks.config.total_timeout)
+        patience = Patience(self.chunks.config.total_timeout, f"a part of {self.chunks.full_key(key)!r}")
         # At the edge there will mostly be nothing; that there is something is told by the attempt to write.
         hopeful = part.full and self.fields is None and compare and not (self.store.exclusive or self.present)
         async with self.store.lock(key):

@@ -6,7 +6,7 @@ import builtins
 import threading
 import weakref
 from collections.abc import Hashable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from zarrasync import config
@@ -69,14 +69,19 @@ class ZarrPythonStore(RemoteStore):
         self.concurrency = concurrency or self.settings.concurrency or 64
         inner = self._inner = _innermost(store)
         self.bounded = type(inner).__module__.partition(".")[0] == "icechunk"
-        self._token: object = None
-        if self.bounded:
-            self._token = _session(inner)
-        elif hasattr(inner, "_store_dict"):
-            self._token = id(inner._store_dict)
         # What a session of icechunk's writes is nobody else's until it is committed, which tells of conflicts; of forks that
         # are merged one would lose what it has of a chunk.
         self.exclusive = not self.portable or (self.bounded and not _is_fork(inner))
+
+    @cached_property
+    def _token(self) -> object:
+        """What is the same for all stores of a session of icechunk's, or of a dict, in this process; None of others."""
+        if self.bounded:
+            return _session(self._inner)
+        return id(self._inner._store_dict) if hasattr(self._inner, "_store_dict") else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_token"}
 
     @property
     def identity(self) -> Hashable:

@@ -14,7 +14,7 @@ import pytest
 from conftest import Api
 
 from zarrasync import stores, sync
-from zarrasync.errors import ChecksumError, CodecError, MetadataError, NodeExistsError, ShapeError
+from zarrasync.errors import ChecksumError, CodecError, MetadataError, NodeExistsError, NodeTypeError, ShapeError
 
 VALUES = np.arange(1, 6)
 
@@ -358,3 +358,32 @@ async def test_an_array_behind_a_link(api: Api, tmp_path: Path):
     (tmp_path / "store" / "x").symlink_to(tmp_path / "real")
     again = await api(api.create_array(tmp_path / "store", path="x", shape=4, chunks=2, dtype="i8", overwrite=True))
     assert (await api(again[...])).tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft", "3-draft-2022"])
+async def test_what_is_there_is_opened_whatever_was_said_of_a_new_one(api: Api, zarr_format: Any):
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, path="x", data=VALUES, zarr_format=zarr_format))
+    await api(api.create_array(store, path="g/y", data=VALUES, zarr_format=zarr_format))
+    before = dict(store)
+    for options in ({}, {"shape": VALUES.shape, "dtype": "f4"}):
+        with pytest.raises(NodeTypeError, match="/g in .* is a group"):
+            await api(api.open_array(store, path="g", mode="a", **options))
+    found = await api(api.open_array(store, path="x", mode="a"))
+    np.testing.assert_array_equal(await api(found[...]), VALUES)
+    with pytest.raises(TypeError, match="needs a shape"):
+        await api(api.open_array(store, path="none", mode="a"))
+    assert store == before
+
+
+async def test_values_that_can_not_be_stored_are_an_error_of_who_makes_the_array(api: Api):
+    """Though there is an array then, which somebody else could have made."""
+
+    class Full(stores.WrapperStore):
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if key.startswith("c/"):
+                raise CodecError("no room")
+            return await super().put(key, data, if_version=if_version)
+
+    with pytest.raises(CodecError, match="no room"):
+        await api(api.open_array(Full(stores.MemoryStore()), mode="a", data=VALUES))

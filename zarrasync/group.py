@@ -24,7 +24,15 @@ from zarrasync.selection import AsyncSelection
 from zarrasync.stores import Request
 from zarrasync.transfer.common import side_by_side
 
-__all__ = ["AsyncGroup", "as_node", "create_array_at", "create_group_at", "plan_with_data"]
+__all__ = [
+    "AsyncGroup",
+    "as_node",
+    "create_array_at",
+    "create_group_at",
+    "make_array_at",
+    "plan_array_at",
+    "plan_with_data",
+]
 
 T = TypeVar("T")
 _COPY = 8
@@ -332,13 +340,28 @@ async def _bound(node: Node, *, overwrite: bool) -> Node:
     return node if known else await on_store(node.bind, node.store)
 
 
-async def create_array_at(node: Node, *, overwrite: bool = False, clear: bool = False, **options: Any) -> AsyncArray:
-    """Create an array at a place, and write its ``data`` if there is some, which is read before anything is replaced.
+async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
+    """Create an array at a place, and write its ``data`` if there is some, which is read before anything is replaced."""
+    node, metadata, data = await plan_array_at(node, overwrite=overwrite, **options)
+    return await make_array_at(node, metadata, data, overwrite=overwrite)
 
-    ``clear`` erases chunks first that lie there without an array.
-    """
+
+async def plan_array_at(
+    node: Node, *, overwrite: bool = False, **options: Any
+) -> tuple[Node, ArrayMetadata, npt.NDArray[Any] | None]:
+    """A place as its store speaks of it, an array for it, and its values; nothing is written."""
     node = await _bound(node, overwrite=overwrite)
     metadata, data = await plan_with_data(node, options)
+    return node, metadata, data
+
+
+async def make_array_at(
+    node: Node, metadata: ArrayMetadata, data: Any, *, overwrite: bool = False, clear: bool = False
+) -> AsyncArray:
+    """Make an array that was planned, and write its values, if there are some.
+
+    ``clear`` erases chunks first that lie there without an array, and complains about anything else that does.
+    """
     node = await on_store(partial(node.create, metadata, overwrite=overwrite, clear=clear), node.store)
     array = AsyncArray(node, metadata)
     if data is not None:

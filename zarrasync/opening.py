@@ -13,8 +13,8 @@ from zarrasync import formats
 from zarrasync.absence import why_absent
 from zarrasync.array import AsyncArray
 from zarrasync.config import Config
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.group import AsyncGroup, as_node, create_array_at
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, StoreError, ZarrError
+from zarrasync.group import AsyncGroup, as_node, make_array_at, plan_array_at
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.node import Node, find, on_store
@@ -125,12 +125,20 @@ async def open_or_create(
     """
     with suppress(NodeNotFoundError):
         return await open_array_at(node, candidates, explain=False, brief=True), False
-    try:  # nothing of these formats is there; of another there may be something
+    try:
         planned = {name: value for name, value in options().items() if name != "zarr_format"}
-        return await create_array_at(replace(node, sure=False), clear=clear, **planned), True
-    except (NodeExistsError, formats.EntryPointFound) as error:
-        in_the_way = error
+        # Nothing of these formats is there; of another there may be something.
+        plan = await plan_array_at(replace(node, sure=False), **planned)
+    except StoreError:
+        raise
+    except (ZarrError, TypeError, ValueError) as error:  # which matters if there is to be a new one
+        refused: Exception = error
+    else:
+        try:
+            return await make_array_at(*plan, clear=clear), True
+        except (NodeExistsError, formats.EntryPointFound) as error:
+            refused = error
     try:
         return await open_array_at(node, candidates, explain=False), False
     except NodeNotFoundError:
-        raise in_the_way from None
+        raise refused from None

@@ -341,28 +341,20 @@ class LocalStore(Store):
         except OSError as error:
             raise store_error(error, key, "write", self) from error
 
-    @contextlib.contextmanager
-    def beside(self, key: str, if_version: object = None) -> Iterator[str]:
-        """The path of a file to write, which becomes the value when the block ends, and is gone if that fails.
+    def beside(self, key: str, if_version: object = None) -> _Beside:
+        """A file to write, which becomes the value when the block ends, and is gone if that fails. A context manager.
 
         Args:
             key: The value's key.
             if_version: The version it may take the place of, or ``ABSENT``; ``None`` for any.
 
         Raises:
-            WriteConflictError: If another version is there.
+            WriteConflictError: If another version is there, when the block ends.
         """
-        path = self._base + key
-        temporary = f"{path}.{_process_token()}-{next(_counter):x}{PARTIAL}"
-        try:
-            yield temporary
-            self._publish(temporary, path, key, if_version)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        return _Beside(self, key, if_version)
 
     def _publish(self, temporary: str, path: str, key: str, if_version: object) -> None:
+        """Give a file the name of a value."""
         if if_version is None:
             os.replace(temporary, path)
             return
@@ -487,6 +479,34 @@ class LocalStore(Store):
             return ()
         except OSError as error:
             raise store_error(error, prefix, "list", self) from error
+
+
+class _Beside:
+    """A file beside a value's, whose path the block gets."""
+
+    __slots__ = ("_key", "_path", "_store", "_temporary", "_version")
+
+    def __init__(self, store: LocalStore, key: str, version: object) -> None:
+        self._store, self._key, self._version = store, key, version
+        self._path = store._base + key
+        self._temporary = f"{self._path}.{_process_token()}-{next(_counter):x}{PARTIAL}"
+
+    def __enter__(self) -> str:
+        return self._temporary
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None:
+                self._store._publish(self._temporary, self._path, self._key, self._version)
+                return
+        except BaseException:
+            self._discard()
+            raise
+        self._discard()
+
+    def _discard(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temporary)
 
 
 def _conflict(key: str) -> WriteConflictError:

@@ -199,6 +199,18 @@ async def test_half_a_local_file_is_never_seen(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("path", ["", "a"])
+async def test_what_replaces_local_files_leaves_nothing_of_killed_writers(api: Api, tmp_path: Path, path: str):
+    store = stores.FsspecStore(LocalFileSystem(), str(tmp_path))
+    await api(api.create_array(store, path=path, shape=4, dtype="i4", chunks=2))
+    place = tmp_path / path
+    for name in ("zarr.json.pending.zarrasync-partial", "zarr.json.1d20.a9f6-1.zarrasync-partial"):
+        (place / name).write_bytes(b"[9]")
+    assert len(await store.unfinished("")) == 2
+    await api(api.create_array(store, path=path, shape=4, dtype="i4", chunks=2, overwrite=True))
+    assert sorted(one.name for one in place.iterdir()) == ["zarr.json"]
+
+
 # ------------------------------------------------------------------ time limits
 
 

@@ -12,11 +12,18 @@ from zarrasync._calls import Tally, apart, pause
 from zarrasync.config import Config
 from zarrasync.stores.webfs import passes
 
-__all__ = ["call", "read"]
+__all__ = ["call", "is_local", "read"]
 
 T = TypeVar("T")
 _HERE = frozenset({"memory", "file", "local", "zip", "tar", "libarchive", "data", "reference"})
 """Those that answer at once, mostly."""
+
+
+def is_local(fs: Any) -> bool:
+    """Whether a filesystem is that of local files, or such a one that zarr-python has made asynchronous."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(getattr(fs, "sync_fs", fs), LocalFileSystem)
 
 
 def call(work: Callable[[], T], protocol: str, limit: float) -> T:

@@ -112,7 +112,7 @@ class FsspecStore(RemoteStore):
         self.settings = config.get() if self._ask is not None else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._service = self._find_service()
-        self._files = LocalStore(path or "/") if _is_local(fs) else None
+        self._files = LocalStore(path or "/") if blockingfs.is_local(fs) else None
         self.exclusive = protocol == "memory" or (self._files is not None and self._files.exclusive)
         self._make_pools()
 
@@ -500,6 +500,9 @@ class FsspecStore(RemoteStore):
         await self._each([lambda part=part: self._erase_bulk(part) for part in parts])  # type: ignore[misc]  # likewise
 
     async def erase_prefix(self, prefix: str) -> None:
+        if self._files is not None:  # at once, and what is no value, too
+            await self._files.erase_prefix(prefix)
+            return
         await super().erase_prefix(prefix)
         path = self._full(prefix.rstrip("/"))
         if self.blocking and prefix and await self._call("isdir", path):  # directories go along, which stay otherwise
@@ -581,13 +584,6 @@ _VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modifi
 def _is_key(name: str, prefix: str) -> bool:
     """Whether a listed file is a value below a prefix, and not the half of one that is being written."""
     return name.startswith(prefix) and name != "" and not name.endswith(PARTIAL)
-
-
-def _is_local(fs: Any) -> bool:
-    """Whether a filesystem is that of local files, or such a one that zarr-python has made asynchronous."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    return isinstance(getattr(fs, "sync_fs", fs), LocalFileSystem)
 
 
 async def _close_client(fs: Any) -> None:

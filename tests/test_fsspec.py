@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import subprocess
 import sys
 import textwrap
@@ -26,8 +27,8 @@ from s3_server import VALUES, Answer, Bucket
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync._runtime import drive
-from zarrasync.errors import ReadOnlyError, StoreError, WriteConflictError
-from zarrasync.stores import Listing
+from zarrasync.errors import ReadOnlyError, ShapeError, StoreError, WriteConflictError
+from zarrasync.stores import Listing, local
 
 # ------------------------------------------------------------------ what servers say beside the bytes
 
@@ -145,18 +146,10 @@ def test_a_download_that_breaks_off_is_not_kept(bucket: Bucket, tmp_path: Path, 
 # ------------------------------------------------------------------ local files
 
 
-class Slow(LocalFileSystem):
-    """Files that others look at when half of one is written; a disk that then is full, if so wished."""
+class Derived(LocalFileSystem):
+    """One whose paths and bytes may be its own."""
 
-    protocol = "slow"
-    look: Callable[[], None] = staticmethod(lambda: None)
-
-    def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
-        with open(path, "wb") as file:
-            file.write(value[: len(value) // 2])
-            file.flush()
-            Slow.look()
-            file.write(value[len(value) // 2 :])
+    protocol = "derived"
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -164,8 +157,9 @@ async def test_half_a_local_file_is_never_seen(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
 ):
     """fsspec writes files in place: they get their names when they are complete."""
-    fs = AsyncFileSystemWrapper(Slow(), asynchronous=True) if asynchronous else Slow()
-    store, others = stores.FsspecStore(fs, str(tmp_path)), (stores.LocalStore, partial(stores.FsspecStore, Slow()))
+    fs = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True) if asynchronous else LocalFileSystem()
+    store = stores.FsspecStore(fs, str(tmp_path))
+    others = (stores.LocalStore, partial(stores.FsspecStore, LocalFileSystem()), partial(stores.FsspecStore, Derived()))
     array = await api(api.create_array(store, data=np.arange(8), chunks=4, attributes={"turn": 0}))
     seen = []
 
@@ -177,19 +171,25 @@ async def test_half_a_local_file_is_never_seen(
             assert sorted(drive(one.list_sizes(""))) == seen[-1][2]
             assert drive(one.list_dir("")) == Listing(("zarr.json",), ("c/",))
 
-    keys = ["c/0", "c/1", "zarr.json"]
-    monkeypatch.setattr(Slow, "look", look)
-    await api(array.update_attributes({"turn": 1}))
-    assert seen == [(0, [*range(8)], keys)] * 2
-    await api.write(array, slice(0, 4), 9)
-    assert seen[2:] == [(1, [*range(8)], keys)] * 2
-    await api(array.append(np.arange(4)))
-    assert all(found == (1, [9] * 4 + [*range(4, 8)], keys) for found in seen[4:6])
+    def slowly(handle: int, data: Any) -> None:
+        os.write(handle, data[: len(data) // 2])
+        look()
+        os.write(handle, data[len(data) // 2 :])
 
-    def full() -> None:
+    keys = ["c/0", "c/1", "zarr.json"]
+    monkeypatch.setattr(local, "_write_all", slowly)
+    await api(array.update_attributes({"turn": 1}))
+    assert seen == [(0, [*range(8)], keys)] * 3
+    await api.write(array, slice(0, 4), 9)
+    assert seen[3:] == [(1, [*range(8)], keys)] * 3
+    await api(array.append(np.arange(4)))
+    assert all(found == (1, [9] * 4 + [*range(4, 8)], keys) for found in seen[6:9])
+
+    def full(handle: int, data: Any) -> None:
+        os.write(handle, data[:1])
         raise OSError(errno.ENOSPC, "the disk is full")
 
-    monkeypatch.setattr(Slow, "look", full)
+    monkeypatch.setattr(local, "_write_all", full)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for change in (lambda: api(array.update_attributes({"turn": 2})), lambda: api.write(array, slice(0, 2), 1)):
         with pytest.raises(StoreError, match="the disk is full"):
@@ -199,9 +199,42 @@ async def test_half_a_local_file_is_never_seen(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+async def test_of_filesystems_derived_from_local_files_nothing_is_known(api: Api, tmp_path: Path):
+    """They are written as all others are, and parts of chunks only if that is allowed."""
+    store = stores.FsspecStore(Derived(), str(tmp_path))
+    array = await api(api.create_array(store, data=np.arange(8), chunks=4))
+    with pytest.raises(ShapeError, match="cuts the chunks"):
+        await api.write(array, 1, 9)
+    assert (await api(array[...])).tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "make", [LocalFileSystem, lambda: AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True)]
+)
+async def test_local_files_are_flushed_if_so_wished(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
+):
+    flushed, fsync = [], os.fsync
+
+    def noting(handle: int) -> None:
+        flushed.append(handle)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    with za.config.set(fsync=True):
+        store = stores.FsspecStore(make(), str(tmp_path))
+    await api(api.create_array(store, data=np.arange(4), chunks=4))
+    assert len(flushed) >= 4  # two files and their directories
+
+
 @pytest.mark.parametrize("path", ["", "a"])
-async def test_what_replaces_local_files_leaves_nothing_of_killed_writers(api: Api, tmp_path: Path, path: str):
-    store = stores.FsspecStore(LocalFileSystem(), str(tmp_path))
+@pytest.mark.parametrize(
+    "make", [LocalFileSystem, lambda: AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True)]
+)
+async def test_what_replaces_local_files_leaves_nothing_of_killed_writers(
+    api: Api, tmp_path: Path, path: str, make: Callable[[], Any]
+):
+    store = stores.FsspecStore(make(), str(tmp_path))
     await api(api.create_array(store, path=path, shape=4, dtype="i4", chunks=2))
     place = tmp_path / path
     for name in ("zarr.json.pending.zarrasync-partial", "zarr.json.1d20.a9f6-1.zarrasync-partial"):

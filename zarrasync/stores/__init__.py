@@ -179,5 +179,4 @@ def _suits_obstore(url: str, options: Mapping[str, Any]) -> bool:
 
 def _fsspec(store: FsspecStore) -> Store:
     """The store, or that of local files where it is one: fsspec writes files in place, so half a one can be read."""
-    inside = getattr(store._template, "sync_fs", store._template)  # one that zarr-python has made asynchronous
-    return LocalStore(store.path or "/") if type(inside).__name__ == "LocalFileSystem" else store
+    return store if store._files is None else store._files

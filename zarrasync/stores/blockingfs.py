@@ -20,10 +20,13 @@ _HERE = frozenset({"memory", "file", "local", "zip", "tar", "libarchive", "data"
 
 
 def is_local(fs: Any) -> bool:
-    """Whether a filesystem is that of local files, or such a one that zarr-python has made asynchronous."""
+    """Whether a filesystem is that of local files, or such a one that zarr-python has made asynchronous.
+
+    One that was derived from it may have paths, or bytes, of its own.
+    """
     from fsspec.implementations.local import LocalFileSystem
 
-    return isinstance(getattr(fs, "sync_fs", fs), LocalFileSystem)
+    return type(getattr(fs, "sync_fs", fs)) is LocalFileSystem
 
 
 def call(work: Callable[[], T], protocol: str, limit: float) -> T:

@@ -12,16 +12,16 @@ import builtins
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from zarrasync import config
 from zarrasync._calls import Flights, together
 from zarrasync._clients import PerLoop
-from zarrasync._runtime import Gate, limiter
+from zarrasync._runtime import Gate, drive, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
@@ -46,6 +46,7 @@ from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure,
 
 __all__ = ["FsspecStore"]
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _READ_ONLY = frozenset({"http", "https", "reference", "github", "data"})
@@ -210,15 +211,21 @@ class FsspecStore(RemoteStore):
         self.__dict__.update(state)
         self._make_pools()
 
+    async def _on_files(self, work: Callable[[LocalStore], Coroutine[Any, Any, T]]) -> T:
+        """What local files do by themselves; on a thread where an event loop would wait."""
+        assert self._files is not None
+        call = work(self._files)
+        return await call if self.blocking else await asyncio.to_thread(drive, call)
+
     async def pending(self, key: str) -> bytes | None:
-        return None if self._files is None else await self._files.pending(key)
+        return None if self._files is None else await self._on_files(lambda files: files.pending(key))
 
     async def set_pending(self, key: str, note: bytes | None) -> None:
         if self._files is not None:
-            await self._files.set_pending(key, note)
+            await self._on_files(lambda files: files.set_pending(key, note))
 
     async def unfinished(self, prefix: str) -> builtins.list[str]:
-        return [] if self._files is None else await self._files.unfinished(prefix)
+        return [] if self._files is None else await self._on_files(lambda files: files.unfinished(prefix))
 
     # -------------------------------------------------------------- clients
 
@@ -416,6 +423,8 @@ class FsspecStore(RemoteStore):
         check_key(key)
         if not self.writeable:
             raise self._unable("write")
+        if self._files is not None and if_version in (None, ABSENT):  # which fsspec would write in place
+            return await self._on_files(lambda files: files.put(key, data, if_version=if_version))
         value = data if isinstance(data, bytes) else bytes(data)
         options: dict[str, Any] = {}
         if self._tells_versions and if_version is not None:
@@ -427,15 +436,9 @@ class FsspecStore(RemoteStore):
         elif if_version is not None:
             raise self._unable("compare versions")
         try:
-            if self.blocking or self._files is not None:
-                await self._call("makedirs", self._full(key).rpartition("/")[0], exist_ok=True)
-            if self._files is not None:  # which fsspec writes in place
-                with self._files.beside(key, if_version) as path:
-                    await self._call("pipe_file", path, value)
-                return None
+            if self.blocking:
+                self._template.makedirs(self._full(key).rpartition("/")[0], exist_ok=True)
             answer = await self._call("pipe_file", self._full(key), value, **options)
-        except WriteConflictError:
-            raise
         except FileExistsError as error:
             raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
         except Exception as error:
@@ -501,7 +504,7 @@ class FsspecStore(RemoteStore):
 
     async def erase_prefix(self, prefix: str) -> None:
         if self._files is not None:  # at once, and what is no value, too
-            await self._files.erase_prefix(prefix)
+            await self._on_files(lambda files: files.erase_prefix(prefix))
             return
         await super().erase_prefix(prefix)
         path = self._full(prefix.rstrip("/"))

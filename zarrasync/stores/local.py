@@ -323,9 +323,15 @@ class LocalStore(Store):
             return self._put(key, data, if_version)
 
     def _put(self, key: str, data: Buffer, if_version: object) -> object:
+        path = self._base + key
+        temporary = f"{path}.{_process_token()}-{next(_counter):x}{PARTIAL}"
         try:
-            with self.beside(key, if_version) as temporary:
-                handle = _create(temporary)
+            try:
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
+            try:
                 try:
                     _write_all(handle, data)
                     if self._fsync:
@@ -333,28 +339,20 @@ class LocalStore(Store):
                     version = None if if_version is None else _version(os.fstat(handle))
                 finally:
                     os.close(handle)
+                self._publish(temporary, path, key, if_version)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
             if self._fsync:
-                _sync_directory(os.path.dirname(self._base + key))
+                _sync_directory(os.path.dirname(path))
             return version
         except WriteConflictError:
             raise
         except OSError as error:
             raise store_error(error, key, "write", self) from error
 
-    def beside(self, key: str, if_version: object = None) -> _Beside:
-        """A file to write, which becomes the value when the block ends, and is gone if that fails. A context manager.
-
-        Args:
-            key: The value's key.
-            if_version: The version it may take the place of, or ``ABSENT``; ``None`` for any.
-
-        Raises:
-            WriteConflictError: If another version is there, when the block ends.
-        """
-        return _Beside(self, key, if_version)
-
     def _publish(self, temporary: str, path: str, key: str, if_version: object) -> None:
-        """Give a file the name of a value."""
         if if_version is None:
             os.replace(temporary, path)
             return
@@ -481,34 +479,6 @@ class LocalStore(Store):
             raise store_error(error, prefix, "list", self) from error
 
 
-class _Beside:
-    """A file beside a value's, whose path the block gets."""
-
-    __slots__ = ("_key", "_path", "_store", "_temporary", "_version")
-
-    def __init__(self, store: LocalStore, key: str, version: object) -> None:
-        self._store, self._key, self._version = store, key, version
-        self._path = store._base + key
-        self._temporary = f"{self._path}.{_process_token()}-{next(_counter):x}{PARTIAL}"
-
-    def __enter__(self) -> str:
-        return self._temporary
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        try:
-            if kind is None:
-                self._store._publish(self._temporary, self._path, self._key, self._version)
-                return
-        except BaseException:
-            self._discard()
-            raise
-        self._discard()
-
-    def _discard(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._temporary)
-
-
 def _conflict(key: str) -> WriteConflictError:
     return WriteConflictError(f"{key!r} was changed meanwhile", key=key)
 
@@ -548,16 +518,6 @@ def _read_exactly(handle: int, start: int, length: int, into: Buffer | None) -> 
     with open(os.dup(handle), "rb") as file:
         file.seek(start)
         return file.read(length)
-
-
-def _create(path: str) -> int:
-    """A new file to write, and the directory that it is in."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC
-    try:
-        return os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, 0o666)
 
 
 def _write_all(handle: int, data: Buffer) -> None:

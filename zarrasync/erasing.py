@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zarrasync import formats
-from zarrasync.errors import NodeExistsError, UnsupportedOperation
+from zarrasync.errors import NodeExistsError
+from zarrasync.info import counted
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores import Store
+
+if TYPE_CHECKING:
+    from zarrasync.node import Node
 
 __all__ = ["erase_below", "left_over"]
 
@@ -22,38 +28,40 @@ async def erase_below(store: Store, prefix: str) -> None:
     await store.erase_prefix(prefix)
 
 
-async def left_over(store: Store, metadata: ArrayMetadata, path: str) -> list[str]:
+async def left_over(node: Node, metadata: ArrayMetadata) -> list[str]:
     """The keys of chunks that lie where those of a new array will, as somebody was killed who erased one.
 
     Args:
-        store: The chunk store of the array that will be.
-        metadata: That array.
-        path: Its path.
+        node: The array's place.
+        metadata: The array that will be.
+
+    Returns:
+        Keys of its chunk store. Chunks of other grids and formats are no part of it, and stay.
 
     Raises:
-        NodeExistsError: If other nodes lie below the path, or the chunks lie among other things: nobody can tell whose they are.
+        NodeExistsError: If other nodes lie below, or the chunks lie among other things: nobody can tell whose they are.
+        UnsupportedOperation: If the store can not list.
     """
+    store = node.chunk_store(metadata)
     if store.bounded:  # of an array that is not there nothing can be
         return []
-    try:
-        listed = await store.list_prefix("")
-    except UnsupportedOperation:
-        return []
-    places = {key: metadata.keys.decode(key, metadata.ndim) for key in listed}
-    others = [key for key, at in places.items() if at is None and ("/" in key or not formats.is_document(key))]
-    if nodes := sorted(filter(formats.is_document, others)):
+    places = {key: metadata.keys.decode(key, metadata.ndim) for key in await store.list_prefix("")}
+    others = sorted(key for key, at in places.items() if at is None)
+    if nodes := [key for key in others if "/" in key and formats.is_document(key)]:
         raise NodeExistsError(
-            f"/{path} in {store!r} is a group without a document: other nodes lie below it ({', '.join(nodes[:3])}); "
-            "pass overwrite=True or mode='w' to replace them all",
-            path=path,
-            store=repr(store),
+            f"{node.name} in {node.store!r} is a group without a document: other nodes lie below it "
+            f"({', '.join(nodes[:3])}); pass overwrite=True or mode='w' to replace them all",
+            path=node.path,
+            store=repr(node.store),
         )
-    inside = [key for key, at in places.items() if at is not None and at in metadata.grid]
-    if inside and others:
+    inside = sorted(key for key, at in places.items() if at is not None and at in metadata.grid)
+    strange = [key for key in others if not formats.may_be_zarr(key)]
+    if inside and strange:
         raise NodeExistsError(
-            f"{len(inside):,} values lie at /{path} in {store!r} where chunks will be ({', '.join(sorted(inside)[:3])}), "
-            f"and others beside them ({', '.join(sorted(others)[:3])}): erase what is left of an array, or take another path",
-            path=path,
-            store=repr(store),
+            f"{counted(len(inside), 'value')} where chunks of {node.name} in {node.store!r} will be "
+            f"({', '.join(inside[:3])}) cannot be told from somebody's own, as other things lie beside "
+            f"({', '.join(strange[:3])}): erase what is left of an array, or take another path",
+            path=node.path,
+            store=repr(node.store),
         )
     return inside

@@ -360,7 +360,7 @@ async def make_array_at(
 ) -> AsyncArray:
     """Make an array that was planned, and write its values, if there are some.
 
-    ``clear`` erases chunks first that lie there without an array, and complains about anything else that does.
+    ``clear`` erases chunks first that lie there without an array.
     """
     node = await on_store(partial(node.create, metadata, overwrite=overwrite, clear=clear), node.store)
     array = AsyncArray(node, metadata)

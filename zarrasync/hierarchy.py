@@ -108,7 +108,8 @@ async def open_array(
     if mode in ("w", "w-"):
         return await create_array_at(node, overwrite=mode == "w", **options)
     if mode == "a":
-        found, made = await open_or_create(node, candidates, lambda: options)
+        # Nothing of these formats may be there; of another there may be something.
+        found, made = await open_or_create(replace(node, sure=False), candidates, lambda: options)
         if made:
             return found
     else:

@@ -126,8 +126,8 @@ async def ingest(
     work = Ingestion(given, target, region, unaligned or target.config.unaligned, report, concurrency)
     rows = given.shape[0] if given.shape else 0
     with tally, reporting(progress, work.nbytes, f"ingest {target.name}", rows) as tell:
-        resume, fresh = mode == "a" and not made, mode in ("a", "w") and counting.listable
-        await work.run(tell or _silent, resume=resume, fresh=fresh, verify=verify)
+        resume = mode == "a" and not made
+        await work.run(tell or _silent, resume=resume, fresh=mode in ("a", "w"), verify=verify)
     counts = counting.reset()
     report.stored, report.requests = counts.bytes_written, opening.requests + counts.requests
     report.retries, report.conflicts = tally.retries, tally.conflicts

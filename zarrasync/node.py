@@ -216,14 +216,14 @@ class Node:
             metadata: What it is.
             overwrite: Replace what is there.
             parents: Make the groups above.
-            clear: Erase chunks first that lie where a new array's will, as somebody was killed who erased one; complain
-                about anything else that lies there.
+            clear: Erase chunks first that lie where a new array's will, as somebody was killed who erased one.
 
         Returns:
             This place, with the format of a store that has a node.
 
         Raises:
-            NodeExistsError: If a node exists here and is not to be overwritten.
+            NodeExistsError: If a node exists here and is not to be overwritten, or what is to be cleared may be
+                somebody's.
             NodeTypeError: If an array stands where a group above is needed.
             UnsupportedByFormat: If the format can not say it; nothing is written then.
         """
@@ -293,11 +293,10 @@ class Node:
 
     async def _clear(self, metadata: ArrayMetadata) -> None:
         """Erase chunks of an array that is not there, in any format."""
-        chunks = self.chunk_store(metadata)
-        left = await left_over(chunks, metadata, self.path)
+        left = await left_over(self, metadata)
         if left:
             await self._refuse_taken(self._candidates())
-            await chunks.erase_values(left)
+            await self.chunk_store(metadata).erase_values(left)
 
     def _candidates(self) -> list[Format]:
         """This place's format, and the others that may be spoken in its store."""
@@ -321,7 +320,7 @@ class Node:
             await self._refuse_taken()
             raise
 
-    async def _refuse_taken(self, candidates: Sequence[Format] = ()) -> None:
+    async def _refuse_taken(self, candidates: Sequence[Format] | None = None) -> None:
         (present,) = await find_all(replace(self, known=None), [self.path], candidates or [self.format], strict=False)
         if present is not None:
             raise self._taken(present) from None
@@ -536,7 +535,8 @@ async def find(
         candidates: The formats to look for. Those whose entry point document is not known yet come last.
         consolidated: Whether to look for consolidated metadata, too; ``None`` where there is some.
         kind: What is expected: others are looked for only if there is no such node.
-        brief: Whether one batch of requests will do: then there may be a node, though none is found.
+        brief: Whether one batch of requests will do: then there may be a node, though none is found. For formats
+            without an entry point document.
 
     Raises:
         NodeNotFoundError: If there is none; says which keys were looked up.

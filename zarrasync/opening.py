@@ -1,10 +1,9 @@
-"""Places in stores: finding the nodes that are there, and making arrays that are not."""
+"""Places in stores: finding the node that is there, and making an array where there is none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -87,14 +86,19 @@ async def find_node(
 
 
 async def open_array_at(
-    node: Node, candidates: tuple[formats.Format, ...], *, explain: bool = True, brief: bool = False
+    node: Node,
+    candidates: tuple[formats.Format, ...],
+    *,
+    explain: bool = True,
+    kind: formats.Kind | None = ArrayMetadata,
+    brief: bool = False,
 ) -> AsyncArray:
     """The array at a place; see ``find_node``.
 
     Raises:
         NodeTypeError: If there is a group.
     """
-    look = partial(find_node, node, candidates, explain=explain, kind=ArrayMetadata, brief=brief)
+    look = partial(find_node, node, candidates, explain=explain, kind=kind, brief=brief)
     found = await on_store(look, node.store)
     if not isinstance(found, AsyncArray):
         raise NodeTypeError(
@@ -118,17 +122,17 @@ async def open_or_create(
     One batch of requests finds the array that is there, another one all that could be in the way of a new one.
 
     Args:
-        node: The place.
+        node: The place; if its format is sure, others are looked for here, but not above it.
         candidates: The formats that may be spoken there.
         options: Tells what to create it with, as for ``create_array``; formats are those of the place.
-        clear: Erase chunks first that lie there without an array, and complain about anything else that does.
+        clear: Erase chunks first that lie there without an array.
     """
     with suppress(NodeNotFoundError):
-        return await open_array_at(node, candidates, explain=False, brief=True), False
+        kind = None if node.sure else ArrayMetadata
+        return await open_array_at(node, candidates, explain=False, kind=kind, brief=True), False
     try:
         planned = {name: value for name, value in options().items() if name != "zarr_format"}
-        # Nothing of these formats is there; of another there may be something.
-        plan = await plan_array_at(replace(node, sure=False), **planned)
+        plan = await plan_array_at(node, **planned)
     except StoreError:
         raise
     except (ZarrError, TypeError, ValueError) as error:  # which matters if there is to be a new one

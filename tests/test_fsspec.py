@@ -27,7 +27,7 @@ from s3_server import VALUES, Answer, Bucket
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync._runtime import drive
-from zarrasync.errors import ReadOnlyError, ShapeError, StoreError, WriteConflictError
+from zarrasync.errors import InvalidKeyError, ReadOnlyError, ShapeError, StoreError, WriteConflictError
 from zarrasync.stores import Listing, local
 
 # ------------------------------------------------------------------ what servers say beside the bytes
@@ -197,6 +197,44 @@ async def test_half_a_local_file_is_never_seen(
     with pytest.raises(StoreError, match="the disk is full"):
         await api(api.create_array(stores.FsspecStore(fs, str(tmp_path / "new")), shape=4, dtype="i4"))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+async def test_a_cancelled_write_of_a_local_file_comes_before_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Where an event loop waits for a thread, cancelling waits until it has stopped."""
+    store = stores.FsspecStore(AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), str(tmp_path))
+    begun, go_on, write_all = threading.Event(), threading.Event(), local._write_all
+
+    def slowly(handle: int, data: Any) -> None:
+        begun.set()
+        go_on.wait(60)
+        write_all(handle, data)
+
+    monkeypatch.setattr(local, "_write_all", slowly)
+    writing = asyncio.create_task(store.put("k", b"old"))
+    await asyncio.to_thread(begun.wait, 60)
+    writing.cancel()
+    await asyncio.wait([writing], timeout=0.1)
+    assert not writing.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    await store.put("k", b"new")
+    assert await store.get("k") == b"new"
+
+
+@pytest.mark.parametrize("key", ["../precious", "a/../../precious", "/precious", "a//b", "a/", ""])
+async def test_keys_that_lead_out_of_local_files_are_refused(tmp_path: Path, key: str):
+    (tmp_path / "precious").write_text("mine")
+    fs = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True)
+    store = stores.FsspecStore(fs, str(tmp_path / "store"))
+    await store.put("a/b", b"x")
+    for change in (store.erase(key), store.erase_values([key]), store.put(key, b"x")):
+        with pytest.raises(InvalidKeyError):
+            await change
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert await store.list() == ["a/b"]
 
 
 async def test_of_filesystems_derived_from_local_files_nothing_is_known(api: Api, tmp_path: Path):

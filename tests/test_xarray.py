@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import threading
 import time
@@ -539,6 +540,31 @@ def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatc
             sync.open_array(store, path=name, mode="r+").resize(4)
         write_dataset(rows(*together), store, append_dim="time")
         assert {sync.open_array(store, path=name).shape for name in together} == {(6,)}
+
+
+def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path):
+    """Threads that wait for values are not those by which they are read, of which an event loop has a few."""
+    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+    from fsspec.implementations.local import LocalFileSystem
+
+    fs, count = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), min(32, (os.cpu_count() or 1) + 4) + 1
+    write_dataset(xr.Dataset({"a": ("x", np.arange(4.0))}), tmp_path / "source")
+    done = []
+
+    def write(number: int) -> None:
+        source = xr.open_dataset(stores.FsspecStore(fs, str(tmp_path / "source")), engine="zarrasync", cache=False)
+        encoding = {"a": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}}
+        write_dataset(source, tmp_path / str(number), encoding=encoding)
+        done.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 60
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    assert sorted(done) == list(range(count))
+    assert xr.open_dataset(tmp_path / "0", engine="zarrasync")["a"].values.tolist() == [0, 1, 2, 3]
 
 
 async def test_values_are_encoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

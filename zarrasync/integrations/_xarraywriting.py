@@ -7,11 +7,13 @@ import sys
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import compress
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from xarray import Dataset, Variable
@@ -43,6 +45,7 @@ __all__ = ["Wanted", "leaving_room", "write"]
 Wanted = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers give it."""
 
+T = TypeVar("T")
 Place: TypeAlias = tuple[slice, ...]
 """Where in an array something goes."""
 
@@ -88,10 +91,10 @@ async def write(
     spoken = formats.by_name(zarr_format or 3) if found is None else found._node.format
     if spoken.zarr_format not in (2, 3):
         raise ValueError(f"datasets are written in the formats 2 and 3, not {spoken.zarr_format!r}")
-    present = {} if found is None else await asyncio.to_thread(_present, found)
+    present = {} if found is None else await _on_a_thread(partial(_present, found))
     place: dict[str, slice] | None = None
     if region is not None:
-        dataset, place = await asyncio.to_thread(_located, dataset, region, present)
+        dataset, place = await _on_a_thread(partial(_located, dataset, region, present))
     variables, attributes = encode_dataset_coordinates(dataset)
     work = _Work(spoken, store, group, append_dim, place, verify, config)
     names = [str(name) for name in variables]
@@ -99,7 +102,7 @@ async def write(
     for name in names:
         normalize_path(join(group, name))
     # Values that are scaled, or made text of, are so here and now, which would hold up an event loop.
-    plans = await asyncio.to_thread(
+    plans = await _on_a_thread(
         lambda: [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
     )
     for plan in plans:
@@ -129,6 +132,15 @@ async def write(
         await work.note(plan for plan in plans if plan.joins)
     await _refresh_above(node, store, group, config)
     return dict(zip(names, reports, strict=True))
+
+
+async def _on_a_thread(function: Callable[[], T]) -> T:
+    """What reads through blocking calls come to: on a thread of their own, as these wait for others that loops have."""
+    pool = ThreadPoolExecutor(1, "zarrasync-xarray")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, function)
+    finally:
+        pool.shutdown(wait=False)
 
 
 _filters = thread_lock()

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from zarrasync import config
 from zarrasync._calls import Flights, together
 from zarrasync._clients import PerLoop
-from zarrasync._runtime import Gate, drive, limiter
+from zarrasync._runtime import Gate, in_worker, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.keys import check_key, check_prefix
@@ -212,10 +212,10 @@ class FsspecStore(RemoteStore):
         self._make_pools()
 
     async def _on_files(self, work: Callable[[LocalStore], Coroutine[Any, Any, T]]) -> T:
-        """What local files do by themselves; on a thread where an event loop would wait."""
+        """What local files do by themselves; on a thread where an event loop would wait, which a cancelled call waits for."""
         assert self._files is not None
-        call = work(self._files)
-        return await call if self.blocking else await asyncio.to_thread(drive, call)
+        call = partial(work, self._files)
+        return await call() if self.blocking else await in_worker(call)
 
     async def pending(self, key: str) -> bytes | None:
         return None if self._files is None else await self._on_files(lambda files: files.pending(key))
@@ -485,7 +485,7 @@ class FsspecStore(RemoteStore):
             raise self._unable("compare versions")
         if not self.writeable:
             raise self._unable("erase")
-        if self.blocking:  # as those that are made of directories are
+        if self.blocking or self._files is not None:  # as those that are made of directories are
             check_key(key)
         try:
             await self._call("rm_file", self._full(key))

@@ -542,14 +542,18 @@ def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatc
         assert {sync.open_array(store, path=name).shape for name in together} == {(6,)}
 
 
-def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path):
+def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Threads that wait for values are not those by which they are read, of which an event loop has a few."""
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.local import LocalFileSystem
 
-    fs, count = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), min(32, (os.cpu_count() or 1) + 4) + 1
+    fs, count = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), min(32, (os.cpu_count() or 1) + 4)
     write_dataset(xr.Dataset({"a": ("x", np.arange(4.0))}), tmp_path / "source")
-    done = []
+    done, all_encode, encode = [], threading.Barrier(count), _xarraywriting.encode_zarr_variable
+
+    def encode_at_once(*args: Any, **options: Any) -> Any:
+        all_encode.wait(60)
+        return encode(*args, **options)  # which reads
 
     def write(number: int) -> None:
         source = xr.open_dataset(stores.FsspecStore(fs, str(tmp_path / "source")), engine="zarrasync", cache=False)
@@ -557,6 +561,7 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path):
         write_dataset(source, tmp_path / str(number), encoding=encoding)
         done.append(number)
 
+    monkeypatch.setattr(_xarraywriting, "encode_zarr_variable", encode_at_once)
     threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()

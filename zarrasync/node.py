@@ -226,6 +226,7 @@ class Node:
                 somebody's.
             NodeTypeError: If an array stands where a group above is needed.
             UnsupportedByFormat: If the format can not say it; nothing is written then.
+            UnsupportedOperation: If the store can not list what is to be cleared; likewise.
         """
         self.format.check_path(self.path)
         anew = overwrite and not self.path  # then nothing of what the store knows is left

@@ -261,8 +261,8 @@ def _check_lengths(root: Node, nodes: Mapping[str, Found], look: _Look) -> None:
     """Tell of axes of one name that are not equally long in the arrays of a group, as a killed append leaves them."""
     lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
     for path, found in nodes.items():
-        group, slash, name = path.rpartition("/")
-        if not isinstance(found.metadata, ArrayMetadata) or not (slash or path) or group not in nodes:
+        group, _, name = path.rpartition("/")
+        if not isinstance(found.metadata, ArrayMetadata) or not path or group not in nodes:
             continue
         if not _LEVELS.isdisjoint(nodes[group].metadata.attributes):
             continue

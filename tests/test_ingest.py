@@ -484,6 +484,61 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "no array or group" in capsys.readouterr().err
 
 
+def test_the_command_keeps_chunks_and_shards(tmp_path: Path):
+    from zarrasync.cli import main
+
+    root = sync.create_group(source := str(tmp_path / "a.zarr"))
+    root.create_array("field", data=VALUES, chunks=(5, 10), shards=(20, 40))
+    root.create_array("rows", data=VALUES[:, 0], chunks=(7,))
+    for line, field, rows in [
+        ([], ((5, 10), (20, 40)), ((7,), None)),
+        (["--to", "2"], ((5, 10), None), ((7,), None)),
+        (["--shards", "none"], ((5, 10), None), ((7,), None)),
+        (["--chunks", "30,35"], ((30, 35), None), ((7,), None)),
+        (["--chunks", "auto"], (VALUES.shape, None), (VALUES[:, 0].shape, None)),
+    ]:
+        target = str(tmp_path / "b.zarr")
+        assert main(["ingest", source, target, "--overwrite", *line]) == 0
+        found = sync.open_group(target)
+        assert [(found[name].chunks, found[name].shards) for name in ("field", "rows")] == [field, rows]
+        np.testing.assert_array_equal(found["field"][...], VALUES)
+
+
+def test_the_command_writes_small_arrays_side_by_side(
+    tmp_path: Path, s3: tuple[str, dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """One that is large waits for its turn; one that fails is named, and what was done before is told."""
+    from zarrasync.cli import ingesting, main
+
+    url, options = s3
+    arrays = {f"a{i}": VALUES + i for i in range(20)} | {"large": np.zeros((100, 100, 100), "i8")}
+    np.savez(tmp_path / "many.npz", **arrays)
+    running, most, with_large = set(), 0, set()
+    whole = za.ingest
+
+    async def watched(source: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal most
+        name = kwargs["path"].rsplit("/")[-1]
+        running.add(name)
+        most = max(most, len(running))
+        if "large" in running:
+            with_large.update(running)
+        try:
+            return await whole(source, *args, **kwargs)
+        finally:
+            running.remove(name)
+
+    monkeypatch.setattr(za, "ingest", watched)
+    told = [part for name, value in options.items() for part in ("--dest-option", f"{name}={value}")]
+    with za.config.set(memory_budget=64 << 20):
+        assert main(["ingest", str(tmp_path / "many.npz"), f"{url}/many", *told]) == 0
+    assert (most, with_large) == (ingesting._AT_ONCE, {"large"})
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if ":" in line] == [*arrays]
+    found = sync.open_group(f"{url}/many", storage_options=options)
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(found[name][...], values)
+
+
 def test_the_command_takes_what_xarray_opens(tmp_path: Path):
     xarray = pytest.importorskip("xarray")
     pytest.importorskip("scipy")
@@ -553,6 +608,46 @@ async def test_what_sources_say_of_themselves(api: Api):
     dask = pytest.importorskip("dask.array")
     await api(api.ingest(dask.zeros((0, 3)), store := {}))
     assert (await api(api.open_array(store))).shape == (0, 3)
+
+
+@pytest.mark.parametrize("kind", ["zarrasync", "zarr-python"])
+@pytest.mark.parametrize(
+    ("options", "chunks", "shards"),
+    [
+        ({}, (5, 10), (20, 40)),
+        ({"zarr_format": 2}, (5, 10), None),
+        ({"shards": None}, (5, 10), None),
+        ({"shards": (10, 10)}, (5, 10), (10, 10)),
+        ({"chunks": (9, 7)}, (9, 7), None),
+        ({"chunks": "auto"}, VALUES.shape, None),
+    ],
+)
+async def test_chunks_and_shards_of_arrays_in_zarr_are_kept(
+    api: Api, kind: str, options: dict[str, Any], chunks: tuple[int, ...], shards: tuple[int, ...] | None
+):
+    source = {"data": VALUES, "chunks": (5, 10), "shards": (20, 40)}
+    if kind == "zarr-python":
+        given = pytest.importorskip("zarr").create_array({}, **source)
+    else:
+        given = await api(api.create_array({}, **source))
+    await api(api.ingest(given, store := {}, verify=True, **options))
+    found = await api(api.open_array(store))
+    assert (found.chunks, found.shards) == (chunks, shards)
+    np.testing.assert_array_equal(await api(found[...]), VALUES)
+
+
+@pytest.mark.parametrize("kind", ["zarrasync", "zarr-python"])
+async def test_arrays_in_zarr_whose_chunks_differ_in_size(api: Api, kind: str):
+    uneven = {"data": VALUES, "chunks": [[30, 60], [10, 40, 20]]}
+    if kind == "zarr-python":
+        zarr = pytest.importorskip("zarr", minversion="3.4")
+        with zarr.config.set({"array.rectilinear_chunks": True}):
+            given = zarr.create_array({}, **(uneven | {"data": None, "shape": VALUES.shape, "dtype": "i4"}))
+            given[...] = VALUES
+    else:
+        given = await api(api.create_array({}, **uneven))
+    await api(api.ingest(given, store := {}, verify=True))
+    np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES)
 
 
 def test_files_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

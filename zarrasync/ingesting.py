@@ -29,6 +29,7 @@ from zarrasync.errors import (
     NodeTypeError,
     ShapeError,
 )
+from zarrasync.formats import Format
 from zarrasync.hierarchy import create_array
 from zarrasync.info import DIMENSIONS
 from zarrasync.keys import normalize_path
@@ -100,7 +101,7 @@ async def ingest(
         storage_options: Options for the filesystem of a URL.
         config: Settings.
         **options: For creating, as for ``create_array``; shape, data type, names of axes and attributes are the
-            source's if they are not given.
+            source's if they are not given, and so are the chunks and shards of one in Zarr.
 
     Returns:
         What was done.
@@ -187,7 +188,10 @@ def creation_of(source: Source, options: Mapping[str, Any], config: ConfigLike =
         ShapeError: If the options name another shape than the source's.
     """
     given = {name: value for name, value in options.items() if name != "dtype" or value is not None}
-    planned = {"dtype": source.dtype, **_described(source, options, config), **given}
+    wanted = options.get("zarr_format")
+    written = formats.by_name(settings.resolve(config).zarr_format if wanted is None else wanted)
+    told = {**_described(source, options, written), **_laid_out(source, options, written)}
+    planned = {"dtype": source.dtype, **told, **given}
     if planned.get("shape") not in (None, source.shape, [*source.shape], *source.shape[:1]):
         raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
     return {**planned, "shape": source.shape}
@@ -236,10 +240,16 @@ def _alike(one: Any, other: Any) -> bool:
     return repr(one) == repr(other)
 
 
-def _described(source: Source, options: Mapping[str, Any], config: ConfigLike) -> dict[str, Any]:
+def _laid_out(source: Source, options: Mapping[str, Any], written: Format) -> dict[str, Any]:
+    """The chunks and shards of an array in Zarr, as far as the format that is written has such, and none are given."""
+    kept = {} if "chunks" in options else dict(source.layout)
+    if not written.has_shards:
+        kept.pop("shards", None)
+    return kept
+
+
+def _described(source: Source, options: Mapping[str, Any], written: Format) -> dict[str, Any]:
     """What a source says of itself, in the words of the format that is written."""
-    wanted = options.get("zarr_format")
-    written = formats.by_name(settings.resolve(config).zarr_format if wanted is None else wanted)
     told = source.described
     if "attributes" not in told:
         return {}

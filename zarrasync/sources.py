@@ -17,6 +17,7 @@ from zarrasync._runtime import driven, in_worker
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region
 from zarrasync.errors import NodeNotFoundError, ShapeError
+from zarrasync.formats import Format
 from zarrasync.hierarchy import open_array
 from zarrasync.selection import AsyncSelection
 from zarrasync.stores import resolve
@@ -36,6 +37,7 @@ class Source:
         asynchronous: Whether these wait for an event loop.
         instant: Whether making a block is but a view of memory.
         chunks: The shape of what it reads best.
+        layout: The shapes of its chunks and shards as a creating call takes them, where it has such.
         described: Names of axes, attributes, and the fill value, where there is one.
         masks: Whether the fill value means missing, as it does in formats that can leave it undefined.
         converts: Whether it is asked for as another data type.
@@ -48,6 +50,7 @@ class Source:
     asynchronous: bool = False
     instant: bool = False
     chunks: tuple[int, ...] | None = None
+    layout: dict[str, Any] = field(default_factory=dict)
     described: dict[str, Any] = field(default_factory=dict)
     masks: bool = False
     converts: bool = False
@@ -99,11 +102,9 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
         found = Source(
             inner.shape, inner._metadata.dtype, lambda region: inner.view[(*region, ...)].read(), asynchronous=True
         )
+        regular = inner._metadata.edges is None
+        _tell(found, inner, inner._node.format, (inner.chunks, inner.shards) if regular else None)
         found.chunks = inner._metadata.write_chunks
-        found.described = {"dimension_names": inner.dimension_names, "attributes": dict(inner.metadata.attributes)}
-        if inner.fill_value is not None:
-            found.described["fill_value"] = inner.fill_value
-        found.masks = inner._node.format.has_undefined_fill
         return found
     if isinstance(inner, AsyncSelection):
         return Source(inner.shape, inner.dtype, lambda region: inner[(*region, ...)].read(), asynchronous=True)
@@ -125,31 +126,47 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
 
 def _array_like(source: Any) -> Source:
     """An array of another library."""
-    described: dict[str, Any] = {}
-    data, masks = source, False
-    if hasattr(source, "store_path"):  # zarr-python's
-        described = {"dimension_names": getattr(source.metadata, "dimension_names", None)}
-        described["attributes"] = dict(source.attrs)
-        if source.fill_value is not None:
-            described["fill_value"] = source.fill_value
-        masks = formats.by_name(source.metadata.zarr_format).has_undefined_fill
-    if hasattr(source, "dims") and hasattr(source, "attrs"):  # xarray's
-        described = {"dimension_names": tuple(map(str, source.dims)), "attributes": dict(source.attrs)}
-        data = getattr(source, "variable", source)
+    of_xarray = hasattr(source, "dims") and hasattr(source, "attrs")
+    data = getattr(source, "variable", source) if of_xarray else source
     if any(math.isnan(n) for n in data.shape):  # NaN, says dask
         raise ShapeError(f"the source has an unknown size: {data.shape}; compute_chunk_sizes() finds it out")
-    chunks = getattr(data, "chunks", None)
-    if chunks and isinstance(chunks[0], tuple):  # dask's: sizes per axis
-        chunks = tuple(max(1, *own) for own in chunks)
-    return Source(
+    found = Source(
         tuple(int(n) for n in data.shape),
         data.dtype,
         lambda region: np.asanyarray(data[region]),  # a mask is kept: what it hides is missing
         instant=isinstance(data, np.ndarray),
-        chunks=tuple(chunks) if chunks and len(chunks) == len(data.shape) else None,
-        described=described,
-        masks=masks,
     )
+    if hasattr(source, "store_path"):
+        _of_zarr_python(found, source)
+        return found
+    if of_xarray:
+        found.described = {"dimension_names": tuple(map(str, source.dims)), "attributes": dict(source.attrs)}
+    chunks = getattr(data, "chunks", None)
+    if chunks and len(chunks) == len(found.shape):  # dask's are sizes per axis
+        found.chunks = tuple(max(1, *own) if isinstance(own, tuple) else own for own in chunks)
+    return found
+
+
+def _of_zarr_python(found: Source, array: Any) -> None:
+    try:
+        layout = (array.chunks, getattr(array, "shards", None))
+        found.chunks = layout[1] or layout[0]
+    except NotImplementedError:  # they differ in size
+        layout = None
+        found.chunks = tuple(map(max, array.read_chunk_sizes))
+    _tell(found, array, formats.by_name(array.metadata.zarr_format), layout)
+
+
+def _tell(found: Source, array: Any, format_: Format, layout: tuple[Any, Any] | None) -> None:
+    """Say of a source what its array in Zarr says of itself, and the shapes of its chunks and shards if they are regular."""
+    metadata = array.metadata
+    names = getattr(metadata, "dimension_names", None)
+    found.described = {"dimension_names": names, "attributes": dict(metadata.attributes)}
+    if array.fill_value is not None:
+        found.described["fill_value"] = array.fill_value
+    found.masks = format_.has_undefined_fill
+    if layout is not None:
+        found.layout = dict(zip(("chunks", "shards"), layout, strict=True))
 
 
 def pair_of(item: Any) -> tuple[Region, Any]:

@@ -1187,7 +1187,7 @@ def ingest(
         storage_options: Options for the filesystem of a URL.
         config: Settings.
         **options: For creating, as for ``create_array``; shape, data type, names of axes and attributes are the
-            source's if they are not given.
+            source's if they are not given, and so are the chunks and shards of one in Zarr.
 
     Returns:
         What was done.

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import zarrasync
-from zarrasync.cli import changing, looking, serving
+from zarrasync.cli import changing, ingesting, looking, serving
 from zarrasync.cli.arguments import Run
 from zarrasync.cli.console import Console
 from zarrasync.errors import ZarrError
@@ -72,6 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
         return own
 
     looking.add(command)
+    ingesting.add(command)
     changing.add(command)
     serving.add(command)
     completion = commands.add_parser("completion", help="print completion for a shell, to be evaluated by it")

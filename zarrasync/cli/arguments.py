@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Protocol
+from zipfile import ZipFile
 
-from zarrasync import sync
+from zarrasync import stores, sync
+from zarrasync._bridge import run
 from zarrasync.cli.console import Console
 
 __all__ = [
@@ -15,11 +21,14 @@ __all__ = [
     "Commands",
     "Run",
     "add_destination",
+    "add_layout",
     "codec",
     "count",
+    "destination",
     "open_node",
     "options",
     "shape",
+    "shows_bar",
 ]
 
 FORMATS: dict[str, int | str] = {"2": 2, "3": 3, "3-draft": "3-draft", "3-draft-2022": "3-draft-2022"}
@@ -52,6 +61,36 @@ def add_destination(command: argparse.ArgumentParser) -> None:
     command.add_argument("--overwrite", action="store_true", help="replace what is there")
     command.add_argument("--verify", action="store_true", help="read everything again and compare")
     command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
+    """The arguments of a command that may store arrays in another way, with what stands where nothing is said."""
+    command.add_argument("--to", choices=FORMATS, help=f"the Zarr format to write (default: {to})")
+    command.add_argument("--chunks", type=shape, default=default, metavar="N,N,…", help="the shape of chunks")
+    command.add_argument("--shards", type=shape, default=default, metavar="N,N,…", help="the shape of shards, or none")
+    command.add_argument("--compressor", type=codec, default=default, help="a codec's name or JSON entry, or none")
+
+
+@contextmanager
+def destination(given: argparse.Namespace) -> Iterator[Any]:
+    """Where to write: what was named, or an archive that is there, or made, under the name of one."""
+    path = given.dest
+    if not path.endswith(".zip") or "://" in path or os.path.isdir(path):
+        yield path
+        return
+    there = os.path.exists(path)
+    store = stores.ZipStore(path, mode="a" if there else "w")
+    try:
+        yield store
+    finally:
+        run(store.close(), blocking=True)
+        if not there and os.path.exists(path) and not ZipFile(path).namelist():  # nothing came of it
+            os.remove(path)
+
+
+def shows_bar(given: argparse.Namespace) -> bool:
+    """Whether somebody sees a bar, and there is what draws it."""
+    return sys.stderr.isatty() and not given.quiet and find_spec("tqdm") is not None
 
 
 def shape(text: str) -> Any:

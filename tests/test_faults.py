@@ -676,7 +676,8 @@ def test_caches_of_fsspec_call_nothing_absent_that_is_not(bucket: Bucket, cache:
     bucket.fault = lambda key, data: (status, {}, b"") if status != 200 and "c/0" in key else None
     options = {cache: {"cache_storage": str(tmp_path)}}
     for path in ("", "/plain"):
-        array = sync.open_array(f"{cache}::{bucket.url}/bucket{path}", zarr_format=3, storage_options=options)
+        url = f"{cache}::{bucket.url}/bucket{path}"
+        array = sync.open_array(url, zarr_format=3, storage_options=options, config={"retries": 2})
         for missing in ("fill", "error"):
             if status == 200:
                 np.testing.assert_array_equal(array.view[:60, 30:90].read(missing=missing), VALUES[:60, 30:90])

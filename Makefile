@@ -1,6 +1,7 @@
 # Everything runs in .venv, which the first target that needs it makes.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test check generated fmt lint type sync docs screenshots bench bench-full bench-remote clean
 
@@ -52,8 +53,8 @@ bench-remote: .venv/bench.stamp  ## Measure reads from far away, requests, write
 	$(PYTHON) -m venv .venv
 
 .venv/%.stamp: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	$(INSTALL) -e '.[$*]'
 	@touch $@
 
 clean:
-	rm -rf .venv demo-out benchmarks/out docs/_build artifacts .zarrita .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo-out benchmarks/out docs/_build artifacts .azurite .zarrita .venv-zarr2 .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -66,6 +66,7 @@ LAYERS = [
             "progress",
             "copying",
             "conventions",
+            "hdf5",
             "translation",
             "selectiontext",
             "valuetext",

@@ -16,10 +16,23 @@ from typing import Any, TypeVar, cast
 from zarrasync._runtime import SLICE, cancel_flag, driven, regardless
 from zarrasync.errors import WriteConflictError
 
-__all__ = ["Flights", "Patience", "Tally", "apart", "first_error", "in_any_case", "pause", "to_their_end", "together"]
+__all__ = [
+    "Flights",
+    "Patience",
+    "Tally",
+    "apart",
+    "first_error",
+    "in_any_case",
+    "pause",
+    "to_their_end",
+    "together",
+    "unbroken",
+]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_GRACE = 5.0
+"""Seconds for which a write that has begun is waited for when who wanted it is cancelled."""
 
 
 class Flights:
@@ -160,6 +173,37 @@ async def to_their_end(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     if cancelled is not None or errors:
         raise cancelled or errors[0]
     return [task.result() for task in tasks]
+
+
+async def unbroken(call: Callable[[], Awaitable[T]]) -> T:
+    """The answer of a call that is not broken off: what the other side has been told it may do all the same, and later.
+
+    Who is cancelled waits for it a little, or until cancelled again, so that it is done before anything that comes after
+    it, and only then is cancelled.
+    """
+    if driven():
+        return await call()
+
+    async def one() -> T:
+        return await call()
+
+    task = asyncio.ensure_future(one())
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            task.add_done_callback(_heard)
+            try:
+                await asyncio.wait([task], timeout=_GRACE)
+            finally:
+                task.cancel()
+        raise
+
+
+def _heard(task: asyncio.Future[Any]) -> None:
+    """Nobody is left to hear of an error."""
+    if not task.cancelled():
+        task.exception()
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -10,7 +10,7 @@ from zarrasync.blocks import units
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import Transform
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.stores import CountingStore
+from zarrasync.stores import CountingStore, Store
 
 if TYPE_CHECKING:
     from zarrasync.array import AsyncArray
@@ -31,6 +31,11 @@ def check_unaligned(unaligned: Unaligned) -> None:
 def is_allowed(unaligned: Unaligned, *, safe: bool) -> bool:
     """Whether parts of chunks may be written; ``safe`` if no other writer's part is lost where they are."""
     return unaligned == "allow" or (unaligned == "safe" and safe)
+
+
+def is_safe_for_jobs(store: Store) -> bool:
+    """Whether no writer's part of a value is lost that jobs change: also by copies of the store in other processes."""
+    return store.conditional or (store.exclusive and not store.portable)
 
 
 def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:

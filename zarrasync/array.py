@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import selectors, transfer
-from zarrasync._calls import in_any_case
+from zarrasync._calls import in_any_case, unbroken
 from zarrasync.alignment import check_append
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
@@ -426,11 +426,19 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                     if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
                         await self.store.set_pending(self._document, None)
             return
-        start = await self._reserve(axis, values.shape, fresh=False)
+        start: int | None = None
+
+        async def reserve() -> None:
+            nonlocal start
+            start = await self._reserve(axis, values.shape, fresh=False)
+
         try:
+            await unbroken(reserve)
+            assert start is not None
             await self._write_at(self._metadata, values, axis, start)
         except BaseException:
-            await in_any_case(partial(self._give_back, axis, start, start + values.shape[axis]))
+            if start is not None:
+                await in_any_case(partial(self._give_back, axis, start, start + values.shape[axis]))
             raise
 
     async def _reserve(self, axis: int, shape: tuple[int, ...], *, fresh: bool, at: int | None = None) -> int:

@@ -9,8 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from zarrasync import _json
 from zarrasync.config import Config
+from zarrasync.creation import attributes_of
 from zarrasync.info import Info
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Node, on_store
@@ -103,7 +103,7 @@ class AsyncNode(ABC, Generic[M]):
         await self._set_attributes(attributes, keep=True)
 
     async def _set_attributes(self, attributes: Mapping[str, Any], *, keep: bool = False) -> None:
-        given = _json.plain(attributes)
+        given = attributes_of(attributes)
 
         async def change(present: M) -> M:
             return replace(present, attributes={**(present.attributes if keep else {}), **given})

@@ -187,11 +187,17 @@ def attributes_of(value: Any) -> dict[str, Any]:
     """Attributes as a user gives them, in the form in which they will be read back.
 
     Raises:
-        MetadataError: If they are no mapping from names to values.
+        MetadataError: If they are no mapping from names to values, or JSON can not say one.
     """
     if value is not None and not isinstance(value, Mapping):
         raise MetadataError(f"attributes are a mapping from names to values, found {value!r}")
-    return dict(_json.plain(value or {}))
+    found = dict(_json.plain(value or {}))
+    for name, item in found.items():
+        try:
+            _json.dump({name: item})
+        except MetadataError as error:
+            raise MetadataError(f"the attribute {name!r} can not be written as JSON: {error.__cause__}") from error
+    return found
 
 
 def _is_auto(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Never, TypeVar
@@ -225,9 +225,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             NodeTypeError: If a group is there, or the data type differs.
             ShapeError: If the shape differs.
         """
-        found = await self.get(name)
-        if found is None:
-            return await self.create_array(name, shape=shape, dtype=dtype, **options)
+        found = await self._required(name, partial(self.create_array, name, shape=shape, dtype=dtype, **options))
         if not isinstance(found, AsyncArray):
             raise NodeTypeError(
                 f"{found.name} is a group, not an array", path=found.path, found="group", wanted="array"
@@ -251,14 +249,25 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         Raises:
             NodeTypeError: If an array is there.
         """
-        found = await self.get(name)
-        if found is None:
-            return await self.create_group(name, attributes=attributes)
+        found = await self._required(name, partial(self.create_group, name, attributes=attributes))
         if not isinstance(found, AsyncGroup):
             raise NodeTypeError(
                 f"{found.name} is an array, not a group", path=found.path, found="array", wanted="group"
             )
         return found
+
+    async def _required(
+        self, name: str, create: Callable[[], Awaitable[AsyncArray | AsyncGroup]]
+    ) -> AsyncArray | AsyncGroup:
+        """The member that is there, or a new one, or that of somebody else who has been faster."""
+        if (found := await self.get(name)) is not None:
+            return found
+        try:
+            return await create()
+        except NodeExistsError:
+            if (found := await self.get(name)) is None:
+                raise
+            return found
 
     # -------------------------------------------------------------- changing
 

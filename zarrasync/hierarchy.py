@@ -18,6 +18,7 @@ from zarrasync.consolidated import refresh
 from zarrasync.creation import ShapeLike, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync.formats import EntryPointFound
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, make_levels, plan_with_data
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -159,7 +160,13 @@ async def open_group(
     except NodeNotFoundError:
         if mode != "a":
             raise
-        return await create_group_at(replace(node, sure=False), attributes=attributes)
+        try:
+            return await create_group_at(replace(node, sure=False), attributes=attributes)
+        except (NodeExistsError, EntryPointFound) as error:  # somebody else has been faster
+            try:
+                found = await on_store(search, node.store)
+            except NodeNotFoundError:
+                raise error from None
     if not isinstance(found, AsyncGroup):
         raise NodeTypeError(
             f"{node.name} in {node.store!r} is an array; open_array or open opens it",

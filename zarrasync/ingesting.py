@@ -18,17 +18,12 @@ from zarrasync import _bridge, dtypes, fills, formats, transfer
 from zarrasync import config as settings
 from zarrasync._calls import Tally
 from zarrasync._runtime import aside, cancel_flag, drive, driven, thread_lock
-from zarrasync.alignment import Unaligned, check_region, check_unaligned
+from zarrasync.alignment import Unaligned, check_region, check_unaligned, is_safe_for_jobs
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, bounds, corners, cut_into_units, plan_blocks, units
 from zarrasync.conventions import Described, reworded
 from zarrasync.creation import check_options, check_same, plan_array
-from zarrasync.errors import (
-    ChecksumError,
-    MetadataError,
-    NodeTypeError,
-    ShapeError,
-)
+from zarrasync.errors import ChecksumError, MetadataError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.hierarchy import create_array
 from zarrasync.info import DIMENSIONS
@@ -95,7 +90,7 @@ async def ingest(
             it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
             not given.
         verify: Read everything again at the end, and compare. Values that the array's data type changes are an error,
-            too, if that type is not among the options.
+            too, unless the source has a type and another one is among the options.
         concurrency: Blocks at a time; as many as suit the store if 0.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         storage_options: Options for the filesystem of a URL.
@@ -108,6 +103,7 @@ async def ingest(
 
     Raises:
         ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
+        NodeNotFoundError: If there is no array for ``"r+"`` or a region.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
         ChecksumError: If ``verify`` finds a difference.
         WriteConflictError: If others kept changing a chunk.
@@ -118,7 +114,7 @@ async def ingest(
     if isinstance(source, str | Path) and not str(source).endswith(".npy"):
         source = await opened(source)
     given = source_of(source, options)
-    given.converts = options.get("dtype") is not None
+    given.converts = given.typed and options.get("dtype") is not None
     counting = CountingStore(resolve(store, storage_options, config))
     if mode == "w":
         refuse_own_source(counting.inner, normalize_path(path), source)
@@ -154,13 +150,15 @@ async def _target(
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
 
     def planned() -> dict[str, Any]:
-        created = creation_of(source, options, config)
-        bounds(source.shape, source.shape, region)  # before anything is replaced
-        return created
+        if region is not None and any(part != slice(None) for part in region):
+            raise NodeNotFoundError(
+                f"a region is written into an array that is there, and stays: create {node.name} in {store.inner!r} first"
+            )
+        return creation_of(source, options, config)
 
+    node, _ = place_of(store, path, options.get("zarr_format"), None, config)
     if mode in ("w", "w-"):
         return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned()), True
-    node, _ = place_of(store, path, options.get("zarr_format"), None, config)
     try:
         if mode == "r+":
             found, made = await open_array_at(node, formats.CANDIDATES), False
@@ -531,7 +529,7 @@ class Ingestion:
 
     def _check(self) -> None:
         """Complain about chunks that the region cuts: at first, and if it turns out that the store can not compare."""
-        compared = self.target.store.conditional
+        compared = is_safe_for_jobs(self.target.store)
         if compared is not self._compared:
             check_region(self.target, self.start, self.stop, self._unaligned, safe=compared)
             self._compared = compared

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync import _bridge, formats
+from zarrasync import _bridge, formats, hdf5
 from zarrasync._runtime import driven, in_worker
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region
@@ -23,6 +23,9 @@ from zarrasync.selection import AsyncSelection
 from zarrasync.stores import resolve
 
 __all__ = ["Source", "in_threads", "opened", "pair_of", "source_of"]
+
+_NAMES = ("dims", "dimensions")
+"""What xarray and h5netcdf call the names of axes."""
 
 
 @dataclass
@@ -40,6 +43,7 @@ class Source:
         layout: The shapes of its chunks and shards as a creating call takes them, where it has such.
         described: Names of axes, attributes, and the fill value, where there is one.
         masks: Whether the fill value means missing, as it does in formats that can leave it undefined.
+        typed: Whether it has that data type by itself, and not because somebody says so.
         converts: Whether it is asked for as another data type.
     """
 
@@ -53,6 +57,7 @@ class Source:
     layout: dict[str, Any] = field(default_factory=dict)
     described: dict[str, Any] = field(default_factory=dict)
     masks: bool = False
+    typed: bool = True
     converts: bool = False
 
     async def get(self, region: Region) -> Any:
@@ -120,14 +125,13 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
     shape = options["shape"]
     shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
     if callable(source):
-        return Source(shape, options["dtype"], source, asynchronous=inspect.iscoroutinefunction(source))
-    return Source(shape, options["dtype"], pairs=source, asynchronous=hasattr(source, "__aiter__"))
+        return Source(shape, options["dtype"], source, asynchronous=inspect.iscoroutinefunction(source), typed=False)
+    return Source(shape, options["dtype"], pairs=source, asynchronous=hasattr(source, "__aiter__"), typed=False)
 
 
 def _array_like(source: Any) -> Source:
     """An array of another library."""
-    of_xarray = hasattr(source, "dims") and hasattr(source, "attrs")
-    data = getattr(source, "variable", source) if of_xarray else source
+    data = getattr(source, "variable", source)  # of a DataArray
     if any(math.isnan(n) for n in data.shape):  # NaN, says dask
         raise ShapeError(f"the source has an unknown size: {data.shape}; compute_chunk_sizes() finds it out")
     found = Source(
@@ -139,8 +143,11 @@ def _array_like(source: Any) -> Source:
     if hasattr(source, "store_path"):
         _of_zarr_python(found, source)
         return found
-    if of_xarray:
-        found.described = {"dimension_names": tuple(map(str, source.dims)), "attributes": dict(source.attrs)}
+    names = next((own for own in (getattr(source, word, None) for word in _NAMES) if isinstance(own, tuple)), None)
+    if names is not None and hasattr(source, "attrs"):
+        found.described = {"dimension_names": tuple(map(str, names)), "attributes": dict(source.attrs)}
+    elif type(source).__module__.partition(".")[0] == "h5py":
+        found.described = {"dimension_names": hdf5.names_of(source), "attributes": hdf5.attributes_of(source)}
     chunks = getattr(data, "chunks", None)
     if chunks and len(chunks) == len(found.shape):  # dask's are sizes per axis
         found.chunks = tuple(max(1, *own) if isinstance(own, tuple) else own for own in chunks)

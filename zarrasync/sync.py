@@ -1181,7 +1181,7 @@ def ingest(
             it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
             not given.
         verify: Read everything again at the end, and compare. Values that the array's data type changes are an error,
-            too, if that type is not among the options.
+            too, unless the source has a type and another one is among the options.
         concurrency: Blocks at a time; as many as suit the store if 0.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         storage_options: Options for the filesystem of a URL.
@@ -1194,6 +1194,7 @@ def ingest(
 
     Raises:
         ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
+        NodeNotFoundError: If there is no array for ``"r+"`` or a region.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
         ChecksumError: If ``verify`` finds a difference.
         WriteConflictError: If others kept changing a chunk.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -235,10 +236,12 @@ def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
         raise ImportError("files of other formats are read by xarray: pip install 'zarrasync[xarray]'") from error
     from zarrasync.integrations.xarray import stored_variables
 
-    try:
-        groups = xarray.open_groups(given.url, chunks=None, **_AS_STORED)  # open until the process ends
-    except (NotImplementedError, ValueError):  # a format, or a library, without groups
-        groups = {"/": xarray.open_dataset(given.url, chunks=None, **_AS_STORED)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*phony_dims", UserWarning)  # axes without names get some
+        try:
+            groups = xarray.open_groups(given.url, chunks=None, **_AS_STORED)  # open until the process ends
+        except (NotImplementedError, ValueError):  # a format, or a library, without groups
+            groups = {"/": xarray.open_dataset(given.url, chunks=None, **_AS_STORED)}
     top = f"/{normalize_path(given.path)}".rstrip("/")
     below = {name.removeprefix(top).strip("/"): own for name, own in groups.items() if f"{name}/".startswith(f"{top}/")}
     if not below:

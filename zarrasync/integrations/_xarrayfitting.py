@@ -47,7 +47,8 @@ def alike(variable: Variable, present: Variable) -> Variable:
     xarray would cast numbers and texts to the stored type whether they fit or not, so that they are cast here, later.
     """
     stored, encoding = _stored(present), present.encoding
-    later = stored.kind in f"SU{_NUMBERS}" and not {"units", "_Unsigned"} & encoding.keys()
+    wraps = "units" not in encoding or (stored.kind in "iu" and stored != np.int64)  # int64 xarray looks at itself
+    later = stored.kind in f"SU{_NUMBERS}" and wraps and "_Unsigned" not in encoding
     if stored.kind in "fc" and variable.dtype.kind in "biu":  # for the fill value may be none of theirs
         variable = variable.astype("f8")
     variable.encoding = {name: encoding[name] for name in _KEPT if name in encoding and (name != "dtype" or not later)}
@@ -72,7 +73,7 @@ def lossless(name: str, encoded: Variable, present: Variable, *, timed: bool) ->
     if encoded.dtype == stored or stored.kind in "OT":
         return encoded
     rounded = bool({"scale_factor", "add_offset"} & present.encoding.keys())
-    cast = partial(_cast, name=name, dtype=stored, rounded=rounded)
+    cast = partial(_cast, name=name, dtype=stored, units=present.encoding.get("units"), rounded=rounded)
     data = encoded.data
     made = data.map_blocks(cast, dtype=stored) if hasattr(data, "map_blocks") else cast(np.asarray(data))
     return Variable(encoded.dims, made, encoded.attrs)
@@ -96,7 +97,9 @@ def _stored(present: Variable) -> np.dtype[Any]:
     return stored
 
 
-def _cast(block: npt.NDArray[Any], name: str, dtype: np.dtype[Any], *, rounded: bool) -> npt.NDArray[Any]:
+def _cast(
+    block: npt.NDArray[Any], name: str, dtype: np.dtype[Any], units: str | None, *, rounded: bool
+) -> npt.NDArray[Any]:
     """Values as another type, if that holds them."""
     texts = block.dtype.kind == dtype.kind and dtype.kind in "SU"
     if not texts and not (block.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS):
@@ -112,8 +115,9 @@ def _cast(block: npt.NDArray[Any], name: str, dtype: np.dtype[Any], *, rounded: 
         exact = texts or dtype.kind in "biu"
         bad = found != given if exact else np.isfinite(given) & ~np.isfinite(found)
     if bad.any():
-        worst = given[bad].flat[0].item()
+        worst, of = given[bad].flat[0].item(), f" ({units})" if units else ""
         raise CodecError(
-            f"the value {worst!r} of {name} does not fit {dtype}, the type of those that are there", direction="encode"
+            f"the value {worst!r}{of} of {name} does not fit {dtype}, the type of those that are there",
+            direction="encode",
         )
     return found

@@ -25,11 +25,11 @@ from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync._calls import in_any_case, to_their_end, together
 from zarrasync._runtime import aside, thread_lock
-from zarrasync.alignment import Unaligned, check_region, for_job
+from zarrasync.alignment import Unaligned, check_region, for_job, is_safe_for_jobs
 from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
-from zarrasync.creation import plan_array
-from zarrasync.errors import NodeNotFoundError, ShapeError
+from zarrasync.creation import attributes_of, plan_array
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
@@ -110,6 +110,10 @@ async def write(
             path = group if mode == "w" else join(group, plan.name)
             refuse_own_source(store, path, plan.encoded)
     _check_sizes(plans, present, append_dim)
+    _check_rows(plans, present, append_dim)
+    attributes = attributes_of(_plain(attributes))
+    if found is not None:
+        await _check_names(found, [plan.name for plan in plans if plan.name not in present])
     # For what is made anew not as a format that is known: there may be nodes of another one.
     known = spoken.zarr_format if mode == "a" else None
     own = replace(settings.resolve(config), zarr_format=spoken.zarr_format)
@@ -120,7 +124,7 @@ async def write(
     try:
         places = await work.prepare(plans, reserved)
         if mode != "r+":  # now that nothing is refused any more
-            await node.update_attributes(_plain(attributes))
+            await node.update_attributes(attributes)
         reports = await work.fill(plans, places)
     except BaseException:
         for array, axis, start, stop in reversed(reserved):
@@ -200,6 +204,26 @@ def _check_sizes(plans: Sequence[Plan], present: Mapping[str, Variable], append_
                 )
 
 
+def _check_rows(plans: Sequence[Plan], present: Mapping[str, Variable], append_dim: str | None) -> None:
+    """Complain if only some variables become longer, so that nobody could read the dataset any more."""
+    rows = {plan.name: plan.encoded.sizes[append_dim] for plan in plans if plan.length is not None}
+    there = {name: variable.sizes[append_dim] for name, variable in present.items() if append_dim in variable.dims}
+    lengths = {name: n + rows.get(name, 0) for name, n in there.items()}
+    left = sorted(there.keys() - rows.keys())
+    if rows and left and len(set(lengths.values())) > 1:
+        raise ShapeError(
+            f"{', '.join(left)} would stay shorter along {append_dim!r} than {', '.join(sorted(rows))}, and the dataset "
+            "could not be read; append to all of its variables at once"
+        )
+
+
+async def _check_names(group: AsyncGroup, names: Sequence[str]) -> None:
+    """Complain about groups that have the names of variables, which would be replaced with all that is in them."""
+    for name, node in zip(names, await together([partial(group.get, name) for name in names]), strict=True):
+        if isinstance(node, AsyncGroup):
+            raise NodeExistsError(f"{node.name} in {group.store!r} is a group; a variable {name!r} can not go there")
+
+
 async def _refresh_above(node: AsyncGroup, store: Store, group: str, config: Any) -> None:
     """Groups above that hold copies of all metadata below them get those of what was written, too."""
     while group:
@@ -218,6 +242,8 @@ def _located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) 
     Raises:
         ValueError: If coordinates are missing, or do not follow each other in the store.
     """
+    if isinstance(region, str) and region != "auto":
+        raise ValueError(f"the region is 'auto', or says of dimensions where to write, found {region!r}")
     wanted = dict.fromkeys(map(str, dataset.dims), "auto") if isinstance(region, str) else dict(region)
     found: dict[str, slice] = {}
     for dim, place in wanted.items():
@@ -510,7 +536,7 @@ class _Work:
         shares = []
         for (plan, place), target in zip(lazy, targets, strict=True):
             start, stop = bounds(plan.encoded.shape, target.shape, place)
-            check_region(target, start, stop, self._unaligned, safe=target.store.conditional)
+            check_region(target, start, stop, self._unaligned, safe=is_safe_for_jobs(target.store))
             shares.append(Share(plan.encoded.data, for_job(target, self._unaligned), start))
         return shares
 

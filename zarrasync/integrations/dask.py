@@ -17,7 +17,7 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
-from zarrasync.alignment import Unaligned, check_unaligned, for_job, is_allowed
+from zarrasync.alignment import Unaligned, check_unaligned, for_job, is_allowed, is_safe_for_jobs
 from zarrasync.array import AsyncArray
 from zarrasync.creation import check_options, plan_array
 from zarrasync.errors import ShapeError, StoreError
@@ -132,7 +132,7 @@ def store(
         raise ShapeError(f"the source has shape {source.shape}, the region {wanted}", found=source.shape, wanted=wanted)
     shared = _shared_axes(source.chunks, target.metadata, tuple(a for a, *_ in spans))
     if shared:
-        _judge(shared, source, target.metadata, unaligned, conditional=target.store.conditional)
+        _judge(shared, source, target.metadata, unaligned, safe=is_safe_for_jobs(target.store))
     place = tuple(slice(a, b) for a, b, _ in spans)
     target = sync.Array(for_job(target.async_, unaligned))
     goal: Any = target if target.store.portable else OfThisProcess(target)
@@ -184,9 +184,9 @@ class OfThisProcess:
         )
 
 
-def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, conditional: bool) -> None:
+def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, safe: bool) -> None:
     """Complain about blocks that share chunks, if that is not allowed."""
-    if is_allowed(unaligned, safe=conditional):
+    if is_allowed(unaligned, safe=safe):
         return
     raise ShapeError(
         f"blocks of the source share chunks along the axes {shared}; rechunk it to multiples of "
@@ -272,7 +272,7 @@ def to_zarr(
         planned = plan_array(chosen, shape=source.shape, **parameters)
         shared = _shared_axes(source.chunks, planned, (0,) * source.ndim)
         if shared:  # before anything is replaced
-            _judge(shared, source, planned, unaligned, conditional=resolve(target, storage_options).conditional)
+            _judge(shared, source, planned, unaligned, safe=is_safe_for_jobs(resolve(target, storage_options)))
         if overwrite:
             refuse_own_source(resolve(target, storage_options), normalize_path(path), source)
         options.setdefault("dtype", source.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -10,13 +11,33 @@ from typing import Any, TypeVar
 
 from zarrasync._calls import Tally, apart, pause
 from zarrasync.config import Config
+from zarrasync.errors import StoreError
 from zarrasync.stores.webfs import passes
 
-__all__ = ["call", "is_local", "read"]
+__all__ = ["PROCESS", "call", "is_local", "of_process", "read"]
 
 T = TypeVar("T")
+PROCESS = secrets.token_hex(8)
+"""Tells this process, with those that were forked off it, from others."""
 _HERE = frozenset({"memory", "file", "local", "zip", "tar", "libarchive", "data", "reference"})
 """Those that answer at once, mostly."""
+
+
+class _Elsewhere:
+    """A filesystem whose files are in the memory of another process."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise StoreError(
+            "files of fsspec's in memory are there in the process that has made them, and this is another one; a dict "
+            "travels with its values, and files on disk or objects can be seen from everywhere"
+        )
+
+
+def of_process(fs: Any, process: str) -> Any:
+    """A filesystem in memory that has come from a process; of another one it has no files here."""
+    return fs if process == PROCESS else _Elsewhere()
 
 
 def is_local(fs: Any) -> bool:

@@ -42,7 +42,7 @@ from zarrasync.stores.base import (
 )
 from zarrasync.stores.local import PARTIAL, LocalStore
 from zarrasync.stores.options import KEYS, SERVICES, check_names
-from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, time_limit
+from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, asked
 
 __all__ = ["FsspecStore"]
 
@@ -65,6 +65,7 @@ _WHO = frozenset({"key", "anon", "profile", "account_name", "username", "headers
 _CACHES = frozenset({"simplecache", "filecache", "blockcache"})
 _QUICK, _LONG = frozenset({"info", "isdir", "ls"}), frozenset({"find", "rm"})
 """Operations that change nothing and end soon, and those that take as long as there are files."""
+_VERBS = {"pipe_file": "write", "rm_file": "erase", "rm": "erase", "call_s3": "erase"}
 _NO_SUFFIX = _AZURE | _CACHES
 """Those that have no ranges from the end."""
 _BULK = 1000
@@ -95,7 +96,7 @@ class FsspecStore(RemoteStore):
         path = str(fs._strip_protocol(path)).rstrip("/")
         while isinstance(fs, DirFileSystem):  # paths below a directory are paths of the filesystem it lies in
             fs, path = fs.fs, str(fs._join(path)).rstrip("/")
-        self._template, self.path = fs, path
+        self._template, self.path, self._process = fs, path, blockingfs.PROCESS
         # Caches of files say what the filesystem behind them is, and are not asynchronous themselves.
         self.blocking = not (fs.async_impl and _is_asynchronous(type(fs)))
         protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
@@ -168,7 +169,7 @@ class FsspecStore(RemoteStore):
 
     @property
     def lasting(self) -> bool:
-        return self.protocol not in ("memory", "reference")  # references may be in memory, too
+        return self.portable and self.protocol != "reference"  # references may be in memory, too
 
     @property
     def portable(self) -> bool:
@@ -209,6 +210,7 @@ class FsspecStore(RemoteStore):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._template = self._template if self.portable else blockingfs.of_process(self._template, self._process)
         self._make_pools()
 
     async def _on_files(self, work: Callable[[LocalStore], Coroutine[Any, Any, T]]) -> T:
@@ -259,8 +261,8 @@ class FsspecStore(RemoteStore):
         gate, limit = self.limiter(), self.settings.total_timeout
         await gate.acquire()
         try:
-            async with time_limit(0.0 if name in _LONG else limit):
-                return await getattr(fs, f"_{name}")(*args, **options)
+            make = partial(getattr(fs, f"_{name}"), *args, **options)
+            return await asked(make, _VERBS.get(name, "read"), 0.0 if name in _LONG else limit)
         except FileNotFoundError as error:
             raise found_missing(error) from error
         finally:
@@ -453,8 +455,8 @@ class FsspecStore(RemoteStore):
         gate, limit = self.limiter(), self.settings.request_timeout
         await gate.acquire()
         try:
-            async with time_limit(limit):
-                return (await s3fs.put_if(fs, self._full(key), value, options)).get("ETag")
+            put = partial(s3fs.put_if, fs, self._full(key), value, options)
+            return (await asked(put, "write", limit)).get("ETag")
         except Exception as error:
             if s3fs.says_changed(error):
                 raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error

@@ -46,7 +46,7 @@ from zarrasync.stores.base import (
 )
 from zarrasync.stores.http1 import Unfit
 from zarrasync.stores.options import ENDPOINTS, KEYS, PROVIDER, translate
-from zarrasync.stores.remote import MARK, Present, RemoteStore, Unsure, in_flight
+from zarrasync.stores.remote import MARK, Present, RemoteStore, Unsure, asked, in_flight
 from zarrasync.stores.signed import SignedRequests
 
 __all__ = ["ObjectStore", "usable"]
@@ -246,7 +246,7 @@ class ObjectStore(RemoteStore):
         begin = time.monotonic()
         try:
             try:
-                answer = await make()
+                answer = await asked(make, verb)
             except Exception as error:
                 if not self._means_absent(error, verb):
                     raise

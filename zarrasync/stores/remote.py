@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
-from zarrasync._calls import Tally
+from zarrasync._calls import Tally, unbroken
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
 from zarrasync.stores.base import ABSENT, Store
 
-__all__ = ["MARK", "Attempt", "Present", "RemoteStore", "Unsure", "in_flight", "time_limit"]
+__all__ = ["MARK", "Attempt", "Present", "RemoteStore", "Unsure", "asked", "in_flight"]
 
 T = TypeVar("T")
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
+_CHANGES = ("write", "erase")
 _USUAL, _MOST = 256, 512
 """Requests in flight at first, and while the other side answers as quickly as ever."""
 
@@ -43,16 +44,25 @@ def in_flight(asked: int) -> tuple[int, int]:
     return min(_USUAL, room), min(_MOST, room)
 
 
-@contextlib.asynccontextmanager
-async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Seconds that a block may take; 0 for as many as it likes.
+async def asked(make: Callable[[], Awaitable[T]], verb: str, seconds: float = 0.0) -> T:
+    """A request's answer. One that changes something is not broken off, as it may take effect all the same, and later.
+
+    Args:
+        make: Makes the request.
+        verb: What is done: "write" and "erase" are changes.
+        seconds: That it may take; 0 for as many as it likes.
 
     Raises:
         TimeoutError: If it takes longer; says so.
     """
+    attempt = partial(_within, make, seconds) if seconds else make
+    return await (unbroken(attempt) if verb in _CHANGES else attempt())
+
+
+async def _within(make: Callable[[], Awaitable[T]], seconds: float) -> T:
     try:
-        async with asyncio.timeout(seconds or None) as limit:
-            yield
+        async with asyncio.timeout(seconds) as limit:
+            return await make()
     except TimeoutError as error:
         if limit.expired():
             raise TimeoutError(f"no answer within {seconds:.3g} s") from error
@@ -195,12 +205,11 @@ class RemoteStore(Store):
         while True:
             attempts += 1
             await gate.acquire()
-            asked = now()
+            begun = now()
             try:
                 left = settings.total_timeout - spent if settings.total_timeout else math.inf
                 limit = min(settings.request_timeout or math.inf, left)
-                async with asyncio.timeout(None if limit == math.inf else limit):
-                    answer = await make()
+                answer = await asked(make, verb, 0.0 if limit == math.inf else limit)
             except Attempt as failure:
                 last: Exception = failure
                 (gate.shrink if failure.slow_down else gate.calm)()
@@ -208,17 +217,16 @@ class RemoteStore(Store):
                 last = failure
                 gate.calm()
             else:
-                gate.grow(now() - asked)
+                gate.grow(now() - begun)
                 return answer
             finally:
                 gate.release()
-            spent += now() - asked
+            spent += now() - begun
             pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311
             over = settings.total_timeout and spent + pause > settings.total_timeout
             if attempts > settings.retries or over:
-                reason = str(last) or f"no answer within {limit:.3g} s"
                 raise StoreError(
-                    f"could not {verb} {key!r} in {self!r}: {reason} (attempt {attempts}, after {spent:.1f} s)",
+                    f"could not {verb} {key!r} in {self!r}: {last} (attempt {attempts}, after {spent:.1f} s)",
                     key=key,
                     attempts=attempts,
                 ) from last

@@ -15,7 +15,7 @@ from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.keys import check_key, check_prefix
 from zarrasync.stores.base import Listing, Request, Value, store_error, without_queries
-from zarrasync.stores.remote import RemoteStore, time_limit
+from zarrasync.stores.remote import RemoteStore, asked
 
 __all__ = ["ZarrPythonStore", "is_zarr_store"]
 
@@ -115,10 +115,13 @@ class ZarrPythonStore(RemoteStore):
     async def _call(self, key: str, verb: str, name: str, *args: Any, **options: Any) -> Any:
         gate = self.limiter()
         await gate.acquire()
+
+        async def call() -> Any:
+            await self._ensure_open()
+            return await getattr(self.store, name)(*args, **options)
+
         try:
-            async with time_limit(self.settings.total_timeout):
-                await self._ensure_open()
-                return await getattr(self.store, name)(*args, **options)
+            return await asked(call, verb, self.settings.total_timeout)
         except ZarrError:
             raise
         except Exception as error:

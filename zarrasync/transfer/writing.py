@@ -135,13 +135,13 @@ class _Writing:
         self.empty: list[str] = []
 
     def _replaces(self, part: Part) -> bool:
-        """Whether a part replaces its stored value without looking at what is there.
+        """Whether a part replaces its stored value, or clears it, without looking at what is there.
 
         A chunk at the array's edge reaches beyond it. Somebody else may have made the array longer, and written there.
         """
-        guarded = self.compare or self.store.exclusive
+        guarded = self.compare or self.store.exclusive or self.present
         whole = not guarded or part.region.covers(self.chain.spec.shape)
-        return part.full and whole and self.fields is None and not self.present
+        return part.full and whole and self.fields is None and not (self.present and self.keep_empty)
 
     @property
     def _room(self) -> int:
@@ -157,7 +157,7 @@ class _Writing:
 
         def job(batch: Sequence[Part]) -> None:
             for run in batch:
-                if run.count > 1 and self.together and self._replaces(run):
+                if run.count > 1 and self.together and not self.present and self._replaces(run):
                     if flag.set:
                         return
                     drive(self._write_run(run))
@@ -293,6 +293,8 @@ class _Writing:
 
     def _encode(self, part: Part) -> Buffer | None:
         """The encoded value of a chunk that is replaced whole; ``None`` if it is not to be stored."""
+        if self.present:
+            return None  # cleared, also where no element says that it is empty
         given = self.values[(*part.region.place, ...)]
         spec = self.chain.spec
         if given.shape != spec.shape:
@@ -321,8 +323,6 @@ class _Writing:
 
     def _merge(self, part: Part, present: Buffer | None) -> Buffer | None:
         """The encoded value of a chunk that is replaced in part; ``None`` if it is not to be stored."""
-        if self.present and not self.keep_empty and part.region.covers(self.chain.spec.shape):
-            return None  # cleared whole, also where no element says that it is empty
         if self.fields is None:
             values = self.values
             with np.errstate(invalid="ignore"):

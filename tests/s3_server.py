@@ -70,6 +70,17 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(None)
 
+    def do_POST(self) -> None:
+        """S3 erases many at a time by this, and nothing else is asked for so here."""
+        bucket: Bucket = self.server.bucket  # type: ignore[attr-defined]  # the fixture sets it
+        keys = re.findall("<Key>([^<]*)</Key>", self.rfile.read(int(self.headers["Content-Length"])).decode())
+        bucket.asked.append("?delete")
+        bucket.writing = True
+        bucket.fault("?delete", None)
+        for key in keys:
+            bucket.values.pop(key, None)
+        self._send(200, {"Content-Type": "application/xml"}, b"<DeleteResult></DeleteResult>")
+
     def _answer(self, given: bytes | None) -> None:
         bucket: Bucket = self.server.bucket  # type: ignore[attr-defined]  # the fixture sets it
         key = self.path.split("?")[0].removeprefix("/bucket/")

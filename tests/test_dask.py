@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -90,7 +91,8 @@ def test_blocks_that_share_chunks(tmp_path: Path):
         store(lazy, array, unaligned="error")
     store(lazy, array)  # files can be compared
     np.testing.assert_array_equal(array[...], VALUES)
-    plain = sync.create_array(f"memory://{tmp_path.name}", shape=VALUES.shape, dtype="f4", chunks=(50, 100))
+    files = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "plain"))  # which can not compare
+    plain = sync.create_array(files, shape=VALUES.shape, dtype="f4", chunks=(50, 100))
     with pytest.raises(ShapeError, match="unaligned='allow'"):
         store(lazy, plain)
     store(lazy.rechunk((50, 300)), plain)
@@ -163,8 +165,6 @@ def test_a_worker_that_is_killed(kind: str, shards: tuple[int, int], tmp_path: P
 
 
 def test_nothing_is_replaced_before_all_fits(tmp_path: Path):
-    import fsspec
-
     url = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "x"))  # which can not compare
     to_zarr(da.ones((100,), chunks=50), url)
     with pytest.raises(ShapeError, match="unaligned='allow'"):
@@ -189,6 +189,23 @@ def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytes
         to_zarr(da.ones(10, chunks=5), target)
         assert sync.open_array(target)[...].sum() == 10
         assert to_zarr(da.ones(10, chunks=5), {}, return_stored=True).sum().compute() == 10
+
+
+@pytest.mark.parametrize("scheduler", ["processes", "cluster"])
+def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: pytest.FixtureRequest, tmp_path: Path):
+    """They would find nothing there, which reads as fill values."""
+    import dask
+
+    if scheduler == "cluster":
+        request.getfixturevalue("cluster")
+    settings = {} if scheduler == "cluster" else {"scheduler": "processes"}
+    array = sync.create_array(f"memory://{tmp_path.name}", data=np.ones(4), chunks=2)
+    with dask.config.set(**settings), pytest.raises(StoreError, match="memory are there in the process that has made"):
+        from_zarr(array).sum().compute()
+    with dask.config.set(scheduler="threads"):
+        assert from_zarr(pickle.loads(pickle.dumps(array))).sum().compute() == 4
+    with dask.config.set(**settings):  # a dictionary travels with what it holds
+        assert from_zarr(sync.create_array({}, data=np.ones(4), chunks=2)).sum().compute() == 4
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from zarrasync.errors import (
     ChecksumError,
     MetadataError,
     NodeExistsError,
+    NodeNotFoundError,
     NodeTypeError,
     ReadOnlyError,
     ShapeError,
@@ -159,7 +161,7 @@ async def test_modes(api: Api):
         await api(api.ingest(VALUES, {}, mode="r+"))
 
 
-async def test_regions(api: Api):
+async def test_regions(api: Api, tmp_path: Path):
     """Several writers, each with a region of its own."""
     store: dict[str, bytes] = {}
     await api(api.create_array(store, shape=VALUES.shape, dtype="i4", chunks=(20, 20)))
@@ -172,7 +174,7 @@ async def test_regions(api: Api):
     await api(api.ingest(VALUES[:40], store, mode="r+", region=(slice(0, 40), slice(None)), unaligned="error"))
     with pytest.raises(ShapeError, match="source has shape"):
         await api(api.ingest(VALUES, store, mode="r+", region=(slice(0, 30), slice(None))))
-    plain = stores.resolve(f"memory://ingest-{time.monotonic_ns()}")
+    plain = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "plain"))
     await api(api.create_array(plain, shape=VALUES.shape, dtype="i4", chunks=(20, 20)))
     with pytest.raises(ShapeError, match="multiples of"):  # it can not compare
         await api(api.ingest(VALUES[:30], plain, mode="r+", region=(slice(0, 30), slice(None))))
@@ -322,6 +324,74 @@ async def test_verifying_finds_what_the_type_changes(api: Api, values: np.ndarra
         await api(api.ingest(values, store, mode="r+", verify=True))
     assert list(store) == ["zarr.json"]
     await api(api.ingest(values, store, mode="r+", dtype=dtype, verify=True))  # as is asked for
+
+
+@pytest.mark.parametrize("kind", ["function", "pairs"])
+async def test_verifying_finds_what_a_type_that_is_told_changes(api: Api, kind: str):
+    """Such sources have none by themselves."""
+    values = np.array([1.7, 2.0, 300.0])
+    source = (lambda region: values[region]) if kind == "function" else [((slice(0, 3),), values)]
+    with pytest.raises(ChecksumError, match=r"2 of 3 values change when they are stored as uint8: np.float64\(1.7\)"):
+        await api(api.ingest(source, {}, shape=(3,), dtype="u1", verify=True))
+
+
+@pytest.mark.parametrize("mode", ["a", "w", "w-"])
+async def test_a_region_is_one_of_an_array_that_is_there(api: Api, mode: Any):
+    store: dict[str, bytes] = {}
+    with pytest.raises(NodeNotFoundError, match="a region is written into an array that is there"):
+        await api(api.ingest(VALUES, store, mode=mode, region=(slice(0, 90), slice(0, 70))))
+    assert not store
+    await api(api.ingest(VALUES, store, mode=mode, region=(slice(None), slice(None))))
+    assert (await api(api.open_array(store))).shape == VALUES.shape
+
+
+@pytest.mark.parametrize("kind", ["dict", "memory://", "zarr-python"])
+async def test_parts_of_chunks_in_memory(api: Api, kind: str):
+    """Which is this process's own."""
+    store: Any = {"dict": {}, "memory://": f"memory://{random.random()}"}.get(kind)
+    if kind == "zarr-python":
+        store = pytest.importorskip("zarr").storage.MemoryStore()
+    await api(api.create_array(store, shape=(10,), chunks=(6,), dtype="i4"))
+    await api(api.ingest(np.arange(4, dtype="i4"), store, region=(slice(3, 7),)))
+    assert (await api((await api(api.open_array(store)))[...])).tolist() == [0, 0, 0, 0, 1, 2, 3, 0, 0, 0]
+
+
+async def test_datasets_of_hdf5(api: Api, tmp_path: Path):
+    """Names of axes and attributes, without what refers to other datasets of the file."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name in ("plain", "labelled", "scaled", "time"):
+            file[name] = np.arange(6.0).reshape(2, 3) if name != "time" else np.arange(2.0)
+        file["time"].make_scale("the time")
+        file["labelled"].dims[1].label = "x"
+        file["scaled"].dims[0].attach_scale(file["time"])
+        told = {
+            "units": np.bytes_("°C".encode()), "title": "né", "n": np.int32(3), "range": np.array([0.5, 2]),
+            "one": np.array([7]), "words": np.array(["a", "b"], h5py.string_dtype()), "empty": h5py.Empty("S1"),
+            "other": file["time"].ref, "several": np.array([file["time"].ref], h5py.ref_dtype),
+        }  # fmt: skip
+        file["plain"].attrs.update(told)
+        for name, names in (
+            ("plain", None),
+            ("labelled", (None, "x")),
+            ("scaled", ("time", None)),
+            ("time", ("time",)),
+        ):
+            await api(api.ingest(file[name], tmp_path / "x.zarr", path=name, verify=True))
+            found = await api(api.open_array(tmp_path / "x.zarr", path=name))
+            assert (found.dimension_names, found.shape) == (names, file[name].shape)
+            assert name == "plain" or not found.attrs
+    found = await api(api.open_array(tmp_path / "x.zarr", path="plain"))
+    assert dict(found.attrs) == {
+        "units": "°C", "title": "né", "n": 3, "range": [0.5, 2], "one": 7, "words": ["a", "b"], "empty": "",
+    }  # fmt: skip
+    h5netcdf = pytest.importorskip("h5netcdf")
+    with h5netcdf.File(tmp_path / "x.nc", "w") as file:
+        file.dimensions = {"t": 2}
+        file.create_variable("a", ("t",), "i4", data=[1, 2]).attrs["units"] = "m"
+        await api(api.ingest(file.variables["a"], tmp_path / "a.zarr"))
+    found = await api(api.open_array(tmp_path / "a.zarr"))
+    assert (found.dimension_names, found.attrs["units"]) == (("t",), "m")
 
 
 async def test_verifying_finds_what_was_damaged(api: Api):
@@ -555,6 +625,20 @@ def test_the_command_takes_what_xarray_opens(tmp_path: Path):
     xarray.testing.assert_equal(found, dataset)
     assert found.attrs == dataset.attrs
     assert found["t"].attrs["unit"] == "K"
+
+
+def test_the_command_says_nothing_of_axes_without_names(tmp_path: Path):
+    h5py = pytest.importorskip("h5py")
+    pytest.importorskip("h5netcdf")
+    from zarrasync.cli import main
+
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["a"] = VALUES
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert main(["ingest", str(tmp_path / "x.h5"), str(tmp_path / "x.zarr")]) == 0
+    assert not [warning for warning in said if "phony" in str(warning.message)]
+    np.testing.assert_array_equal(sync.open_group(tmp_path / "x.zarr")["a"][...], VALUES)
 
 
 def test_the_command_takes_groups_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

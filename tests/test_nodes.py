@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 
@@ -337,6 +338,29 @@ async def test_missing_chunks_as_an_error(api):
     await api(view[0:2, 0:4].read(missing="error"))
     with pytest.raises(ValueError, match="missing is"):
         await api(view.read(missing="zero"))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("where", ["local", "latency"])
+async def test_several_who_need_what_is_not_there(api, tmp_path, zarr_format, where):
+    """One of them makes it, and all of them get it."""
+    store = tmp_path / "x" if where == "local" else stores.LatencyStore(stores.MemoryStore(), 0.005)
+
+    async def together(make):
+        if api.name == "async":
+            return await asyncio.gather(*(make() for _ in range(6)))
+        return await asyncio.gather(*(asyncio.to_thread(make) for _ in range(6)))
+
+    opened = await together(lambda: api.open_group(store, path="g", mode="a", zarr_format=zarr_format))
+    assert {group.path for group in opened} == {"g"}
+    (group, *_) = opened
+    assert {below.path for below in await together(lambda: group.require_group("a"))} == {"g/a"}
+    arrays = await together(lambda: group.require_array("b", shape=(3,), dtype="i4"))
+    assert {array.path for array in arrays} == {"g/b"}
+    with pytest.raises(NodeTypeError, match="is an array"):
+        await api(group.require_group("b"))
+    with pytest.raises(NodeTypeError, match="is an array"):
+        await api(api.open_group(store, path="g/b", mode="a"))
 
 
 # ------------------------------------------------------------------ changing

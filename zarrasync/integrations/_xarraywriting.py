@@ -29,7 +29,7 @@ from zarrasync.alignment import Unaligned, check_region, for_job, is_safe_for_jo
 from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
 from zarrasync.creation import attributes_of, plan_array
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
+from zarrasync.errors import CodecError, NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
@@ -264,6 +264,11 @@ def _located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) 
     return dataset.drop_vars([dim for dim, place in wanted.items() if place == "auto"]), found
 
 
+def _is_like(variable: Variable, present: Variable) -> bool:
+    """Whether a variable has the same axes as one that is there, and values of the same kind."""
+    return bool(variable.dims == present.dims and variable.dtype.kind == present.dtype.kind)
+
+
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     """Attributes as JSON can hold them."""
     encode: Any = encode_zarr_attr_value  # it has no types
@@ -337,11 +342,13 @@ class _Work:
         joins = present is not None and (self.region is not None or self.append_dim is not None)
         if encoding and joins:
             raise ValueError(f"{name} is stored as what is there is; its encoding {dict(encoding)} can not be chosen")
+        # One that replaces another is stored like that, if it is of the same kind and nothing else was said.
+        follows = joins or (present is not None and encoding is None and _is_like(variable, present))
         variable = variable.copy(deep=False)
         variable.encoding = dict(encoding) if encoding is not None else fitting(variable)
-        if joins and present is not None:
-            if variable.dims != present.dims:
-                raise ShapeError(f"{name} has the dimensions {present.dims} in the store, not {variable.dims}")
+        if joins and present is not None and variable.dims != present.dims:
+            raise ShapeError(f"{name} has the dimensions {present.dims} in the store, not {variable.dims}")
+        if follows and present is not None:
             variable = alike(variable, present)
         elif self.region is not None:
             raise NodeNotFoundError(f"a region is written into arrays that are there; {name} is not")
@@ -349,12 +356,13 @@ class _Work:
             raise ValueError(
                 f"{name} has none of the region's dimensions {sorted(self.region)}; drop it before writing"
             )
-        creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
-        if "compressors" in variable.encoding:  # None: it is not compressed
-            creating["compressors"] = variable.encoding["compressors"]
-        if "compressor" in variable.encoding and (encoding or self.format.has_undefined_fill):
-            creating["compressors"] = variable.encoding["compressor"]
-        with _without_notice() if joins else nullcontext():  # of units that are changed, which is refused
+        stored = present.encoding if follows and present is not None else variable.encoding
+        creating = {key: stored[key] for key in _CREATING if stored.get(key) is not None}
+        if "compressors" in stored:  # None: it is not compressed
+            creating["compressors"] = stored["compressors"]
+        if "compressor" in stored and (encoding or self.format.has_undefined_fill):
+            creating["compressors"] = stored["compressor"]
+        with _without_notice() if follows else nullcontext():  # of units that are changed, which is refused
             encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
         left = {key for key, value in encoded.encoding.items() if key != FILL or value is not None}
         if unknown := sorted(set(encoding or ()) & left - _ENCODINGS):
@@ -363,7 +371,13 @@ class _Work:
             )
         if joins and present is not None:
             self._check(name, encoded, present)
-            encoded = lossless(name, encoded, present, timed=variable.dtype.kind in "mM")
+        if follows and present is not None:
+            try:
+                encoded = lossless(name, encoded, present, timed=variable.dtype.kind in "mM")
+            except CodecError as error:
+                if not joins:
+                    error.args = (f"{error}; an encoding for {name} replaces that of what is there",)
+                raise
         options = {} if joins else self._options(encoded, creating)
         if not joins:
             plan_array(self.format, shape=encoded.shape, **options)  # complains before anything is replaced

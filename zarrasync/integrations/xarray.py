@@ -65,10 +65,10 @@ async def write_dataset_async(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         group: The group's path in the store.
         mode: ``"w-"`` makes a new group, ``"w"`` replaces one, ``"a"`` adds variables and replaces those that are
-            there, ``"r+"`` takes a group that is there. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``,
+            there (stored as these are, if they have the same dimensions and kind of type), ``"r+"`` takes a group that is there. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``,
             else ``"w-"``.
         append_dim: Variables with this dimension are added at its end, others are written where they are; values are
-            encoded as those that are there.
+            encoded as those that are there. None that has the dimension there may be left out.
         region: Per dimension the slice of what is there to write into, or ``"auto"`` to find it by the coordinates;
             ``"auto"`` alone for all dimensions. Coordinates that were looked for are not written again.
         encoding: Per variable what xarray takes (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and what
@@ -84,9 +84,11 @@ async def write_dataset_async(
         What was done, per variable.
 
     Raises:
-        NodeExistsError: If there is a group and the mode is ``"w-"``, or the dataset is read from what it would replace.
-        ShapeError: If a variable does not fit what is there, variables there are of different lengths, or others' values
-            could be lost.
+        NodeExistsError: If there is a group and the mode is ``"w-"``, or one of a variable's name, or the dataset is read
+            from what it would replace.
+        ShapeError: If a variable does not fit what is there, variables there are of different lengths or would become so,
+            or others' values could be lost.
+        MetadataError: If JSON can not say an attribute.
         CodecError: If values can not be stored as the type, or in the units, of what is there.
         ValueError: If a variable has no dimension of the region, or parameters do not go together.
     """

@@ -1,0 +1,131 @@
+"""What ``write_dataset`` does not do: lose what is there, leave a dataset that nobody can read, change values unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync import stores, sync
+from zarrasync.errors import CodecError, MetadataError, NodeExistsError, ShapeError
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+from zarrasync.integrations.xarray import write_dataset  # after the skip
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def days(*names: str, start: int = 0, count: int = 3) -> Any:
+    values = np.arange(start, start + count)
+    return xr.Dataset({name: ("time", values * 10.0) for name in names}, {"time": values})
+
+
+def contents(store: Any) -> dict[str, list[float]]:
+    return {name: array[...].tolist() for name, array in sync.open_group(store).arrays()}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_group_is_not_replaced_by_a_variable(tmp_path: Path, zarr_format: Any):
+    root = sync.create_group(tmp_path / "x", zarr_format=zarr_format)
+    root.create_array("station/wind", data=np.arange(3.0))
+    with pytest.raises(NodeExistsError, match="/station in .* is a group; a variable 'station'"):
+        write_dataset(days("new", "station"), tmp_path / "x", mode="a")
+    assert [name for name, _ in root.members(None)] == ["station", "station/wind"]
+    write_dataset(days("station"), tmp_path / "x", mode="w")
+    assert sorted(contents(tmp_path / "x")) == ["station", "time"]
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+@pytest.mark.parametrize("where", ["dataset", "variable"])
+def test_attributes_that_can_not_be_stored_change_nothing(mode: Any, where: str):
+    store = stores.MemoryStore()
+    write_dataset(days("t", "u"), store, mode="w")
+    before = contents(store)
+    bad = days("t", "u", start=7)
+    (bad if where == "dataset" else bad["t"]).attrs["made"] = {1, 2}
+    with pytest.raises(MetadataError, match="the attribute 'made' can not be written as JSON"):
+        write_dataset(bad, store, mode=mode)
+    assert contents(store) == before
+
+
+def test_all_variables_become_longer_or_none():
+    store = stores.MemoryStore()
+    write_dataset(days("t", "u"), store, mode="w")
+    before = contents(store)
+    with pytest.raises(ShapeError, match="u would stay shorter along 'time' than t, time"):
+        write_dataset(days("t", start=3), store, append_dim="time")
+    assert contents(store) == before
+    # One that was left behind may catch up alone.
+    sync.open_array(store, path="u", mode="r+").resize((1,))
+    write_dataset(days("u", start=1, count=2).drop_vars("time"), store, append_dim="time")
+    assert contents(store)["u"] == [0.0, 10.0, 20.0]
+    xr.testing.assert_identical(xr.open_dataset(store, engine="zarrasync").load(), days("t", "u"))
+
+
+def test_a_region_is_said_in_known_words():
+    store = stores.MemoryStore()
+    write_dataset(days("t"), store, mode="w")
+    with pytest.raises(ValueError, match="'auto', or says of dimensions where to write, found 'nonsense'"):
+        write_dataset(days("t", start=1, count=1), store, region="nonsense")
+
+
+@pytest.mark.parametrize("how", ["append", "region"])
+@pytest.mark.parametrize(
+    ("units", "dtype", "there", "given", "message"),
+    [
+        ("seconds since 1970-01-01", "i4", "2020-01-01", "2040-01-01", "2208988800 .seconds since 1970-01-01. of t"),
+        ("days since 1900-01-01", "i2", "1950-01-01", "2020-01-01", "43829 .* does not fit int16"),
+        ("days since 2020-01-31", "u2", "2020-02-01", "2019-01-01", "-395 .* does not fit uint16"),
+        ("days since 2000-01-01", "i4", "2020-01-01", "NaT", "does not fit int32"),
+        ("days since 2000-01-01", "i4", "2020-01-01", "2020-01-01T06:00", r"7305\.25 .* does not fit int32"),
+    ],
+)
+def test_times_that_do_not_fit(how: str, units: str, dtype: str, there: str, given: str, message: str):
+    store = stores.MemoryStore()
+
+    def times(value: str) -> Any:
+        return xr.Dataset({"t": ("x", np.array([value], "M8[ns]"))})
+
+    write_dataset(times(there), store, encoding={"t": {"units": units, "dtype": dtype}})
+    where: dict[str, Any] = {"append_dim": "x"} if how == "append" else {"region": {"x": slice(0, 1)}}
+    with pytest.raises(CodecError, match=message):
+        write_dataset(times(given), store, **where)
+    found = xr.open_dataset(store, engine="zarrasync").t.to_numpy()
+    assert found.tolist() == times(there).t.to_numpy().tolist()
+    write_dataset(times(there), store, **where)
+    assert (xr.open_dataset(store, engine="zarrasync").t == found[0]).all()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_what_replaces_a_variable_is_stored_like_that(tmp_path: Path, zarr_format: Any):
+    """As xarray's own engine does it; a variable that has become another is stored as a new one is."""
+    old = xr.Dataset({"t": (("x", "y"), np.arange(48.0).reshape(6, 8))}, {"time": ("x", np.arange(6).astype("M8[D]"))})
+    packed: dict[str, Any] = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -1, "chunks": (2, 4)}
+    if zarr_format == 3:
+        packed["shards"] = (6, 8)
+    encoding = {"t": packed, "time": {"units": "hours since 1960-01-01", "dtype": "i4"}}
+    new = old.assign(t=old.t * 1.5)
+    new["t"][0, 0] = np.nan
+    for engine in ("zarr", "zarrasync"):
+        write_dataset(old, tmp_path / engine, encoding=encoding, zarr_format=zarr_format)
+        if engine == "zarr":
+            new.to_zarr(tmp_path / engine, mode="a", zarr_format=zarr_format, consolidated=False)
+        else:
+            write_dataset(new, tmp_path / engine, mode="a")
+    theirs, ours = (sync.open_group(tmp_path / engine) for engine in ("zarr", "zarrasync"))
+    for name in ("t", "time"):
+        for told in ("dtype", "chunks", "shards", "fill_value", "attrs", "compressors"):
+            assert getattr(theirs[name], told) == getattr(ours[name], told), (name, told)
+        np.testing.assert_array_equal(theirs[name][...], ours[name][...])
+    before = contents(tmp_path / "zarrasync")
+    with pytest.raises(CodecError, match="does not fit int16, .* an encoding for t replaces that of what is there"):
+        write_dataset(new * 1000, tmp_path / "zarrasync", mode="a")
+    assert contents(tmp_path / "zarrasync") == before
+    write_dataset(new[["t"]] * 1000, tmp_path / "zarrasync", mode="a", encoding={"t": {}})
+    assert sync.open_array(tmp_path / "zarrasync", path="t").dtype == np.float64
+    write_dataset(new[["t"]].astype("i4").drop_vars("time"), tmp_path / "zarrasync", mode="a")
+    assert sync.open_array(tmp_path / "zarrasync", path="t").dtype == np.int32

@@ -14,7 +14,15 @@ import pytest
 from conftest import Api
 
 from zarrasync import stores, sync
-from zarrasync.errors import ChecksumError, CodecError, MetadataError, NodeExistsError, NodeTypeError, ShapeError
+from zarrasync.errors import (
+    ChecksumError,
+    CodecError,
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    ShapeError,
+)
 
 VALUES = np.arange(1, 6)
 
@@ -158,8 +166,8 @@ async def test_data_that_do_not_fit_replace_nothing(
     ("source", "options", "error"),
     [
         (np.arange(4), {"unaligned": "oops"}, ValueError),
-        (np.arange(6).reshape(2, 3), {"region": (slice(0, 1), slice(0, 3))}, ShapeError),
-        (np.arange(4), {"region": slice(0, 4)}, ShapeError),
+        (np.arange(6).reshape(2, 3), {"region": (slice(0, 1), slice(0, 3))}, NodeNotFoundError),
+        (np.arange(4), {"region": slice(0, 4)}, NodeNotFoundError),
         (np.arange(4), {"chunks": (2, 2)}, ShapeError),
     ],
 )

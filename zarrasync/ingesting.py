@@ -150,7 +150,7 @@ async def _target(
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
 
     def planned() -> dict[str, Any]:
-        if region is not None and any(part != slice(None) for part in region):
+        if region is not None and region != (slice(None),) * len(source.shape):
             raise NodeNotFoundError(
                 f"a region is written into an array that is there, and stays: create {node.name} in {store.inner!r} first"
             )

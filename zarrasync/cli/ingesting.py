@@ -61,7 +61,8 @@ def _ingest(given: argparse.Namespace, console: Console) -> int:
         arrays, attributes = _arrays(given)
         layouts = _layouts(given, store, arrays)
         if set(arrays) != {""}:
-            _make_groups(store, given, arrays, layouts, attributes)
+            spoken = _make_groups(store, given, arrays, layouts, attributes)
+            layouts = {name: {**layout, "zarr_format": spoken} for name, layout in layouts.items()}
         reports: dict[str, IngestReport] = {}
         try:
             run(_write(given, store, arrays, layouts, reports), blocking=store.blocking)
@@ -146,8 +147,12 @@ def _make_groups(
     arrays: dict[str, Any],
     layouts: dict[str, dict[str, Any]],
     attributes: dict[str, dict[str, Any]],
-) -> None:
-    """The groups that arrays go to, once it is known that they can be made, in the place of what is there if so wanted."""
+) -> int | str:
+    """Make the groups that arrays go to, once it is known that these can be made, in the place of what is there if so wanted.
+
+    Returns:
+        Their format.
+    """
     for name, layout in layouts.items():
         try:
             sync.create_array({}, **creation_of(source_of(arrays[name], {}), layout))
@@ -166,6 +171,7 @@ def _make_groups(
     for name, own in attributes.items():
         below = group if not name else group.require_group(name)
         below.update_attributes(own)
+    return group.zarr_format
 
 
 def _is_there(store: Store, path: str) -> bool:

@@ -46,8 +46,11 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.uint8) -> npt.
     return block[start : start + size].view(dtype).reshape(shape)
 
 
-_TUNING = 4 << 20
-"""Bytes of a block that tells glibc what to keep: blocks as large, until twice as much lies free at an arena's end."""
+_TUNING = 8 << 20
+"""Bytes of a block that tells glibc what to keep: blocks as large, until twice as much lies free at an arena's end.
+
+That is more than what a compressor asks for to hold a chunk of the usual 4 MiB, which may grow a little.
+"""
 
 
 @cache

@@ -586,6 +586,11 @@ async def test_hierarchies_complain(api):
     with pytest.raises(NodeExistsError, match="same node"):
         await api(api.create_hierarchy({}, {"a": None, "/a/": None}))
     values: dict = {}
+    with pytest.raises(NodeExistsError, match="'a/b/c' can not be below 'a', which is an array"):
+        await api(api.create_hierarchy(values, {"x": {"shape": 3}, "a": {"shape": 3}, "a/b/c": None}))
+    with pytest.raises(MetadataError, match="the attribute 'made' can not be written"):
+        await api(api.create_hierarchy(values, {"x": {"shape": 3}, "g/h": {"attributes": {"made": {1}}}}))
+    assert not values
     await api(api.create_array(values, name="a", shape=3))
     with pytest.raises(NodeTypeError, match="there is an array at /a"):
         await api(api.create_hierarchy(values, {"a/b": None}))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zarrasync.array import AsyncArray
 from zarrasync.consolidated import refresh
-from zarrasync.creation import ShapeLike, check_options, check_same
+from zarrasync.creation import ShapeLike, attributes_of, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.formats import EntryPointFound
@@ -310,7 +310,8 @@ async def create_hierarchy(
         The nodes that were asked for, by path.
 
     Raises:
-        NodeExistsError: If a node is there and ``overwrite`` is not set.
+        NodeExistsError: If a node is there and ``overwrite`` is not set, or one lies below an array.
+        MetadataError: If JSON can not say an attribute, or a parameter of an array is wrong.
     """
     root, _ = place_of(store, "", zarr_format, storage_options, config)
     for path, options in nodes.items():
@@ -325,11 +326,14 @@ async def create_hierarchy(
         above = path
         while above:  # groups that are not named but needed
             above = above.rpartition("/")[0]
-            wanted.setdefault(above, {})
+            if _is_array(wanted.setdefault(above, {})):
+                raise NodeExistsError(f"{path!r} can not be below {above!r}, which is an array", path=path)
     named = {normalize_path(path) for path in nodes}
     for own in wanted.values():  # before anything is replaced
-        if set(own) - {"attributes"}:
+        if _is_array(own):
             await plan_with_data(root, own)
+        else:
+            attributes_of(own.get("attributes"))
 
     async def create(node: Node, path: str) -> AsyncArray | AsyncGroup:
         return await _create_one(node, wanted[path], overwrite, path in named)
@@ -338,8 +342,13 @@ async def create_hierarchy(
     return {normalize_path(path): made[normalize_path(path)] for path in nodes}
 
 
+def _is_array(options: dict[str, Any]) -> bool:
+    """Whether parameters are those of an array; a group has attributes alone."""
+    return bool(set(options) - {"attributes"})
+
+
 async def _create_one(node: Node, options: dict[str, Any], overwrite: bool, named: bool) -> AsyncArray | AsyncGroup:
-    if set(options) - {"attributes"}:
+    if _is_array(options):
         return await create_array_at(node, overwrite=overwrite, **options)
     try:
         return await create_group_at(node, attributes=options.get("attributes"), overwrite=overwrite and named)

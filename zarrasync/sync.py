@@ -945,7 +945,8 @@ def create_hierarchy(
         The nodes that were asked for, by path.
 
     Raises:
-        NodeExistsError: If a node is there and ``overwrite`` is not set.
+        NodeExistsError: If a node is there and ``overwrite`` is not set, or one lies below an array.
+        MetadataError: If JSON can not say an attribute, or a parameter of an array is wrong.
     """
     store_ = resolve(store, storage_options, config)
     result: dict[str, Array | Group] = to_sync(

@@ -79,7 +79,8 @@ class Handler(BaseHTTPRequestHandler):
         bucket.fault("?delete", None)
         for key in keys:
             bucket.values.pop(key, None)
-        self._send(200, {"Content-Type": "application/xml"}, b"<DeleteResult></DeleteResult>")
+        done = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+        self._send(200, {"Content-Type": "application/xml"}, f"<DeleteResult>{done}</DeleteResult>".encode())
 
     def _answer(self, given: bytes | None) -> None:
         bucket: Bucket = self.server.bucket  # type: ignore[attr-defined]  # the fixture sets it

@@ -204,6 +204,8 @@ def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: py
         from_zarr(array).sum().compute()
     with dask.config.set(scheduler="threads"):
         assert from_zarr(pickle.loads(pickle.dumps(array))).sum().compute() == 4
+    with dask.config.set(**settings):  # and comes home as it was
+        assert dask.delayed(lambda same: same)(array).compute()[...].sum() == 4
     with dask.config.set(**settings):  # a dictionary travels with what it holds
         assert from_zarr(sync.create_array({}, data=np.ones(4), chunks=2)).sum().compute() == 4
 

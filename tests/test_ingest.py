@@ -368,7 +368,8 @@ async def test_datasets_of_hdf5(api: Api, tmp_path: Path):
         told = {
             "units": np.bytes_("°C".encode()), "title": "né", "n": np.int32(3), "range": np.array([0.5, 2]),
             "one": np.array([7]), "words": np.array(["a", "b"], h5py.string_dtype()), "empty": h5py.Empty("S1"),
-            "other": file["time"].ref, "several": np.array([file["time"].ref], h5py.ref_dtype),
+            "other": file["time"].ref, "several": np.array([file["time"].ref] * 2, h5py.ref_dtype),
+            "table": np.array([[b"a", b"b"]]), "broken": np.bytes_(b"h\xff"), "complex": 1j, "CLASS": "mine",
         }  # fmt: skip
         file["plain"].attrs.update(told)
         for name, names in (
@@ -384,7 +385,12 @@ async def test_datasets_of_hdf5(api: Api, tmp_path: Path):
     found = await api(api.open_array(tmp_path / "x.zarr", path="plain"))
     assert dict(found.attrs) == {
         "units": "°C", "title": "né", "n": 3, "range": [0.5, 2], "one": 7, "words": ["a", "b"], "empty": "",
+        "table": [["a", "b"]], "broken": "h\ufffd", "CLASS": "mine",
     }  # fmt: skip
+    with h5py.File(tmp_path / "x.h5", "a") as file:
+        file["text"] = np.array(["a", "bé"], h5py.string_dtype())
+        await api(api.ingest(file["text"].asstr(), tmp_path / "x.zarr", path="text", dtype=str))
+    assert (await api((await api(api.open_array(tmp_path / "x.zarr", path="text")))[...])).tolist() == ["a", "bé"]
     h5netcdf = pytest.importorskip("h5netcdf")
     with h5netcdf.File(tmp_path / "x.nc", "w") as file:
         file.dimensions = {"t": 2}

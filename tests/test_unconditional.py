@@ -230,3 +230,17 @@ async def test_wrappers_that_say_for_themselves_whether_they_compare():
             self.conditional = False
 
     assert not Plain(stores.MemoryStore()).conditional
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_clearing_leaves_what_is_others(bucket: Bucket, keep: bool):
+    """Of a chunk at the edge somebody may have written the rest since the array was opened."""
+    bucket.conditional = False
+    where = {"mode": "r+", "storage_options": bucket.options()}
+    array = await za.open_array("s3://bucket", config={"unaligned": "allow", "write_empty_chunks": keep}, **where)
+    old = za.AsyncArray(array._node, array._metadata.with_shape((180, 200)))
+    await old._clear((slice(100, 180), slice(None)))
+    expected = VALUES.copy()
+    expected[100:180] = 0
+    np.testing.assert_array_equal(sync.open_array(bucket.values)[...], expected)
+    assert sum(key.startswith("c/2/") for key in bucket.values) == 4 * keep  # erased whole, or filled

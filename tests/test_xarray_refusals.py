@@ -121,11 +121,53 @@ def test_what_replaces_a_variable_is_stored_like_that(tmp_path: Path, zarr_forma
         for told in ("dtype", "chunks", "shards", "fill_value", "attrs", "compressors"):
             assert getattr(theirs[name], told) == getattr(ours[name], told), (name, told)
         np.testing.assert_array_equal(theirs[name][...], ours[name][...])
-    before = contents(tmp_path / "zarrasync")
-    with pytest.raises(CodecError, match="does not fit int16, .* an encoding for t replaces that of what is there"):
-        write_dataset(new * 1000, tmp_path / "zarrasync", mode="a")
-    assert contents(tmp_path / "zarrasync") == before
-    write_dataset(new[["t"]] * 1000, tmp_path / "zarrasync", mode="a", encoding={"t": {}})
-    assert sync.open_array(tmp_path / "zarrasync", path="t").dtype == np.float64
-    write_dataset(new[["t"]].astype("i4").drop_vars("time"), tmp_path / "zarrasync", mode="a")
-    assert sync.open_array(tmp_path / "zarrasync", path="t").dtype == np.int32
+    large = new * 1000  # does not fit
+    write_dataset(large, tmp_path / "zarrasync", mode="a")
+    found = sync.open_array(tmp_path / "zarrasync", path="t")
+    assert (found.dtype, found.chunks, found.shards) == (np.float64, ours["t"].chunks, ours["t"].shards)
+    xr.testing.assert_equal(xr.open_dataset(tmp_path / "zarrasync", engine="zarrasync").load(), large)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("encoding", "there", "given", "dtype"),
+    [
+        ({"dtype": "i2", "scale_factor": 0.1}, [0.0, 1.0], [2.0, 3.0], "i2"),  # without a word for what is missing
+        ({"dtype": "i2", "scale_factor": 0.1}, [0.0, 1.0], [2.0, np.nan], "f8"),
+        ({"dtype": "i2", "scale_factor": 0.1}, [0.0, 1.0], [2.0, 1e6], "f8"),
+        ({"dtype": "f4"}, [0.5, 1.5], [2.5, 3.5], "f4"),
+        ({"dtype": "f4"}, [0.5, 1.5], [1e8 + 1, 1 / 3], "f8"),
+        ({"dtype": "i4"}, [1, 2], [3, 4], "i4"),
+        ({"dtype": "i4"}, [1, 2], [2**40, 4], "i8"),
+        ({}, ["a", "b"], ["c", "d"], "U1"),
+        ({}, ["a", "b"], ["abc", "d"], "U3"),
+        ({"units": "days since 2000-01-01", "dtype": "i4"}, [0, 1], [2, 3], "i4"),
+    ],
+)
+def test_what_replaces_a_variable_loses_nothing(
+    zarr_format: Any, lazy: bool, encoding: dict[str, Any], there: list[Any], given: list[Any], dtype: str
+):
+    """It is stored as another type where it does not fit, and where nobody has looked at it yet."""
+    store = stores.MemoryStore()
+    kind = "M8[D]" if "units" in encoding else None
+    old, new = (xr.Dataset({"a": ("x", np.array(values, kind))}) for values in (there, given))
+    write_dataset(old, store, encoding={"a": {**encoding, "chunks": (1,)}}, zarr_format=zarr_format)
+    if lazy:
+        pytest.importorskip("dask")
+        new = new.chunk({"x": 2})
+    write_dataset(new, store, mode="a", verify=True)
+    found = sync.open_array(store, path="a")
+    assert found.chunks == (1,)
+    assert lazy or found.dtype == np.dtype(dtype)
+    xr.testing.assert_allclose(xr.open_dataset(store, engine="zarrasync").load(), new.compute())
+
+
+def test_what_a_variable_says_of_its_encoding_counts():
+    store = stores.MemoryStore()
+    values = xr.Dataset({"a": ("x", np.arange(4.0))})
+    write_dataset(values, store, encoding={"a": {"dtype": "i2", "chunks": (2,)}})
+    values["a"].encoding = {"dtype": "f4"}
+    write_dataset(values, store, mode="a")
+    found = sync.open_array(store, path="a")
+    assert (found.dtype, found.chunks) == (np.float32, (2,))

@@ -142,12 +142,9 @@ async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     if len(calls) == 1:
         return [await calls[0]()]
 
-    async def one(call: Callable[[], Awaitable[T]]) -> T:
-        return await call()
-
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(call)) for call in calls]
+            tasks = [group.create_task(_answer(call)) for call in calls]
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
     return [task.result() for task in tasks]
@@ -158,11 +155,7 @@ async def to_their_end(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 
     Who is cancelled meanwhile is cancelled then, so that it is known what was done.
     """
-
-    async def one(call: Callable[[], Awaitable[T]]) -> T:
-        return await call()
-
-    tasks = [asyncio.ensure_future(one(call)) for call in calls]
+    tasks = [asyncio.ensure_future(_answer(call)) for call in calls]
     cancelled: asyncio.CancelledError | None = None
     while not all(task.done() for task in tasks):
         try:
@@ -175,19 +168,19 @@ async def to_their_end(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def unbroken(call: Callable[[], Awaitable[T]]) -> T:
+async def unbroken(call: Callable[[], Awaitable[T]], done: Callable[[], None] | None = None) -> T:
     """The answer of a call that is not broken off: what the other side has been told it may do all the same, and later.
 
     Who is cancelled waits for it a little, or until cancelled again, so that it is done before anything that comes after
     it, and only then is cancelled.
+
+    Args:
+        call: The call.
+        done: Called when it is done, which who is cancelled would not hear of.
     """
     if driven():
-        return await call()
-
-    async def one() -> T:
-        return await call()
-
-    task = asyncio.ensure_future(one())
+        return await _answer(call, done)
+    task = asyncio.ensure_future(_answer(call, done))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -198,6 +191,13 @@ async def unbroken(call: Callable[[], Awaitable[T]]) -> T:
             finally:
                 task.cancel()
         raise
+
+
+async def _answer(call: Callable[[], Awaitable[T]], done: Callable[[], None] | None = None) -> T:
+    found = await call()
+    if done is not None:
+        done()
+    return found
 
 
 def _heard(task: asyncio.Future[Any]) -> None:

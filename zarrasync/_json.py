@@ -49,7 +49,7 @@ def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
         raise _problem(key, f"not usable JSON: {error}") from error
     except RecursionError as error:
         raise _problem(key, "not usable JSON: nested too deeply") from error
-    if data.count(b"{") + data.count(b"[") > _DEEP and _depth(bytes(data)) > _DEEP:
+    if _is_deep(bytes(data)):
         raise _problem(key, f"not usable JSON: nested deeper than {_DEEP} levels")
     if not isinstance(document, dict):
         raise _problem(key, f"expected a JSON object, found {type(document).__name__}")
@@ -73,11 +73,13 @@ _DEEP = 100
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
-def _depth(data: bytes) -> int:
-    """How deeply brackets are nested outside of text."""
+def _is_deep(data: bytes) -> bool:
+    """Whether brackets are nested too deeply outside of text."""
+    if data.count(b"{") + data.count(b"[") <= _DEEP:
+        return False
     letters = np.frombuffer(_STRING.sub(b"", data), np.uint8)
     steps = np.isin(letters, list(b"{[")).astype(np.int64) - np.isin(letters, list(b"}]"))
-    return int(np.cumsum(steps).max(initial=0))
+    return int(np.cumsum(steps).max(initial=0)) > _DEEP
 
 
 def refuse_tokens(value: Any, key: str, location: str = "$") -> None:
@@ -105,9 +107,12 @@ def dump(document: Mapping[str, Any]) -> bytes:
         MetadataError: If it holds something that JSON can not say.
     """
     try:
-        return json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False).encode()
+        data = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise MetadataError(f"metadata can not be written as JSON: {error}") from error
+    if _is_deep(data):
+        raise MetadataError(f"metadata nested deeper than {_DEEP} levels could not be read again")
+    return data
 
 
 def plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import selectors, transfer
-from zarrasync._calls import in_any_case, unbroken
+from zarrasync._calls import in_any_case
 from zarrasync.alignment import check_append
 from zarrasync.asyncnode import AsyncNode
 from zarrasync.codecs import Codec
@@ -426,25 +427,26 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                     if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
                         await self.store.set_pending(self._document, None)
             return
-        start: int | None = None
-
-        async def reserve() -> None:
-            nonlocal start
-            start = await self._reserve(axis, values.shape, fresh=False)
-
+        taken: list[int] = []
         try:
-            await unbroken(reserve)
-            assert start is not None
+            start = await self._reserve(axis, values.shape, taken=taken.append)
             await self._write_at(self._metadata, values, axis, start)
         except BaseException:
-            if start is not None:
+            for start in taken:
                 await in_any_case(partial(self._give_back, axis, start, start + values.shape[axis]))
             raise
 
-    async def _reserve(self, axis: int, shape: tuple[int, ...], *, fresh: bool, at: int | None = None) -> int:
+    async def _reserve(
+        self,
+        axis: int,
+        shape: tuple[int, ...],
+        at: int | None = None,
+        taken: Callable[[int], None] = lambda start: None,
+    ) -> int:
         """Make the array longer for values of a shape; where along the axis they go, which nobody else will write.
 
-        That is its end, or ``at``, the place that was reserved in another array of the same dataset.
+        That is its end, or ``at``, the place that was reserved in another array of the same dataset. ``taken`` hears of it
+        also if the call is cancelled meanwhile.
         """
         start = 0
 
@@ -457,7 +459,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             check_append(self, longer, axis, start, stop)
             return longer
 
-        await self._change(grow, fresh=fresh)
+        await self._change(grow, stored=lambda: taken(start))
         return start
 
     async def _write_at(self, metadata: ArrayMetadata, values: npt.NDArray[Any], axis: int, start: int) -> None:

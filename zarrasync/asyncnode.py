@@ -89,9 +89,11 @@ class AsyncNode(ABC, Generic[M]):
 
     # -------------------------------------------------------------- changing
 
-    async def _change(self, change: Callable[[M], Awaitable[M]], *, fresh: bool = False) -> None:
+    async def _change(
+        self, change: Callable[[M], Awaitable[M]], *, fresh: bool = False, stored: Callable[[], None] | None = None
+    ) -> None:
         """Change the metadata; ``fresh``: of what is stored now, not of what is held here if nobody has changed that."""
-        self._metadata = await self._node.change(self._kind, change, None if fresh else self._metadata)
+        self._metadata = await self._node.change(self._kind, change, None if fresh else self._metadata, stored)
 
     async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes; others stay as they are.

@@ -191,13 +191,18 @@ def attributes_of(value: Any) -> dict[str, Any]:
     """
     if value is not None and not isinstance(value, Mapping):
         raise MetadataError(f"attributes are a mapping from names to values, found {value!r}")
-    found = dict(_json.plain(value or {}))
-    for name, item in found.items():
-        try:
-            _json.dump({name: item})
-        except MetadataError as error:
-            raise MetadataError(f"the attribute {name!r} can not be written as JSON: {error.__cause__}") from error
-    return found
+    given = dict(value or {})
+    try:
+        _json.dump(given)
+    except MetadataError:
+        for name, item in given.items():
+            try:
+                _json.dump({name: item})
+            except MetadataError as error:
+                why = error.__cause__ or error
+                raise MetadataError(f"the attribute {name!r} can not be written as JSON: {why}") from error
+        raise
+    return dict(_json.plain(given))
 
 
 def _is_auto(value: Any) -> bool:

@@ -18,7 +18,6 @@ from zarrasync.consolidated import refresh
 from zarrasync.creation import ShapeLike, attributes_of, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.formats import EntryPointFound
 from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, make_levels, plan_with_data
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -162,7 +161,7 @@ async def open_group(
             raise
         try:
             return await create_group_at(replace(node, sure=False), attributes=attributes)
-        except (NodeExistsError, EntryPointFound) as error:  # somebody else has been faster
+        except NodeExistsError as error:  # somebody else has been faster
             try:
                 found = await on_store(search, node.store)
             except NodeNotFoundError:

@@ -149,8 +149,10 @@ async def _target(
     if mode not in ("a", "w", "w-", "r+"):
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
 
+    everything = (slice(None),) * len(source.shape)
+
     def planned() -> dict[str, Any]:
-        if region is not None and region != (slice(None),) * len(source.shape):
+        if region is not None and region not in (everything, [*everything]):
             raise NodeNotFoundError(
                 f"a region is written into an array that is there, and stays: create {node.name} in {store.inner!r} first"
             )
@@ -243,6 +245,10 @@ def _laid_out(source: Source, options: Mapping[str, Any], written: Format) -> di
     kept = {} if "chunks" in options else dict(source.layout)
     if not written.has_shards:
         kept.pop("shards", None)
+    shards = options.get("shards")
+    sizes = [shards] if isinstance(shards, int) else shards if isinstance(shards, tuple | list) else ()
+    if kept and any(n % max(chunk, 1) for n, chunk in zip(sizes, kept["chunks"], strict=False)):
+        return {}  # they are no parts of such shards
     return kept
 
 
@@ -536,7 +542,7 @@ class Ingestion:
 
     def _check_pair(self, place: Region) -> None:
         """Complain about chunks that a block cuts which was given with its place."""
-        check_region(self.target, *corners(place), self._unaligned, safe=self.target.store.guarded)
+        check_region(self.target, *corners(place), self._unaligned, safe=is_safe_for_jobs(self.target.store))
 
     async def _store(self, place: Region, block: Block) -> None:
         target = self.target

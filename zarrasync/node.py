@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from zarrasync import config, formats
-from zarrasync._calls import Patience, first_error
+from zarrasync._calls import Patience, first_error, unbroken
 from zarrasync._runtime import in_worker
 from zarrasync.consolidated import Consolidated
 from zarrasync.erasing import erase_below, left_over
@@ -124,9 +124,7 @@ class Node:
         if self.format.entry_key is None:
             return self
         (value,) = await self.store.fetch([Request(self.format.entry_key)])
-        if value is None:
-            return self
-        found = formats.from_entry(bytes(value.data))
+        found = self.format if value is None else formats.from_entry(bytes(value.data))
         if found is None or not found.is_same(self.format):
             other = "a node of Zarr format 3" if found is None else f"the entry point of {found.zarr_format!r}"
             raise MetadataError(
@@ -138,7 +136,13 @@ class Node:
         """The lock on this node's metadata."""
         return self.store.lock(self.format.document_keys(self.path)[0])
 
-    async def change(self, kind: type[M], change: Callable[[M], Awaitable[M]], held: M | None = None) -> M:
+    async def change(
+        self,
+        kind: type[M],
+        change: Callable[[M], Awaitable[M]],
+        held: M | None = None,
+        stored: Callable[[], None] | None = None,
+    ) -> M:
         """Change the metadata, and store what is then different.
 
         Where the store can compare, documents replace just those that the change was made of: if another process was
@@ -148,6 +152,7 @@ class Node:
             kind: What the node must be.
             change: Makes new metadata of the present one.
             held: The metadata as it was read before: if it is still what is stored, it need not be read again.
+            stored: Called when it is stored, which is waited for if the caller is cancelled.
 
         Returns:
             The new metadata.
@@ -174,7 +179,7 @@ class Node:
                     held = None  # somebody else may have changed it
                     continue
                 try:
-                    fresh = await self._put(changed, before.versions)
+                    fresh = await unbroken(partial(self._put, changed, before.versions), stored)
                     break
                 except WriteConflictError as conflict:
                     held = None
@@ -189,11 +194,7 @@ class Node:
         return replace(target, source=Source(self.format.zarr_format, parsed, versions))
 
     async def _put(self, documents: Mapping[str, bytes], versions: Mapping[str, object]) -> dict[str, object]:
-        """Store documents, in the place of those of the versions that are known.
-
-        Returns:
-            Their new versions.
-        """
+        """Store documents, in the place of those of the versions that are known; their new versions."""
         puts = [self.store.put(key, data, if_version=versions.get(key)) for key, data in documents.items()]
         return dict(zip(documents, await gather(puts, self.store), strict=True))
 
@@ -251,7 +252,7 @@ class Node:
         if found[0] is not None and not overwrite:
             raise self._taken(found[0])
         if isinstance(metadata, ArrayMetadata) and self.format.implicit_groups and not overwrite:
-            with contextlib.suppress(UnsupportedOperation):
+            with suppress(UnsupportedOperation):
                 if found[0] is None and await self.children():
                     raise NodeExistsError(
                         f"{self.name} in {self.store!r} is a group: something lies below; pass overwrite=True to replace it",
@@ -592,7 +593,7 @@ async def _implicit(node: Node, candidates: Sequence[Format]) -> Found | None:
     for format_ in candidates:
         if not format_.implicit_groups:
             continue
-        with contextlib.suppress(UnsupportedOperation):  # a store that can not list has no implicit groups but the root
+        with suppress(UnsupportedOperation):  # a store that can not list has no implicit groups but the root
             if not node.path or await replace(node, format=format_).children():
                 return Found(format_, GroupMetadata())
     return None

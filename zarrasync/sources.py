@@ -146,7 +146,9 @@ def _array_like(source: Any) -> Source:
     names = next((own for own in (getattr(source, word, None) for word in _NAMES) if isinstance(own, tuple)), None)
     if names is not None and hasattr(source, "attrs"):
         found.described = {"dimension_names": tuple(map(str, names)), "attributes": dict(source.attrs)}
-    elif type(source).__module__.partition(".")[0] == "h5py":
+    elif type(source).__module__.partition(".")[0] == "h5py" and hasattr(
+        source, "dims"
+    ):  # not of a view of another type
         found.described = {"dimension_names": hdf5.names_of(source), "attributes": hdf5.attributes_of(source)}
     chunks = getattr(data, "chunks", None)
     if chunks and len(chunks) == len(found.shape):  # dask's are sizes per axis

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from xarray import Variable
+from xarray.backends.zarr import encode_zarr_variable
 from xarray.conventions import decode_cf_variable
 
 from zarrasync.errors import CodecError
 
-__all__ = ["alike", "fitting", "lossless"]
+__all__ = ["alike", "fitting", "inherited", "lossless"]
 
 _KEPT = ("units", "calendar", "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """What the values of an array that is there were encoded with, so that others are encoded alike."""
 _BY_AXES = ("chunks", "preferred_chunks", "shards", "filters")
+_LAYOUT = ("chunks", "preferred_chunks", "shards", "compressors", "compressor")
+_OF_TYPE = ("filters", "fill_value")
+"""What is said of an array beside that, and goes with its data type."""
 _NUMBERS = "biufc"
 
 
@@ -37,8 +42,13 @@ def _holds(dtype: npt.DTypeLike, value: Any) -> bool:
     given, wanted = np.asarray(value), np.dtype(dtype)
     if wanted.kind not in _NUMBERS or given.dtype.kind not in _NUMBERS:
         return given.dtype.kind == wanted.kind
+    return _holds_all(wanted, given)
+
+
+def _holds_all(dtype: np.dtype[Any], values: npt.NDArray[Any]) -> bool:
+    """Whether numbers are the same in a data type."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return bool(np.array_equal(given.astype(wanted), given, equal_nan=given.dtype.kind in "fc"))
+        return bool(np.array_equal(values.astype(dtype), values, equal_nan=values.dtype.kind in "fc"))
 
 
 def alike(variable: Variable, present: Variable) -> Variable:
@@ -53,6 +63,42 @@ def alike(variable: Variable, present: Variable) -> Variable:
         variable = variable.astype("f8")
     variable.encoding = {name: encoding[name] for name in _KEPT if name in encoding and (name != "dtype" or not later)}
     return variable
+
+
+def inherited(name: str, variable: Variable, present: Variable, zarr_format: Literal[2, 3]) -> dict[str, Any]:
+    """The encoding of a variable that takes the place of one: what is not said of it is as it was.
+
+    Chunks, shards and compressors are so where the axes are. The type, packing and units are so if that loses nothing, and
+    nothing is said of any of them; values that are not in memory are not looked at for that.
+    """
+    own = fitting(variable)
+    if variable.dims != present.dims:
+        return own
+    layout = {key: present.encoding[key] for key in _LAYOUT if key in present.encoding}
+    if {"chunks", "shards"} & own.keys():
+        layout = {key: value for key, value in layout.items() if key not in _BY_AXES}
+    if set(_KEPT) & own.keys() or not variable._in_memory or not _is_kept(name, variable, present, zarr_format):
+        return {**layout, **own}
+    return {**layout, **{key: present.encoding[key] for key in _KEPT + _OF_TYPE if key in present.encoding}, **own}
+
+
+def _is_kept(name: str, variable: Variable, present: Variable, zarr_format: Literal[2, 3]) -> bool:
+    """Whether values come back when they are encoded like those that are there; packing may round them."""
+    if variable.dtype.kind != present.dtype.kind:
+        return False
+    stored, packed = _stored(present), {"scale_factor", "add_offset"} & present.encoding.keys()
+    if not packed and variable.dtype.kind == stored.kind == "f" and not _holds_all(stored, variable.to_numpy()):
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # of units that would be changed
+            encoded = encode_zarr_variable(
+                alike(variable.copy(deep=False), present), name=name, zarr_format=zarr_format
+            )
+        lossless(name, encoded, present, timed=variable.dtype.kind in "mM")
+    except (CodecError, ValueError, UserWarning):
+        return False
+    return True
 
 
 def lossless(name: str, encoded: Variable, present: Variable, *, timed: bool) -> Variable:

@@ -29,11 +29,11 @@ from zarrasync.alignment import Unaligned, check_region, for_job, is_safe_for_jo
 from zarrasync.blocks import bounds
 from zarrasync.consolidated import Consolidated
 from zarrasync.creation import attributes_of, plan_array
-from zarrasync.errors import CodecError, NodeExistsError, NodeNotFoundError, ShapeError
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
-from zarrasync.integrations._xarrayfitting import alike, fitting, lossless
+from zarrasync.integrations._xarrayfitting import alike, fitting, inherited, lossless
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
@@ -264,11 +264,6 @@ def _located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) 
     return dataset.drop_vars([dim for dim, place in wanted.items() if place == "auto"]), found
 
 
-def _is_like(variable: Variable, present: Variable) -> bool:
-    """Whether a variable has the same axes as one that is there, and values of the same kind."""
-    return bool(variable.dims == present.dims and variable.dtype.kind == present.dtype.kind)
-
-
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     """Attributes as JSON can hold them."""
     encode: Any = encode_zarr_attr_value  # it has no types
@@ -342,27 +337,26 @@ class _Work:
         joins = present is not None and (self.region is not None or self.append_dim is not None)
         if encoding and joins:
             raise ValueError(f"{name} is stored as what is there is; its encoding {dict(encoding)} can not be chosen")
-        # One that replaces another is stored like that, if it is of the same kind and nothing else was said.
-        follows = joins or (present is not None and encoding is None and _is_like(variable, present))
         variable = variable.copy(deep=False)
         variable.encoding = dict(encoding) if encoding is not None else fitting(variable)
-        if joins and present is not None and variable.dims != present.dims:
-            raise ShapeError(f"{name} has the dimensions {present.dims} in the store, not {variable.dims}")
-        if follows and present is not None:
+        if joins and present is not None:
+            if variable.dims != present.dims:
+                raise ShapeError(f"{name} has the dimensions {present.dims} in the store, not {variable.dims}")
             variable = alike(variable, present)
+        elif present is not None and encoding is None:
+            variable.encoding = inherited(name, variable, present, self.format.zarr_format)
         elif self.region is not None:
             raise NodeNotFoundError(f"a region is written into arrays that are there; {name} is not")
         if self.region is not None and not set(self.region) & set(map(str, variable.dims)):
             raise ValueError(
                 f"{name} has none of the region's dimensions {sorted(self.region)}; drop it before writing"
             )
-        stored = present.encoding if follows and present is not None else variable.encoding
-        creating = {key: stored[key] for key in _CREATING if stored.get(key) is not None}
-        if "compressors" in stored:  # None: it is not compressed
-            creating["compressors"] = stored["compressors"]
-        if "compressor" in stored and (encoding or self.format.has_undefined_fill):
-            creating["compressors"] = stored["compressor"]
-        with _without_notice() if follows else nullcontext():  # of units that are changed, which is refused
+        creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
+        if "compressors" in variable.encoding:  # None: it is not compressed
+            creating["compressors"] = variable.encoding["compressors"]
+        if "compressor" in variable.encoding and (encoding or self.format.has_undefined_fill):
+            creating["compressors"] = variable.encoding["compressor"]
+        with _without_notice() if joins else nullcontext():  # of units that are changed, which is refused
             encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
         left = {key for key, value in encoded.encoding.items() if key != FILL or value is not None}
         if unknown := sorted(set(encoding or ()) & left - _ENCODINGS):
@@ -371,13 +365,7 @@ class _Work:
             )
         if joins and present is not None:
             self._check(name, encoded, present)
-        if follows and present is not None:
-            try:
-                encoded = lossless(name, encoded, present, timed=variable.dtype.kind in "mM")
-            except CodecError as error:
-                if not joins:
-                    error.args = (f"{error}; an encoding for {name} replaces that of what is there",)
-                raise
+            encoded = lossless(name, encoded, present, timed=variable.dtype.kind in "mM")
         options = {} if joins else self._options(encoded, creating)
         if not joins:
             plan_array(self.format, shape=encoded.shape, **options)  # complains before anything is replaced
@@ -474,7 +462,7 @@ class _Work:
         axis = plan.encoded.dims.index(str(self.append_dim))
         array = await self.node.get(plan.name)
         assert isinstance(array, za.AsyncArray)
-        start = await array._reserve(axis, plan.encoded.shape, fresh=False, at=at)
+        start = await array._reserve(axis, plan.encoded.shape, at)
         reserved.append((array, axis, start, start + plan.encoded.shape[axis]))
 
     async def _catch_up(self, rows: Sequence[Plan]) -> None:

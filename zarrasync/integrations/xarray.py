@@ -65,7 +65,8 @@ async def write_dataset_async(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         group: The group's path in the store.
         mode: ``"w-"`` makes a new group, ``"w"`` replaces one, ``"a"`` adds variables and replaces those that are
-            there (stored as these are, if they have the same dimensions and kind of type), ``"r+"`` takes a group that is there. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``,
+            there (with their chunks, shards and compressors where the dimensions are the same, and their types and packing
+            where values in memory fit, if nothing is said of these), ``"r+"`` takes a group that is there. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``,
             else ``"w-"``.
         append_dim: Variables with this dimension are added at its end, others are written where they are; values are
             encoded as those that are there. None that has the dimension there may be left out.

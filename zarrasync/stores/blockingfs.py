@@ -14,17 +14,20 @@ from zarrasync.config import Config
 from zarrasync.errors import StoreError
 from zarrasync.stores.webfs import passes
 
-__all__ = ["PROCESS", "call", "is_local", "of_process", "read"]
+__all__ = ["arrived", "call", "is_local", "leaving", "read"]
 
 T = TypeVar("T")
-PROCESS = secrets.token_hex(8)
-"""Tells this process, with those that were forked off it, from others."""
+_TOKEN = secrets.token_hex(8)
+"""Tells this process from those of other machines, which may have its number."""
 _HERE = frozenset({"memory", "file", "local", "zip", "tar", "libarchive", "data", "reference"})
 """Those that answer at once, mostly."""
 
 
 class _Elsewhere:
-    """A filesystem whose files are in the memory of another process."""
+    """A filesystem whose files are in the memory of a process, on its way to others and back."""
+
+    def __init__(self, fs: Any, process: tuple[str, int]) -> None:
+        self._fs, self._process = fs, process
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -35,9 +38,14 @@ class _Elsewhere:
         )
 
 
-def of_process(fs: Any, process: str) -> Any:
-    """A filesystem in memory that has come from a process; of another one it has no files here."""
-    return fs if process == PROCESS else _Elsewhere()
+def leaving(fs: Any) -> Any:
+    """A filesystem in memory as it is sent to other processes."""
+    return fs if isinstance(fs, _Elsewhere) else _Elsewhere(fs, (_TOKEN, os.getpid()))
+
+
+def arrived(fs: Any) -> Any:
+    """A filesystem that was sent: where its files are it is what it was."""
+    return fs._fs if isinstance(fs, _Elsewhere) and fs._process == (_TOKEN, os.getpid()) else fs
 
 
 def is_local(fs: Any) -> bool:

@@ -71,7 +71,6 @@ _NO_SUFFIX = _AZURE | _CACHES
 _BULK = 1000
 """Keys that one S3 DeleteObjects request takes."""
 
-
 _buckets: set[Hashable] = set()
 """Google's buckets that are there, or of which nothing is told."""
 
@@ -96,7 +95,7 @@ class FsspecStore(RemoteStore):
         path = str(fs._strip_protocol(path)).rstrip("/")
         while isinstance(fs, DirFileSystem):  # paths below a directory are paths of the filesystem it lies in
             fs, path = fs.fs, str(fs._join(path)).rstrip("/")
-        self._template, self.path, self._process = fs, path, blockingfs.PROCESS
+        self._template, self.path = fs, path
         # Caches of files say what the filesystem behind them is, and are not asynchronous themselves.
         self.blocking = not (fs.async_impl and _is_asynchronous(type(fs)))
         protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
@@ -206,11 +205,12 @@ class FsspecStore(RemoteStore):
         return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_clients", "_once", "_flights")}
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_clients", "_once", "_flights")}
+        return kept if self.portable else {**kept, "_template": blockingfs.leaving(self._template)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._template = self._template if self.portable else blockingfs.of_process(self._template, self._process)
+        self._template = blockingfs.arrived(self._template)
         self._make_pools()
 
     async def _on_files(self, work: Callable[[LocalStore], Coroutine[Any, Any, T]]) -> T:

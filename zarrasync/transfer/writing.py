@@ -194,7 +194,9 @@ class _Writing:
     async def _write_part(self, part: Part, compute: Compute) -> None:
         key, nbytes = self.chunks.key(part.coords), self.chain.nbytes
         try:
-            if self._replaces(part):
+            if self.present and self._replaces(part):
+                self.empty.append(key)  # cleared whole, also where no element says that it is empty
+            elif self._replaces(part):
                 data = await compute(partial(self._encode, part), nbytes)
                 if data is None:
                     self.empty.append(key)
@@ -293,8 +295,6 @@ class _Writing:
 
     def _encode(self, part: Part) -> Buffer | None:
         """The encoded value of a chunk that is replaced whole; ``None`` if it is not to be stored."""
-        if self.present:
-            return None  # cleared, also where no element says that it is empty
         given = self.values[(*part.region.place, ...)]
         spec = self.chain.spec
         if given.shape != spec.shape:

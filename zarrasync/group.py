@@ -225,7 +225,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             NodeTypeError: If a group is there, or the data type differs.
             ShapeError: If the shape differs.
         """
-        found = await self._required(name, partial(self.create_array, name, shape=shape, dtype=dtype, **options))
+        create = partial(self.create_array, name, shape=shape, dtype=dtype, **options)
+        found = await found_or_made(partial(self.get, name), create)
         if not isinstance(found, AsyncArray):
             raise NodeTypeError(
                 f"{found.name} is a group, not an array", path=found.path, found="group", wanted="array"
@@ -249,25 +250,13 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         Raises:
             NodeTypeError: If an array is there.
         """
-        found = await self._required(name, partial(self.create_group, name, attributes=attributes))
+        create = partial(self.create_group, name, attributes=attributes)
+        found = await found_or_made(partial(self.get, name), create)
         if not isinstance(found, AsyncGroup):
             raise NodeTypeError(
                 f"{found.name} is an array, not a group", path=found.path, found="array", wanted="group"
             )
         return found
-
-    async def _required(
-        self, name: str, create: Callable[[], Awaitable[AsyncArray | AsyncGroup]]
-    ) -> AsyncArray | AsyncGroup:
-        """The member that is there, or a new one, or that of somebody else who has been faster."""
-        if (found := await self.get(name)) is not None:
-            return found
-        try:
-            return await create()
-        except NodeExistsError:
-            if (found := await self.get(name)) is None:
-                raise
-            return found
 
     # -------------------------------------------------------------- changing
 
@@ -336,6 +325,23 @@ class _Member:
 
     def __getitem__(self, key: Any) -> Never:
         raise TypeError(f"the member {self._name!r} is not open yet: (await group[{self._name!r}])[...]")
+
+
+async def found_or_made(
+    find: Callable[[], Awaitable[AsyncArray | AsyncGroup | None]],
+    make: Callable[[], Awaitable[AsyncArray | AsyncGroup]],
+) -> AsyncArray | AsyncGroup:
+    """The node that is there, or a new one, or that of somebody else who has been faster to make it."""
+    found = await find()
+    if found is not None:
+        return found
+    try:
+        return await make()
+    except NodeExistsError:
+        found = await find()
+        if found is None:
+            raise
+        return found
 
 
 def as_node(node: Node, metadata: Metadata) -> AsyncArray | AsyncGroup:

@@ -18,7 +18,15 @@ from zarrasync.consolidated import refresh
 from zarrasync.creation import ShapeLike, attributes_of, check_options, check_same
 from zarrasync.dtypes import DataType
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.group import AsyncGroup, as_node, create_array_at, create_group_at, make_levels, plan_with_data
+from zarrasync.group import (
+    AsyncGroup,
+    as_node,
+    create_array_at,
+    create_group_at,
+    found_or_made,
+    make_levels,
+    plan_with_data,
+)
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Node, find_all, gather, on_store
@@ -151,21 +159,20 @@ async def open_group(
     node, candidates = place_of(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         return await create_group_at(node, attributes=attributes, overwrite=mode == "w")
-    try:
+
+    async def look() -> AsyncArray | AsyncGroup | None:
         search = partial(
             find_node, node, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
         )
-        found = await on_store(search, node.store)
-    except NodeNotFoundError:
-        if mode != "a":
-            raise
         try:
-            return await create_group_at(replace(node, sure=False), attributes=attributes)
-        except NodeExistsError as error:  # somebody else has been faster
-            try:
-                found = await on_store(search, node.store)
-            except NodeNotFoundError:
-                raise error from None
+            return await on_store(search, node.store)
+        except NodeNotFoundError:
+            if mode != "a":
+                raise
+            return None
+
+    create = partial(create_group_at, replace(node, sure=False), attributes=attributes)
+    found = await found_or_made(look, create)
     if not isinstance(found, AsyncGroup):
         raise NodeTypeError(
             f"{node.name} in {node.store!r} is an array; open_array or open opens it",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import random
+import subprocess
+import sys
 import threading
 import zlib
 from dataclasses import dataclass
@@ -596,3 +598,17 @@ def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     assert _memory.joined(parts).ctypes.data == address
     assert not _memory.stays(np.zeros(3, np.uint8))
     assert isinstance(_memory.joined([b"few", b" bytes"]), bytes)
+
+
+def test_numcodecs_says_nothing_to_those_who_do_not_import_it():
+    """Where only one of the two packages for CRC32C is installed, it deprecates that whatever filters there are."""
+    code = """
+import sys
+sys.modules["google_crc32c"] = None
+from zarrasync import sync
+array = sync.create_array({}, shape=(4,), dtype="i4")
+array[...] = 1
+print(array[...].sum(), "numcodecs" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("4 True\n", "")

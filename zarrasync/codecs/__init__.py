@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from zarrasync import _plugins
+from zarrasync.codecs._functions import numcodecs_module
 from zarrasync.codecs.base import (
     ArrayArrayCodec,
     ArrayBytesCodec,
@@ -173,8 +174,7 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
 
 def _meant(name: str) -> str:
     """What to say about a name that nobody knows."""
-    from numcodecs.registry import codec_registry
-
+    codec_registry = numcodecs_module("registry").codec_registry
     if name in codec_registry:
         return f"numcodecs has one: 'numcodecs.{name}'"
     known = sorted({*_PARSERS, *_registered})

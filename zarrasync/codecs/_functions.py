@@ -1,4 +1,4 @@
-"""Decompression into memory that is there, by functions of the C libraries that numcodecs brings.
+"""numcodecs, and decompression into memory that is there, by functions of the C libraries that it brings.
 
 numcodecs itself checks such memory in Python, 2 to 3 µs a call in which no other thread gets the interpreter,
 and makes a context of zstd for each. A build that keeps the functions to itself has none: then numcodecs does it.
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from zarrasync.codecs.base import Buffer
 
-__all__ = ["blosc_rows", "zstd_rows"]
+__all__ = ["blosc_rows", "numcodecs_module", "zstd_rows"]
 
 _Function: TypeAlias = Callable[..., Any]
 _NO_ADDRESS = (BufferError, TypeError, ValueError)
@@ -27,8 +29,15 @@ _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 
 
 @cache
+def numcodecs_module(name: str) -> ModuleType:
+    """A module of numcodecs, which tells everybody who imports it that it would rather have another crc32c."""
+    with warnings.catch_warnings(record=True):  # it puts its own filter before those that would ignore it
+        return import_module(f"numcodecs.{name}")
+
+
+@cache
 def _function(module: str, name: str, result: Any, *arguments: Any) -> _Function | None:
-    path = import_module(f"numcodecs.{module}").__file__
+    path = numcodecs_module(module).__file__
     try:
         found = getattr(ctypes.CDLL(path), name)
     except (AttributeError, OSError):

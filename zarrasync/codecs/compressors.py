@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs._functions import blosc_rows, zstd_rows
+from zarrasync.codecs._functions import blosc_rows, numcodecs_module, zstd_rows
 from zarrasync.codecs.base import ArraySpec, BatchDecoder, Buffer, BytesBytesCodec, Codec, Decoder, Out, RowsDecoder
 from zarrasync.errors import ChecksumError, MetadataError
 
@@ -40,18 +40,9 @@ _MEDIUM = 1 << 17
 
 @cache
 def _blosc() -> ModuleType:
-    from numcodecs import blosc
-
-    module: ModuleType = blosc
+    module = numcodecs_module("blosc")
     module.use_threads = False  # type: ignore[attr-defined]  # a setting, not a function of the module
     return module
-
-
-@cache
-def _numcodecs_module(name: str) -> ModuleType:
-    from importlib import import_module
-
-    return import_module(f"numcodecs.{name}")
 
 
 @cache
@@ -283,8 +274,8 @@ def _raw_lzma(container: int, filters: Any) -> Any:
 
 _DECODERS: dict[str, Callable[[int | None, int], Decoder]] = {
     "blosc": _with_header(_blosc_size, _blosc),
-    "zstd": _with_header(_zstd_size, partial(_numcodecs_module, "zstd"), _contexts),
-    "lz4": _with_header(_lz4_size, partial(_numcodecs_module, "lz4")),
+    "zstd": _with_header(_zstd_size, partial(numcodecs_module, "zstd"), _contexts),
+    "lz4": _with_header(_lz4_size, partial(numcodecs_module, "lz4")),
     "gzip": _streamed(lambda: _inflate().decompressobj(wbits=31)),
     "zlib": _streamed(lambda: _inflate().decompressobj(wbits=15)),
     "bz2": _streamed(_bz2),
@@ -442,7 +433,7 @@ class ZstdCodec(_Compressor):
     def encode(self, data: Buffer) -> Buffer:
         if len(data) < _MEDIUM:
             return _contexts().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # looked up by name
-        return _numcodecs_module("zstd").compress(data, self.level, self.checksum)  # type: ignore[no-any-return]  # numcodecs has no types
+        return numcodecs_module("zstd").compress(data, self.level, self.checksum)  # type: ignore[no-any-return]  # numcodecs has no types
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
         several = getattr(_contexts().compressor(self.level, self.checksum), "multi_compress_to_buffer", None)

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from zarrasync.codecs._functions import numcodecs_module
 from zarrasync.codecs.base import (
     Array,
     ArrayArrayCodec,
@@ -45,18 +46,17 @@ _OBJECTS = frozenset({"json2", "msgpack2", "pickle", "categorize", "vlen-array",
 
 @lru_cache(maxsize=256)
 def _make(config: str) -> Any:
-    import numcodecs
-    from numcodecs.registry import get_codec
-
+    registry, errors = numcodecs_module("registry"), numcodecs_module("errors")
     settings = loads(config)
     name = settings["id"]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return get_codec(settings)
-    except (numcodecs.errors.UnknownCodecError, ImportError) as error:
+            return registry.get_codec(settings)
+    except (errors.UnknownCodecError, ImportError) as error:
+        version = numcodecs_module("version").version
         raise UnknownCodecError(
-            f"unknown codec {name!r}: numcodecs {numcodecs.__version__} has none of that id "
+            f"unknown codec {name!r}: numcodecs {version} has none of that id "
             "(some need the extra: pip install 'zarrasync[codecs]')",
             codec=str(name),
         ) from error

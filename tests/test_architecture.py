@@ -75,6 +75,7 @@ LAYERS = [
             "alignment",
             "sources",
             "lineage",
+            "blockwise",
             "ingesting",
             "validation",
             "selection",

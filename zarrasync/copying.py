@@ -16,6 +16,7 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import plan_blocks, units
+from zarrasync.blockwise import Ingestion
 from zarrasync.config import Config
 from zarrasync.creation import ShapeLike, check_axes
 from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedOperation
@@ -24,7 +25,6 @@ from zarrasync.grids import lazy_product
 from zarrasync.group import AsyncGroup, as_node, make_levels
 from zarrasync.hierarchy import CodecsLike, open
 from zarrasync.info import counted, size_text
-from zarrasync.ingesting import Ingestion
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import place_of
 from zarrasync.metadata import ArrayMetadata, GroupMetadata

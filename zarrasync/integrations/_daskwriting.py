@@ -26,8 +26,8 @@ from zarrasync import sync, transfer
 from zarrasync._runtime import aside
 from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region
+from zarrasync.blockwise import checksum
 from zarrasync.errors import ChecksumError
-from zarrasync.ingesting import checksum
 from zarrasync.integrations.dask import OfThisProcess
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.progress import IngestReport

@@ -15,7 +15,7 @@ from xarray.conventions import decode_cf_variable
 
 from zarrasync.errors import CodecError
 
-__all__ = ["alike", "fitting", "inherited", "lossless"]
+__all__ = ["alike", "fitting", "inherited", "lossless", "without_nan"]
 
 _KEPT = ("units", "calendar", "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """What the values of an array that is there were encoded with, so that others are encoded alike."""
@@ -26,11 +26,25 @@ _OF_TYPE = ("filters", "fill_value")
 _NUMBERS = "biufc"
 
 
+def without_nan(attributes: Mapping[Any, Any], dtype: np.dtype[Any]) -> dict[Any, Any]:
+    """A variable's attributes where NaN is not said to mean missing: it does anyway, and JSON has no word for it."""
+    if "missing_value" not in attributes or dtype.kind not in "fc":
+        return dict(attributes)
+    missing = np.asarray(attributes["missing_value"])
+    if missing.dtype.kind not in "fc" or not np.isnan(missing).any():
+        return dict(attributes)
+    left = {name: value for name, value in attributes.items() if name != "missing_value"}
+    finite = missing[~np.isnan(missing)]
+    return {**left, "missing_value": finite} if finite.size else left
+
+
 def fitting(variable: Variable) -> dict[str, Any]:
     """A variable's encoding, without what was said of an array with another number of axes, which it was picked from."""
     encoding = dict(variable.encoding)
     if "fill_value" in encoding and not _holds(encoding.get("dtype", variable.dtype), encoding["fill_value"]):
         del encoding["fill_value"]  # that of another type, which the values had before
+    if variable.dtype.kind in "OT":  # of text in format 2 they make bytes, which is said by the data type here
+        encoding.pop("filters", None)
     sizes = (encoding.get(name) for name in ("chunks", "shards"))
     if any(isinstance(own, tuple | list) and len(own) != variable.ndim for own in sizes):
         return {name: value for name, value in encoding.items() if name not in _BY_AXES}

@@ -17,9 +17,9 @@ from zarrasync import sync
 from zarrasync.errors import MetadataError
 from zarrasync.info import DIMENSIONS
 
-__all__ = ["FILL", "StoredGroup"]
+__all__ = ["FILL", "MISSING", "StoredGroup"]
 
-FILL = "_FillValue"
+FILL, MISSING = "_FillValue", "missing_value"
 
 
 class _LazyArray(BackendArray):
@@ -100,6 +100,8 @@ class StoredGroup(AbstractDataStore):
             attributes[FILL] = array.fill_value
         elif FILL in attributes and not undefinable:  # elsewhere it stands as in other files
             attributes[FILL] = _decoded(attributes[FILL], array)
+        if MISSING in attributes and array.dtype.kind in "fc":
+            attributes[MISSING] = _numbers(attributes[MISSING])
         if not mask and array._async._node.format.has_dimension_names:  # stays so if the dataset is written again
             encoding["fill_value"] = array.fill_value
         return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
@@ -130,6 +132,13 @@ def _decoded(fill: Any, array: sync.Array) -> Any:
         raise MetadataError(
             f"{array.name}: the attribute {FILL} {fill!r} means nothing for {array.dtype} ({error}); correct or erase it"
         ) from error
+
+
+def _numbers(missing: Any) -> Any:
+    """What means missing, where JSON has texts in the place of numbers that are not finite."""
+    if isinstance(missing, list):
+        return [_numbers(one) for one in missing]
+    return float(missing) if missing in ("NaN", "Infinity", "-Infinity") else missing
 
 
 def _thawed(value: Any) -> Any:

@@ -33,7 +33,7 @@ from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
-from zarrasync.integrations._xarrayfitting import alike, fitting, inherited, lossless
+from zarrasync.integrations._xarrayfitting import alike, fitting, inherited, lossless, without_nan
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
@@ -237,7 +237,7 @@ async def _refresh_above(node: AsyncGroup, store: Store, group: str, config: Any
 
 
 def _located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) -> tuple[Dataset, dict[str, slice]]:
-    """A region with slices in the place of ``"auto"``, found by the coordinates; these need not be written again.
+    """A region with slices in the place of ``"auto"``, found by the coordinates, and the dataset without those that are there.
 
     Raises:
         ValueError: If coordinates are missing, or do not follow each other in the store.
@@ -247,21 +247,37 @@ def _located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) 
     wanted = dict.fromkeys(map(str, dataset.dims), "auto") if isinstance(region, str) else dict(region)
     found: dict[str, slice] = {}
     for dim, place in wanted.items():
-        if isinstance(place, slice):
-            found[dim] = place
-            continue
-        if place != "auto":
+        if not isinstance(place, slice) and place != "auto":
             raise ValueError(f"the region along {dim!r} is a slice or 'auto', found {place!r}")
-        if dim not in dataset.indexes or dim not in present:
+        found[dim] = place if isinstance(place, slice) else _place_along(dim, dataset, present)
+    named = [dim for dim in found if dim in dataset.indexes and dim in present]
+    # Who writes the other regions at the same time shares their chunks.
+    there = [dim for dim in named if _index_of(present[dim][found[dim]]).equals(dataset.indexes[dim])]
+    return dataset.drop_vars(there), found
+
+
+def _index_of(coordinate: Variable) -> Any:
+    return coordinate.to_index_variable().to_index()
+
+
+def _place_along(dim: str, dataset: Dataset, present: Mapping[str, Variable]) -> slice:
+    """Where the dataset's coordinates along a dimension are in the store; without any, all of it if it is as long.
+
+    Raises:
+        ValueError: If they are not there, or do not follow each other.
+    """
+    if dim not in dataset.indexes or dim not in present:
+        length = next((variable.sizes[dim] for variable in present.values() if dim in variable.dims), None)
+        if dim in dataset.indexes or dataset.sizes.get(dim) != length:
             raise ValueError(f"the region along {dim!r} can not be found: that takes coordinates here and in the store")
-        at = present[dim].to_index_variable().to_index().get_indexer(dataset.indexes[dim])
-        if (at < 0).any():
-            missing = dataset.indexes[dim][at < 0][0]
-            raise ValueError(f"the region along {dim!r} can not be found: the store has no coordinate {missing}")
-        if (np.diff(at) != 1).any():
-            raise ValueError(f"the coordinates along {dim!r} do not follow each other in the store")
-        found[dim] = slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
-    return dataset.drop_vars([dim for dim, place in wanted.items() if place == "auto"]), found
+        return slice(0, length)
+    at = _index_of(present[dim]).get_indexer(dataset.indexes[dim])
+    if (at < 0).any():
+        missing = dataset.indexes[dim][at < 0][0]
+        raise ValueError(f"the region along {dim!r} can not be found: the store has no coordinate {missing}")
+    if (np.diff(at) != 1).any():
+        raise ValueError(f"the coordinates along {dim!r} do not follow each other in the store")
+    return slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
@@ -340,8 +356,10 @@ class _Work:
         variable = variable.copy(deep=False)
         variable.encoding = dict(encoding) if encoding is not None else fitting(variable)
         if joins and present is not None:
-            if variable.dims != present.dims:
+            if sorted(map(str, variable.dims)) != sorted(map(str, present.dims)):
                 raise ShapeError(f"{name} has the dimensions {present.dims} in the store, not {variable.dims}")
+            if variable.dims != present.dims:
+                variable = variable.transpose(*present.dims)
             variable = alike(variable, present)
         elif present is not None and encoding is None:
             variable.encoding = inherited(name, variable, present, self.format.zarr_format)
@@ -394,7 +412,7 @@ class _Work:
             )
 
     def _options(self, encoded: Variable, creating: dict[str, Any]) -> dict[str, Any]:
-        attributes = _plain(encoded.attrs)
+        attributes = _plain(without_nan(encoded.attrs, encoded.dtype))
         fill = encoded.attrs.get(FILL)
         attributes.pop(FILL, None)
         options: dict[str, Any] = {"dtype": str if encoded.dtype.kind in "OT" else encoded.dtype, **creating}

@@ -16,6 +16,7 @@ from xarray.backends.zarr import FillValueCoder
 
 from zarrasync import _bridge, sync
 from zarrasync.integrations import _xarraywriting
+from zarrasync.integrations._xarrayfitting import without_nan
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import normalize_path
 from zarrasync.progress import IngestReport
@@ -31,7 +32,7 @@ def stored_variables(dataset: Dataset) -> dict[str, Variable]:
     """
     found = {}
     for name, variable in dataset.variables.items():
-        attributes = dict(variable.attrs)
+        attributes = without_nan(variable.attrs, variable.dtype)
         if FILL in attributes:
             attributes[FILL] = FillValueCoder.encode(attributes[FILL], variable.dtype)
         found[str(name)] = variable.copy(deep=False)

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
+from zarrasync import formats
 from zarrasync.array import AsyncArray
 from zarrasync.consolidated import refresh
 from zarrasync.creation import ShapeLike, attributes_of, check_options, check_same
@@ -29,7 +30,7 @@ from zarrasync.group import (
 )
 from zarrasync.keys import normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.node import Node, find_all, gather, on_store
+from zarrasync.node import Node, document_of, gather, on_store
 from zarrasync.opening import ConfigLike, Mode, find_node, open_array_at, open_or_create, place_of
 from zarrasync.stores import Request, StoreLike
 
@@ -491,23 +492,28 @@ async def list_nodes(
 
 async def _consolidate(node: Node) -> None:
     """Store copies of all documents below a group in one of it."""
-    format_ = node.format
-    keys: dict[str, int] = {}
+    own, copies = node.format.document_keys(node.path), node.format.consolidated_key(node.path)
+    async with node.store.lock(copies or own[0]):  # what others change meanwhile they note after this
+        documents = await _documents_below(node)
+        values = await node.store.fetch([Request(key) for key in own])
+        present = {key: bytes(v.data) for key, v in zip(own, values, strict=True) if v is not None}
+        await refresh(node.store, node.format, node.path, present, documents)
+
+
+async def _documents_below(node: Node) -> dict[str, bytes]:
+    """All documents below a group by key, with one batch of requests per level."""
+    format_, found = node.format, dict[str, bytes]()
     level = [node]
     while level:
         listed = await gather([place.children(None) for place in level], node.store)
-        found = [place.child(name) for place, own in zip(level, listed, strict=True) for name in own]
-        nodes = await find_all(node, [place.path for place in found], (format_,))
-        keys.update({key: 0 for place in found for key in format_.document_keys(place.path)})
-        level = [
-            place
-            for place, one in zip(found, nodes, strict=True)
-            if one is not None and isinstance(one.metadata, GroupMetadata) and not format_.apart
-        ]
-    own, copies = format_.document_keys(node.path), format_.consolidated_key(node.path)
-    async with node.store.lock(copies or own[0]):
-        asked = [*own, *keys]
-        values = await node.store.fetch([Request(key) for key in asked])
-        documents = {key: bytes(v.data) for key, v in zip(asked, values, strict=True) if v is not None}
-        present = {key: documents.pop(key) for key in own if key in documents}
-        await refresh(node.store, format_, node.path, present, documents)
+        below = [place.child(name) for place, own in zip(level, listed, strict=True) for name in own]
+        keys = [format_.document_keys(place.path) for place in below]
+        values = iter(await node.store.fetch([Request(key) for own in keys for key in own]))
+        level = []
+        for place, own in zip(below, keys, strict=True):
+            documents = {key: document_of(node, key, next(values)) for key in own}
+            found.update({key: data for key, data in documents.items() if data is not None})
+            is_group = isinstance(formats.parse(format_, place.path, documents), GroupMetadata)
+            if is_group and not format_.apart:
+                level.append(place)
+    return found

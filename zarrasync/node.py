@@ -32,7 +32,7 @@ from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.stores import ABSENT, AliasStore, PrefixStore, Request, Store, Value
 
-__all__ = ["Found", "Metadata", "Node", "find", "find_all", "gather", "on_store"]
+__all__ = ["Found", "Metadata", "Node", "document_of", "find", "find_all", "gather", "on_store"]
 
 Metadata = ArrayMetadata | GroupMetadata
 T = TypeVar("T")
@@ -467,7 +467,7 @@ async def find_all(
     fetched = iter(values)
     nodes: list[Found | None] = []
     for path, own, given in zip(paths, keys, documents, strict=True):
-        held = given if given is not None else {key: _document(node, key, next(fetched)) for key in own}
+        held = given if given is not None else {key: document_of(node, key, next(fetched)) for key in own}
         try:
             found = formats.detect(path, held, candidates)
             if found is not None and given is None and compare and (source := found[1].source) is not None:
@@ -482,7 +482,8 @@ async def find_all(
     return nodes
 
 
-def _document(node: Node, key: str, value: Value | None) -> bytes | None:
+def document_of(node: Node, key: str, value: Value | None) -> bytes | None:
+    """A document as it was fetched, unless it is larger than the settings allow."""
     if value is not None and len(value.data) > node.config.max_document_bytes:
         raise MetadataError(
             f"{key}: the document has {len(value.data):,} bytes, "
@@ -563,7 +564,7 @@ async def find(
             if not plain:
                 raise
             entry, unreadable = None, error  # one who may see but a part of a store has no draft there
-        data = _document(node, key, entry)
+        data = document_of(node, key, entry)
         format_ = None if data is None else formats.from_entry(data)
         if format_ is not None and any(map(format_.is_same, drafts)):
             (found,) = await find_all(node, [node.path], [format_], consolidated=consolidated, kind=kind)

@@ -17,9 +17,10 @@ from zarrasync import sync
 from zarrasync.errors import MetadataError
 from zarrasync.info import DIMENSIONS
 
-__all__ = ["FILL", "MISSING", "StoredGroup"]
+__all__ = ["FILL", "StoredGroup", "stored_variable"]
 
-FILL, MISSING = "_FillValue", "missing_value"
+FILL = "_FillValue"
+_MISSING = "missing_value"
 
 
 class _LazyArray(BackendArray):
@@ -66,49 +67,49 @@ class StoredGroup(AbstractDataStore):
 
     def get_variables(self) -> Mapping[str, Variable]:
         """The group's arrays."""
-        return {name: self._variable(name, array) for name, array in self.group.arrays()}
+        return {name: stored_variable(name, array, mask=self._mask) for name, array in self.group.arrays()}
 
     def get_dimensions(self) -> Mapping[str, int]:
         """The sizes of axes by name."""
         return {str(dim): n for variable in self.get_variables().values() for dim, n in variable.sizes.items()}
 
-    def _variable(self, name: str, array: sync.Array) -> Variable:
-        attributes = _shown(array.attrs)
-        dims = _dimensions(name, array, attributes.pop(DIMENSIONS, None))
-        encoding: dict[str, Any] = {
-            "chunks": array.chunks,
-            "preferred_chunks": _preferred(array, dims),
-            "shards": array.shards,
-        }
-        if (
-            array._async._node.format.has_dimension_names
-        ):  # in a form that zarr-python takes when the dataset is written with it
-            encoding["compressors"] = tuple(codec.to_json() for codec in array.compressors)
-            encoding["filters"] = tuple(codec.to_json() for codec in array.filters)
-        for told in _documents(array):
-            compressor = told.get(
-                "compressor", {}
-            )  # of format 2; xarray leaves it out where zarr-python does not take it
-            if compressor is None or "id" in compressor:
-                encoding["compressor"] = _thawed(compressor)
-        if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
-            encoding["dtype"] = array.dtype
-        # Where a fill value may be left undefined, one that is defined says what is missing.
-        undefinable = array._async._node.format.has_undefined_fill
-        mask = undefinable if self._mask is None else self._mask
-        if mask and array.fill_value is not None:
-            attributes[FILL] = array.fill_value
-        elif FILL in attributes and not undefinable:  # elsewhere it stands as in other files
-            attributes[FILL] = _decoded(attributes[FILL], array)
-        if MISSING in attributes and array.dtype.kind in "fc":
-            attributes[MISSING] = _numbers(attributes[MISSING])
-        if not mask and array._async._node.format.has_dimension_names:  # stays so if the dataset is written again
-            encoding["fill_value"] = array.fill_value
-        return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
-
     def close(self) -> None:
         """Let go of the store's connections."""
         self.group.close()
+
+
+def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Variable:
+    """An array as a variable that is not decoded; ``mask`` says whether its fill value means missing, ``None`` as its format does."""
+    attributes = _shown(array.attrs)
+    dims = _dimensions(name, array, attributes.pop(DIMENSIONS, None))
+    encoding: dict[str, Any] = {
+        "chunks": array.chunks,
+        "preferred_chunks": _preferred(array, dims),
+        "shards": array.shards,
+    }
+    if (
+        array._async._node.format.has_dimension_names
+    ):  # in a form that zarr-python takes when the dataset is written with it
+        encoding["compressors"] = tuple(codec.to_json() for codec in array.compressors)
+        encoding["filters"] = tuple(codec.to_json() for codec in array.filters)
+    for told in _documents(array):
+        compressor = told.get("compressor", {})  # of format 2; xarray leaves it out where zarr-python does not take it
+        if compressor is None or "id" in compressor:
+            encoding["compressor"] = _thawed(compressor)
+    if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
+        encoding["dtype"] = array.dtype
+    # Where a fill value may be left undefined, one that is defined says what is missing.
+    undefinable = array._async._node.format.has_undefined_fill
+    mask = undefinable if mask is None else mask
+    if mask and array.fill_value is not None:
+        attributes[FILL] = array.fill_value
+    elif FILL in attributes and not undefinable:  # elsewhere it stands as in other files
+        attributes[FILL] = _decoded(attributes[FILL], array)
+    if _MISSING in attributes and array.dtype.kind in "fc":
+        attributes[_MISSING] = _numbers(attributes[_MISSING])
+    if not mask and array._async._node.format.has_dimension_names:  # stays so if the dataset is written again
+        encoding["fill_value"] = array.fill_value
+    return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
 
 
 _PRIVATE = "_nc"

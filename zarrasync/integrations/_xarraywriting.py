@@ -27,6 +27,7 @@ from zarrasync._calls import in_any_case, to_their_end, together
 from zarrasync._runtime import aside, thread_lock
 from zarrasync.alignment import Unaligned, check_region, for_job, is_safe_for_jobs
 from zarrasync.blocks import bounds
+from zarrasync.blockwise import write_blocks
 from zarrasync.consolidated import Consolidated
 from zarrasync.creation import attributes_of, plan_array
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
@@ -34,10 +35,11 @@ from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
 from zarrasync.integrations._xarrayfitting import alike, fitting, inherited, lossless, without_nan
-from zarrasync.integrations._xarraystored import FILL, StoredGroup
+from zarrasync.integrations._xarraystored import FILL, stored_variable
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
 from zarrasync.progress import IngestReport
+from zarrasync.sources import source_of
 from zarrasync.stores import CountingStore, Store
 
 __all__ = ["Wanted", "leaving_room", "write"]
@@ -91,12 +93,13 @@ async def write(
     spoken = formats.by_name(zarr_format or 3) if found is None else found._node.format
     if spoken.zarr_format not in (2, 3):
         raise ValueError(f"datasets are written in the formats 2 and 3, not {spoken.zarr_format!r}")
-    present = {} if found is None else await _on_a_thread(partial(_present, found))
+    arrays = {} if found is None else dict(await found.arrays())
+    present = await _on_a_thread(partial(_present, arrays))
     place: dict[str, slice] | None = None
     if region is not None:
         dataset, place = await _on_a_thread(partial(_located, dataset, region, present))
     variables, attributes = encode_dataset_coordinates(dataset)
-    work = _Work(spoken, store, group, append_dim, place, verify, config)
+    work = _Work(spoken, store, group, arrays, append_dim, place, verify, config)
     names = [str(name) for name in variables]
     # All is looked at before anything is changed.
     for name in names:
@@ -119,7 +122,7 @@ async def write(
     own = replace(settings.resolve(config), zarr_format=spoken.zarr_format)
     node = found or await za.open_group(store, path=group, mode=cast("Any", mode), zarr_format=known, config=own)
     copies = work.copies = node._node.known
-    work.node = AsyncGroup(replace(node._node, known=None), node.metadata)
+    work.node, work.erased = AsyncGroup(replace(node._node, known=None), node.metadata), mode == "w"
     reserved: list[tuple[za.AsyncArray, int, int, int]] = []
     try:
         places = await work.prepare(plans, reserved)
@@ -298,13 +301,18 @@ async def _group(
         return None
 
 
-def _present(node: AsyncGroup) -> dict[str, Variable]:
+def _present(arrays: Mapping[str, za.AsyncArray]) -> dict[str, Variable]:
     """The variables that are there, with what their values were encoded with.
 
     They are no dataset: another writer may have made some of them longer, and be about to do so with the others.
     """
-    stored = StoredGroup(sync.Group(node), mask=None).get_variables()
+    stored = {name: stored_variable(name, sync.Array(array), mask=None) for name, array in arrays.items()}
     return {name: decode_cf_variable(name, variable) for name, variable in stored.items()}
+
+
+def _on(array: za.AsyncArray, **place: Any) -> za.AsyncArray:
+    """An array whose place is another one in some respect."""
+    return za.AsyncArray(replace(array._node, **place), array.metadata)
 
 
 class Plan(NamedTuple):
@@ -333,12 +341,16 @@ class _Work:
         spoken: Format,
         store: Store,
         group: str,
+        arrays: Mapping[str, za.AsyncArray],
         append_dim: str | None,
         region: Mapping[str, slice] | None,
         verify: bool,
         config: Any,
     ) -> None:
+        # Copies of metadata follow when all is done, not each change.
+        self.arrays = {name: _on(array, known=None) for name, array in arrays.items()}
         self.node: AsyncGroup  # once there is one
+        self.erased = False  # whether nothing is left of what was there
         self.copies: Consolidated | None = None
         self.store, self.group, self.append_dim = store, group, append_dim
         self.region, self.verify, self.config = region, verify, config
@@ -434,8 +446,8 @@ class _Work:
 
     async def prepare(
         self, plans: Sequence[Plan], reserved: list[tuple[za.AsyncArray, int, int, int]]
-    ) -> list[Place | None]:
-        """Create arrays, or make them longer; where in each the values go.
+    ) -> list[tuple[za.AsyncArray, Place | None]]:
+        """Create arrays, or make them longer; the array of each variable, and where in it the values go.
 
         Rows that are appended are reserved in one array, that of the coordinates if it is among them, and lie at that
         place in all others, so that those of writers who append at the same time stay together.
@@ -451,16 +463,32 @@ class _Work:
         await to_their_end([partial(self._reserve, plan, at, reserved) for plan in rows[1:]])
         # What is replaced comes last, when nothing can be refused any more.
         made = [plan for plan in plans if not plan.joins]
-        create = partial(self.node.create_array, overwrite=True)
+        taken = await self._taken({plan.name for plan in made})
+        create = self.node.create_array
         try:
-            await together([partial(create, plan.name, shape=plan.encoded.shape, **plan.options) for plan in made])
+            arrays = await together(
+                [
+                    partial(create, plan.name, shape=plan.encoded.shape, overwrite=plan.name in taken, **plan.options)
+                    for plan in made
+                ]
+            )
         except BaseException:
             await in_any_case(partial(self.note, made))
             raise
         await self.note(made)
+        self.arrays.update({plan.name: array for plan, array in zip(made, arrays, strict=True)})
         added = {plan.name for plan in rows}
         place = {str(self.append_dim): slice(*reserved[0][2:])} if reserved else {}
-        return [self._place(plan, place if plan.name in added else self.region or {}) for plan in plans]
+        places = [self._place(plan, place if plan.name in added else self.region or {}) for plan in plans]
+        return [(self.arrays[plan.name], place) for plan, place in zip(plans, places, strict=True)]
+
+    async def _taken(self, names: set[str]) -> set[str]:
+        """The names at which something lies: an array, or chunks of one whose replacement was interrupted."""
+        there = names & self.arrays.keys()
+        if not self.erased and names - there:
+            below = await self.node._node.children()
+            there |= {name for name in names if name.partition("/")[0] in below}
+        return there
 
     async def note(self, plans: Iterable[Plan]) -> None:
         """Have copies of metadata follow: what is made anew at once, rows when they are written."""
@@ -477,9 +505,7 @@ class _Work:
         assert plan.length is not None
         if at is not None and plan.length > at:  # who appends to all has made the first one longer before
             raise self._uneven(plan.name, plan.length, at)
-        axis = plan.encoded.dims.index(str(self.append_dim))
-        array = await self.node.get(plan.name)
-        assert isinstance(array, za.AsyncArray)
+        axis, array = plan.encoded.dims.index(str(self.append_dim)), self.arrays[plan.name]
         start = await array._reserve(axis, plan.encoded.shape, at)
         reserved.append((array, axis, start, start + plan.encoded.shape[axis]))
 
@@ -506,27 +532,31 @@ class _Work:
             wanted=(first,),
         )
 
-    async def fill(self, plans: Sequence[Plan], places: Sequence[Place | None]) -> list[IngestReport]:
+    async def fill(
+        self, plans: Sequence[Plan], places: Sequence[tuple[za.AsyncArray, Place | None]]
+    ) -> list[IngestReport]:
         """Write all values: those of dask as one computation, others side by side.
 
         Where blocks lie across chunks so that dask would have to keep more than the budget, regions are computed one by one.
         """
         reports: dict[str, IngestReport] = {}
 
-        async def one(plan: Plan, place: Place | None) -> None:
-            reports[plan.name] = await self._fill(plan, place)
+        async def one(plan: Plan, target: za.AsyncArray, place: Place | None) -> None:
+            source = source_of(plan.encoded if plan.encoded.shape else np.asarray(plan.encoded.values), {})
+            reports[plan.name] = await write_blocks(source, target, place, self._unaligned, verify=self.verify)
 
         calls: list[Callable[[], Awaitable[None]]] = []
-        lazy: list[tuple[Plan, Place | None]] = []
-        for plan, place in zip(plans, places, strict=True):
+        lazy: list[tuple[Plan, za.AsyncArray, Place | None]] = []
+        for plan, (array, place) in zip(plans, places, strict=True):
+            own = (plan, _on(array, store=CountingStore(array.store)), place)
             if _is_dask(plan.encoded.data):
-                lazy.append((plan, place))
+                lazy.append(own)
             else:
-                calls.append(partial(one, plan, place))
+                calls.append(partial(one, *own))
         if lazy:
             from zarrasync.integrations import _daskwriting
 
-            shares = await self._shares(lazy)
+            shares = [self._share(*own) for own in lazy]
             budget = settings.resolve(self.config).memory_budget
             remote = await aside(_daskwriting.cluster) is not None  # not on a loop, which may be the client's
             small = [remote or share.held <= budget for share in shares]
@@ -534,7 +564,7 @@ class _Work:
 
             async def of_dask() -> None:
                 found = await _daskwriting.write_together(list(compress(shares, small)), verify=self.verify)
-                names = (plan.name for plan, _ in compress(lazy, small))
+                names = (plan.name for plan, *_ in compress(lazy, small))
                 reports.update(zip(names, found, strict=True))
 
             if any(small):
@@ -542,41 +572,18 @@ class _Work:
         await together(calls)
         return [reports[plan.name] for plan in plans]
 
-    async def _shares(self, lazy: Sequence[tuple[Plan, Place | None]]) -> list[Any]:
-        """What is written of dask's arrays into which arrays."""
+    def _share(self, plan: Plan, target: za.AsyncArray, place: Place | None) -> Any:
+        """What is written of one of dask's arrays into which array."""
         from zarrasync.integrations._daskwriting import Share
 
-        where = {"mode": "r+", "config": self.config}
-        targets = await together(
-            [
-                partial(za.open_array, CountingStore(self.store), path=join(self.group, plan.name), **where)
-                for plan, _ in lazy
-            ]
-        )
-        shares = []
-        for (plan, place), target in zip(lazy, targets, strict=True):
-            start, stop = bounds(plan.encoded.shape, target.shape, place)
-            check_region(target, start, stop, self._unaligned, safe=is_safe_for_jobs(target.store))
-            shares.append(Share(plan.encoded.data, for_job(target, self._unaligned), start))
-        return shares
+        start, stop = bounds(plan.encoded.shape, target.shape, place)
+        check_region(target, start, stop, self._unaligned, safe=is_safe_for_jobs(target.store))
+        return Share(plan.encoded.data, for_job(target, self._unaligned), start)
 
     @property
     def _unaligned(self) -> Unaligned:
         """Rows that were reserved are nobody else's; of chunks that are shared each keeps its part in this process."""
         return "allow" if self.append_dim is not None else settings.resolve(self.config).unaligned
-
-    async def _fill(self, plan: Plan, region: Place | None) -> IngestReport:
-        encoded = plan.encoded
-        return await za.ingest(
-            encoded if encoded.shape else np.asarray(encoded.values),
-            self.store,
-            path=join(self.group, plan.name),
-            mode="r+",
-            region=region,
-            unaligned=self._unaligned,
-            verify=self.verify,
-            config=self.config,
-        )
 
 
 def _is_dask(data: Any) -> bool:

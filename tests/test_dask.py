@@ -184,6 +184,12 @@ def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytes
     settings = {} if scheduler == "cluster" else {"scheduler": "processes"}
     with dask.config.set(**settings), pytest.raises(StoreError, match="belongs to this process"):
         to_zarr(da.ones(10, chunks=5), {})
+    kept: dict[str, bytes] = {}
+    sync.create_array(kept, data=np.ones(4))
+    before = dict(kept)
+    with dask.config.set(**settings), pytest.raises(StoreError, match="belongs to this process"):
+        to_zarr(da.zeros(4, chunks=2), kept, overwrite=True)
+    assert kept == before  # nothing is erased for what can not be written
     with dask.config.set(scheduler="threads"):
         target: dict[str, bytes] = {}
         to_zarr(da.ones(10, chunks=5), target)

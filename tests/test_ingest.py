@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -758,6 +759,28 @@ async def test_pairs_that_come_again(api: Api, size: int, verify: bool):
     np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES)
     assert report.skipped + report.blocks == len(pairs)
     assert report.skipped == len(pairs) // 2 if size == 20 else report.skipped < len(pairs) // 2
+
+
+@pytest.mark.parametrize("kind", ["local", "slow"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_memory_that_an_iterable_uses_again(api: Api, kind: str, asynchronous: bool, tmp_path: Path):
+    """Readers of files fill one buffer again and again."""
+    store: Any = stores.LocalStore(tmp_path) if kind == "local" else stores.LatencyStore(stores.MemoryStore(), 0.001)
+
+    def pairs() -> Iterator[Any]:
+        buffer = np.empty((10, 100), "i4")
+        for number in range(40):
+            buffer[...] = number + 1
+            yield (slice(10 * number, 10 * number + 10), slice(0, 100)), buffer
+
+    async def later() -> AsyncIterator[Any]:
+        for pair in pairs():
+            yield pair
+
+    given = later() if asynchronous else pairs()
+    await api(api.ingest(given, store, shape=(400, 100), dtype="i4", chunks=(10, 100)))
+    found = await api((await api(api.open_array(store)))[...])
+    np.testing.assert_array_equal(found, np.repeat(np.arange(1, 41), 10)[:, None] * np.ones((1, 100), "i4"))
 
 
 async def test_empty_blocks(api: Api):

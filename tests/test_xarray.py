@@ -272,7 +272,7 @@ def test_regions_that_are_found_by_coordinates(zarr_format: Any):
         (whole.isel(x=[0, 2]), "do not follow each other"),
         (whole.isel(x=slice(None, None, -1)), "do not follow each other"),
         (whole.assign_coords(x=[1.0, 20, 30, 40, 50]), "no coordinate 1.0"),
-        (whole.drop_vars("x"), "takes coordinates"),
+        (whole.isel(x=[0, 1]).drop_vars("x"), "takes coordinates"),
     ]:
         with pytest.raises(ValueError, match=message):
             write_dataset(wrong, store, region="auto")
@@ -1026,7 +1026,7 @@ def test_rows_of_dask_that_begin_in_the_middle_of_a_chunk(kind: str):
     more = field(Source()).a.values
     expected = np.concatenate([first.a.values, more, more])
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, expected)
-    write_dataset(field(Source(), 5)[["a"]] + 1, store, region={"t": slice(6, 11)})
+    write_dataset(field(Source(), 5)[["a"]].drop_vars("t") + 1, store, region={"t": slice(6, 11)})
     expected[6:11] = more[:5] + 1
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, expected)
 

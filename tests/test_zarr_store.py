@@ -100,3 +100,20 @@ def test_xarray_writes_through_it(s3):
     dataset.to_zarr(zarr_store(url, storage_options=options), mode="w", consolidated=False)
     found = xarray.open_dataset(url, engine="zarrasync", storage_options=options)
     xarray.testing.assert_identical(found.load(), dataset)
+
+
+async def test_opening(tmp_path: Path):
+    """A method of the interface that makes a store of what its class takes."""
+    store = await ZarrStore.open(stores.LocalStore(tmp_path))
+    assert store == zarr_store(tmp_path)
+    zarr.create_group(store)
+    assert sync.open_group(tmp_path).zarr_format == 3
+
+
+def test_a_dictionary_that_zarr_python_has_written():
+    values: dict[str, Any] = {}
+    zarr.create_group(values).create_array("x", data=VALUES, chunks=(10, 20))
+    np.testing.assert_array_equal(sync.open_array(values, path="x")[...], VALUES)
+    array = sync.open_array(values, path="x", mode="r+")
+    array[3, 4] = -1
+    assert array[3].min() == -1

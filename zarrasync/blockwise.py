@@ -212,7 +212,8 @@ class Ingestion:
         running: dict[asyncio.Future[None], int] = {}
         try:
             async for item in source:
-                size = self._size_of(pair := pair_of(item))
+                pair = await aside(partial(pair_of, item))  # which copies it
+                size = self._size_of(pair)
                 while running and (len(running) >= count or sum(running.values()) + size > self._room):
                     for task in (await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))[0]:
                         del running[task]

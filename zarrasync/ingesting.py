@@ -66,7 +66,8 @@ async def ingest(
         source: What to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
             zarrasync or zarr-python, xarray's variables; what blocks of dask share is computed for each of them, which
             ``integrations.dask.store`` does once); the path of an ``.npy`` file, or the path or URL of an array; a function that makes the block
-            of a region, given as a tuple of slices; or an iterable of pairs of such a region and its block. Functions
+            of a region, given as a tuple of slices, and is called on several threads at a time; or an iterable of pairs of
+            such a region and its block, which may use the memory of a NumPy array again for the next one. Functions
             and iterables may be asynchronous; they need ``shape`` and ``dtype`` among the options.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The array's path in the store.

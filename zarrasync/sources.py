@@ -179,14 +179,15 @@ def _tell(found: Source, array: Any, format_: Format, layout: tuple[Any, Any] | 
 
 
 def pair_of(item: Any) -> tuple[Region, Any]:
-    """What an iterable gives, if it is a region and its block.
+    """What an iterable gives, if it is a region and its block, which is copied: it may be used for the next one.
 
     Raises:
         TypeError: If it is something else.
     """
     if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
         raise TypeError(f"an iterable gives pairs of a region and its block, found {type(item).__name__}: {item!r:.80}")
-    return item[0], item[1]
+    region, block = item
+    return region, block.copy() if isinstance(block, np.ndarray) else block
 
 
 async def in_threads(items: Iterator[Any]) -> AsyncIterator[Any]:

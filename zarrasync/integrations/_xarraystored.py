@@ -112,7 +112,7 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
     return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
 
 
-_PRIVATE = "_nc"
+_PRIVATE = ("_nczarr", "_ncproperties", "_nc3_strict")
 """How the attributes begin, in capitals or not, that netCDF keeps for itself."""
 _NCZARR = ("_nczarr_array", "_NCZARR_ARRAY")
 

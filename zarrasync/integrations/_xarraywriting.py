@@ -35,6 +35,7 @@ from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
 from zarrasync.integrations._xarrayfitting import alike, fitting, inherited, lossless, without_nan
+from zarrasync.integrations._xarrayregions import Wanted, located
 from zarrasync.integrations._xarraystored import FILL, stored_variable
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
@@ -42,10 +43,7 @@ from zarrasync.progress import IngestReport
 from zarrasync.sources import source_of
 from zarrasync.stores import CountingStore, Store
 
-__all__ = ["Wanted", "leaving_room", "write"]
-
-Wanted = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
-"""A region as callers give it."""
+__all__ = ["leaving_room", "write"]
 
 T = TypeVar("T")
 Place: TypeAlias = tuple[slice, ...]
@@ -97,7 +95,7 @@ async def write(
     present = await _on_a_thread(partial(_present, arrays))
     place: dict[str, slice] | None = None
     if region is not None:
-        dataset, place = await _on_a_thread(partial(_located, dataset, region, present))
+        dataset, place = await _on_a_thread(partial(located, dataset, region, present))
     variables, attributes = encode_dataset_coordinates(dataset)
     work = _Work(spoken, store, group, arrays, append_dim, place, verify, config)
     names = [str(name) for name in variables]
@@ -112,6 +110,10 @@ async def write(
         if not plan.joins and mode != "w-":
             path = group if mode == "w" else join(group, plan.name)
             refuse_own_source(store, path, plan.encoded)
+    if any(_is_dask(plan.encoded.data) for plan in plans):
+        from zarrasync.integrations.dask import check_reach
+
+        await aside(partial(check_reach, store))  # not on a loop, which may be the client's
     _check_sizes(plans, present, append_dim)
     _check_rows(plans, present, append_dim)
     attributes = attributes_of(_plain(attributes))
@@ -237,50 +239,6 @@ async def _refresh_above(node: AsyncGroup, store: Store, group: str, config: Any
             continue
         if above._node.known is not None:
             await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
-
-
-def _located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) -> tuple[Dataset, dict[str, slice]]:
-    """A region with slices in the place of ``"auto"``, found by the coordinates, and the dataset without those that are there.
-
-    Raises:
-        ValueError: If coordinates are missing, or do not follow each other in the store.
-    """
-    if isinstance(region, str) and region != "auto":
-        raise ValueError(f"the region is 'auto', or says of dimensions where to write, found {region!r}")
-    wanted = dict.fromkeys(map(str, dataset.dims), "auto") if isinstance(region, str) else dict(region)
-    found: dict[str, slice] = {}
-    for dim, place in wanted.items():
-        if not isinstance(place, slice) and place != "auto":
-            raise ValueError(f"the region along {dim!r} is a slice or 'auto', found {place!r}")
-        found[dim] = place if isinstance(place, slice) else _place_along(dim, dataset, present)
-    named = [dim for dim in found if dim in dataset.indexes and dim in present]
-    # Who writes the other regions at the same time shares their chunks.
-    there = [dim for dim in named if _index_of(present[dim][found[dim]]).equals(dataset.indexes[dim])]
-    return dataset.drop_vars(there), found
-
-
-def _index_of(coordinate: Variable) -> Any:
-    return coordinate.to_index_variable().to_index()
-
-
-def _place_along(dim: str, dataset: Dataset, present: Mapping[str, Variable]) -> slice:
-    """Where the dataset's coordinates along a dimension are in the store; without any, all of it if it is as long.
-
-    Raises:
-        ValueError: If they are not there, or do not follow each other.
-    """
-    if dim not in dataset.indexes or dim not in present:
-        length = next((variable.sizes[dim] for variable in present.values() if dim in variable.dims), None)
-        if dim in dataset.indexes or dataset.sizes.get(dim) != length:
-            raise ValueError(f"the region along {dim!r} can not be found: that takes coordinates here and in the store")
-        return slice(0, length)
-    at = _index_of(present[dim]).get_indexer(dataset.indexes[dim])
-    if (at < 0).any():
-        missing = dataset.indexes[dim][at < 0][0]
-        raise ValueError(f"the region along {dim!r} can not be found: the store has no coordinate {missing}")
-    if (np.diff(at) != 1).any():
-        raise ValueError(f"the coordinates along {dim!r} do not follow each other in the store")
-    return slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dask.array as da
+import dask.base
 import numpy as np
 
 from zarrasync import config as settings
@@ -24,9 +25,9 @@ from zarrasync.errors import ShapeError, StoreError
 from zarrasync.keys import normalize_path
 from zarrasync.lineage import refuse_own_source
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.stores import StoreLike, resolve
+from zarrasync.stores import Store, StoreLike, resolve
 
-__all__ = ["OfThisProcess", "from_zarr", "store", "to_zarr"]
+__all__ = ["OfThisProcess", "check_reach", "from_zarr", "store", "to_zarr"]
 
 _BLOCK = 64 << 20
 """Bytes of a block, about, where it is made of several chunks."""
@@ -178,10 +179,33 @@ class OfThisProcess:
     @property
     def refusal(self) -> StoreError:
         """Why it is not sent to other processes."""
-        return StoreError(
-            f"{self.array.store!r} belongs to this process: what others write into it is lost; store into files or an "
-            "object store, or compute with threads"
-        )
+        return _out_of_reach(self.array.store)
+
+
+def _out_of_reach(store: Store) -> StoreError:
+    return StoreError(
+        f"{store!r} belongs to this process: what others write into it is lost; store into files or an "
+        "object store, or compute with threads"
+    )
+
+
+def check_reach(store: Store) -> None:
+    """Complain about a store in this process's memory where dask is set to compute in others, before anything is replaced.
+
+    Raises:
+        StoreError: If what they wrote there would be lost.
+    """
+    if not store.portable and _computes_elsewhere():
+        raise _out_of_reach(store)
+
+
+def _computes_elsewhere() -> bool:
+    get_scheduler: Any = dask.base.get_scheduler  # it has no types
+    scheduler = get_scheduler()
+    client: Any = getattr(scheduler, "__self__", None)
+    if hasattr(client, "gather"):
+        return not str(getattr(client.scheduler, "address", "")).startswith("inproc")
+    return getattr(scheduler, "__module__", "") == "dask.multiprocessing"
 
 
 def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, safe: bool) -> None:
@@ -273,6 +297,8 @@ def to_zarr(
         shared = _shared_axes(source.chunks, planned, (0,) * source.ndim)
         if shared:  # before anything is replaced
             _judge(shared, source, planned, unaligned, safe=is_safe_for_jobs(resolve(target, storage_options)))
+        if compute:
+            check_reach(resolve(target, storage_options))
         if overwrite:
             refuse_own_source(resolve(target, storage_options), normalize_path(path), source)
         options.setdefault("dtype", source.dtype)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 from xarray import Dataset, DataTree, Variable
@@ -15,8 +17,10 @@ from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 from xarray.backends.zarr import FillValueCoder
 
 from zarrasync import _bridge, sync
+from zarrasync.errors import NodeNotFoundError, NodeTypeError
 from zarrasync.integrations import _xarraywriting
 from zarrasync.integrations._xarrayfitting import without_nan
+from zarrasync.integrations._xarrayregions import Wanted
 from zarrasync.integrations._xarraystored import FILL, StoredGroup
 from zarrasync.keys import normalize_path
 from zarrasync.progress import IngestReport
@@ -50,7 +54,7 @@ async def write_dataset_async(
     group: str = "",
     mode: Literal["w-", "w", "a", "r+"] | None = None,
     append_dim: str | None = None,
-    region: _xarraywriting.Wanted | None = None,
+    region: Wanted | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     zarr_format: Literal[2, 3] | None = None,
     consolidated: bool | None = None,
@@ -72,7 +76,7 @@ async def write_dataset_async(
         append_dim: Variables with this dimension are added at its end, others are written where they are; values are
             encoded as those that are there. None that has the dimension there may be left out.
         region: Per dimension the slice of what is there to write into, or ``"auto"`` to find it by the coordinates;
-            ``"auto"`` alone for all dimensions. Coordinates that were looked for are not written again.
+            ``"auto"`` alone for all dimensions. Coordinates along them that are there are not written again.
         encoding: Per variable what xarray takes (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and what
             ``create_array`` does (``chunks``, ``shards``, ``compressors``, ``filters``, …).
         zarr_format: 2 or 3; that of what is there if not given, and 3 where there is nothing.
@@ -92,7 +96,8 @@ async def write_dataset_async(
             or others' values could be lost.
         MetadataError: If JSON can not say an attribute.
         CodecError: If values can not be stored as the type, or in the units, of what is there.
-        ValueError: If a variable has no dimension of the region, or parameters do not go together.
+        ValueError: If a variable has no dimension of the region, coordinates are others there, or parameters do not go
+            together.
     """
     if append_dim is not None and region is not None:
         raise ValueError("append_dim adds at the end, region writes into what is there: give one of them")
@@ -218,15 +223,21 @@ def _open(
     consolidated: bool | None,
     config: Any,
 ) -> sync.Group:
-    """The group that is opened; ``~`` in a path is the user's directory, as in xarray's own engines."""
-    return sync.open_group(
-        os.path.expanduser(store) if isinstance(store, str) else store,
-        path=group or "",
-        zarr_format=zarr_format,
-        use_consolidated=consolidated,
-        storage_options=storage_options,
-        config=config,
-    )
+    """The group that is opened; ``~`` in a path is the user's directory, as in xarray's own engines.
+
+    A group is found in the copies of metadata that the root has, if it has such.
+    """
+    where = resolve(os.path.expanduser(store) if isinstance(store, str) else store, storage_options, config)
+    open_group = partial(sync.open_group, where, zarr_format=zarr_format, config=config)
+    path = normalize_path(group or "")
+    if path and consolidated is not False:
+        with suppress(NodeNotFoundError, NodeTypeError):  # of the root, which need not be a group
+            root = open_group()
+            if root._async._node.known is not None:
+                found = root.get(path)
+                if isinstance(found, sync.Group):
+                    return found
+    return open_group(path=path, use_consolidated=consolidated)
 
 
 def _decoded(node: sync.Group, mask: bool | None, **options: Any) -> Dataset:

@@ -48,7 +48,6 @@ class ZarrStore(Store):
     def __init__(self, inner: Inner, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only or not inner.writeable)
         self.inner = ReadOnlyStore(inner) if read_only else inner
-        self._is_open = True
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ZarrStore) and other.inner == self.inner and other.read_only == self.read_only

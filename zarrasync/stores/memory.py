@@ -73,7 +73,7 @@ class MemoryStore(Store):
             StoreError: If the mapping fails, or holds something else.
         """
         try:
-            data = memoryview(self.values[key])
+            data = _view(self.values[key])
             return data if data.format == "B" and data.ndim == 1 else data.cast("B")
         except KeyError:
             return None
@@ -132,12 +132,17 @@ class MemoryStore(Store):
         check_prefix(prefix)
         try:
             return {
-                key: memoryview(value).nbytes
+                key: _view(value).nbytes
                 for key, value in list(self.values.items())
                 if isinstance(key, str) and key.startswith(prefix)
             }
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
+
+
+def _view(value: Any) -> memoryview:
+    """A value's bytes; those of mappings that zarr-python has written are no buffers, but hold one."""
+    return memoryview(value.to_bytes() if hasattr(value, "as_numpy_array") else value)
 
 
 def _version(data: memoryview) -> object:

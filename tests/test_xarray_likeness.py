@@ -1,0 +1,210 @@
+"""What datasets mean is the same whichever engine has written or reads them, and costs no more requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync import stores, sync
+from zarrasync.stores import CountingStore, MemoryStore
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+from zarrasync.integrations.xarray import write_dataset  # after the skip
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+PLAIN = {"consolidated": False}
+
+
+def read(store: Any, engine: str = "zarrasync", **options: Any) -> Any:
+    return xr.open_dataset(store, engine=engine, **(PLAIN if engine == "zarr" else {}), **options)
+
+
+def theirs(dataset: Any, path: Path, **options: Any) -> None:
+    dataset.to_zarr(path, consolidated=False, **options)
+
+
+# ------------------------------------------------------------------ what means missing
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [(np.nan, [1, np.nan, 7, -5]), ([np.nan, -5.0], [1, np.nan, 7, np.nan]), (-5.0, [1, np.nan, 7, np.nan])],
+    ids=["nan", "both", "number"],
+)
+def test_nan_among_what_means_missing(missing: Any, expected: list[float], zarr_format: Any, tmp_path: Path):
+    given = xr.Dataset({"v": ("x", np.array([1, np.nan, 7, -5.0]), {"missing_value": missing})})
+    theirs(given, tmp_path / "theirs", zarr_format=zarr_format)
+    write_dataset(given, tmp_path / "ours", zarr_format=zarr_format)
+    for name in ("theirs", "ours"):
+        for engine in ("zarr", "zarrasync"):
+            found = read(tmp_path / name, engine).load()
+            np.testing.assert_array_equal(found.v, expected)
+            if missing is not np.nan:
+                continue  # xarray encodes nothing that has two words for what is missing
+            again = tmp_path / f"{name}-{engine}"
+            theirs(found, tmp_path / f"{name}-{engine}-theirs", zarr_format=zarr_format)
+            write_dataset(found, again)
+            write_dataset(found, again, append_dim="x")
+            np.testing.assert_array_equal(read(again).v, [*expected, *expected])
+
+
+def test_an_infinite_number_that_means_missing(tmp_path: Path):
+    given = xr.Dataset({"v": ("x", [1.0, np.inf], {"missing_value": np.inf})})
+    write_dataset(given, tmp_path / "ours")
+    np.testing.assert_array_equal(read(tmp_path / "ours").v, [1, np.nan])
+
+
+# ------------------------------------------------------------------ text
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_text_of_format_2_as_their_engine_opens_it(zarr_format: Any, tmp_path: Path):
+    theirs(xr.Dataset({"s": ("x", np.array(["a", "bb"], object))}), tmp_path / "theirs", zarr_format=2)
+    write_dataset(read(tmp_path / "theirs", "zarr"), tmp_path / "ours", zarr_format=zarr_format)
+    for engine in ("zarr", "zarrasync"):
+        assert read(tmp_path / "ours", engine).s.values.tolist() == ["a", "bb"]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_text_beside_text_of_fixed_width(lazy: bool):
+    store = MemoryStore()
+    write_dataset(xr.Dataset({"s": ("x", np.array(["aa", "bbbb"]))}), store)
+    more = xr.Dataset({"s": ("x", np.array(["cc", ""], object))})
+    write_dataset(more.chunk(x=1) if lazy else more, store, append_dim="x")
+    assert read(store).s.values.tolist() == ["aa", "bbbb", "cc", ""]
+    with pytest.raises(ValueError, match="'ccccc' of s does not fit <U4"):
+        write_dataset(xr.Dataset({"s": ("x", np.array(["ccccc"], object))}), store, append_dim="x")
+    assert read(store).sizes == {"x": 4}
+
+
+# ------------------------------------------------------------------ places
+
+
+def grid() -> Any:
+    times = np.array(["2000-01-01", "2000-01-02", "2000-01-03", "2000-01-04"], "M8[ns]")
+    variables = {"v": (("time", "y", "x"), np.zeros((4, 2, 3))), "bounds": (("time", "b"), np.zeros((4, 2)))}
+    return xr.Dataset(variables, {"time": times})
+
+
+def test_a_region_along_axes_without_coordinates():
+    """All of them, if that is as long as what is given."""
+    store = MemoryStore()
+    write_dataset(grid(), store)
+    write_dataset(grid().isel(time=slice(1, 3)) + 1, store, region="auto")
+    want = (grid() + 1).where(grid().time.isin(grid().time[1:3]), 0)
+    xr.testing.assert_equal(read(store).load(), want)
+    with pytest.raises(ValueError, match="the region along 'x' can not be found"):
+        write_dataset(grid().isel(x=[0]), store, region="auto")
+
+
+def test_coordinates_that_are_there_stay_in_a_region():
+    """Those of all regions may share a chunk; others than those that are there are a mistake."""
+    store = CountingStore(MemoryStore())
+    write_dataset(grid(), store)
+    part = grid().isel(time=slice(1, 3)) + 1
+    store.reset()
+    write_dataset(part, store, region={"time": slice(1, 3)})
+    assert store.reset().puts == 2  # the chunks of v and bounds
+    with pytest.raises(ValueError, match="coordinates along 'time' are others in the store"):
+        write_dataset(part, store, region={"time": slice(0, 2)})
+    write_dataset(part.drop_vars("time") * 2, store, region={"time": slice(0, 2)})
+    assert read(store).bounds[:, 0].values.tolist() == [2, 2, 1, 0]
+    xr.testing.assert_equal(read(store).time, grid().time)
+    # Where none have been written the region brings its own.
+    empty = grid().assign_coords(time=np.full(4, "NaT", "M8[ns]"))
+    write_dataset(empty, store, mode="w", encoding={"time": {"units": "days since 2000-01-01", "dtype": "f8"}})
+    for start in (0, 2):
+        write_dataset(grid().isel(time=slice(start, start + 2)), store, region={"time": slice(start, start + 2)})
+    xr.testing.assert_equal(read(store).load(), grid())
+
+
+@pytest.mark.parametrize("how", [{"append_dim": "time"}, {"region": {"time": slice(0, 4)}}])
+def test_axes_in_another_order(how: dict[str, Any]):
+    store = MemoryStore()
+    write_dataset(grid(), store)
+    given = (grid() + xr.DataArray([0.0, 1, 2], dims="x")).transpose("x", "b", "y", "time")
+    given["bounds"] = grid().bounds.T
+    write_dataset(given, store, **how)
+    found = read(store).isel(time=slice(-4, None))
+    xr.testing.assert_equal(found.load(), given.transpose("time", "y", "x", "b"))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("consolidated", [True, None])
+def test_groups_are_found_in_the_copies_of_the_root(zarr_format: Any, consolidated: bool | None, tmp_path: Path):
+    tree = xr.DataTree.from_dict({"/a": grid(), "/a/b": grid()[["v"]].drop_vars("time")})
+    tree.to_zarr(tmp_path, zarr_format=zarr_format, consolidated=True)
+    counting = CountingStore(stores.LocalStore(tmp_path))
+    for group, want in (("a", grid()), ("/a/b/", grid()[["v"]].drop_vars("time"))):
+        xr.testing.assert_equal(read(counting, group=group, consolidated=consolidated).load(), want)
+    assert counting.reset().lists == 0
+    found = xr.open_datatree(tmp_path, engine="zarrasync", group="a", consolidated=consolidated)
+    xr.testing.assert_equal(found.to_dataset().load(), grid())
+    assert set(found.children) == {"b"}
+    # One that was made later is in no copy.
+    write_dataset(grid(), tmp_path, group="late", zarr_format=zarr_format, consolidated=False)
+    xr.testing.assert_equal(read(tmp_path, group="late").load(), grid())
+
+
+def test_attributes_whose_names_begin_like_netcdfs(tmp_path: Path):
+    given = xr.Dataset({"v": ("x", [1.0], {"_ncolumns": 3, "_NCkeep": "a"})}, attrs={"_ncx": 1})
+    write_dataset(given, tmp_path)
+    xr.testing.assert_identical(read(tmp_path).load(), given)
+
+
+# ------------------------------------------------------------------ requests
+
+
+def many(count: int = 20) -> Any:
+    return xr.Dataset({f"v{n}": (("t", "x"), np.ones((3, 4))) for n in range(count)}, {"t": np.arange(3.0)})
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_requests_of_a_new_dataset(mode: Any, lazy: bool):
+    """A document and a chunk for each variable, and next to nothing to look."""
+    store = CountingStore(MemoryStore())
+    given = many().chunk(t=3) if lazy else many()
+    write_dataset(given, store, mode=mode)
+    counts = store.reset()
+    assert (counts.puts, counts.erases) == (2 * 21 + 1, mode == "w")
+    assert counts.fetches <= 6 + lazy  # dask's scheduler is none of ours, but for the chunk of the coordinate
+    assert counts.lists <= 1
+    write_dataset(many(), store, append_dim="t")
+    counts = store.reset()
+    assert counts.lists == 1
+    assert counts.puts == 2 * 21
+    assert counts.fetches <= 2 * 21 + 6  # a document, and the chunk of a coordinate or one that is appended to
+    xr.testing.assert_identical(read(store).load(), xr.concat([many(), many()], "t"))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_the_requests_of_consolidating(zarr_format: Any):
+    store = CountingStore(MemoryStore())
+    write_dataset(many(), store, zarr_format=zarr_format, consolidated=False)
+    store.reset()
+    sync.consolidate_metadata(store, zarr_format=zarr_format)
+    counts = store.reset()
+    documents = len(sync.open_array(store, path="t")._async._node.format.document_keys("t"))
+    assert counts.fetches <= (documents + 1) * 21 + 16
+    assert read(store, consolidated=True).sizes == {"t": 3, "x": 4}
+
+
+@pytest.mark.parametrize("mode", ["w-", "a", "w"])
+def test_what_an_interrupted_replacement_has_left_is_in_no_new_dataset(mode: Any):
+    """Chunks of an array whose document is gone would come back when the new one grows."""
+    kept: dict[str, bytes] = {}
+    write_dataset(xr.Dataset({"a": ("t", np.ones(8))}), kept, encoding={"a": {"chunks": (2,)}})
+    del kept["a/zarr.json"]
+    if mode != "a":
+        del kept["zarr.json"]
+    write_dataset(xr.Dataset({"a": ("t", np.zeros(2))}), kept, mode=mode, encoding={"a": {"chunks": (2,)}})
+    array = sync.open_array(kept, path="a", mode="r+")
+    array.resize((8,))
+    assert np.isnan(array[2:]).all()

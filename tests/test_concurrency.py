@@ -699,6 +699,42 @@ async def test_an_append_that_is_cancelled_gives_its_place_back():
     assert (await za.open_array(memory)).shape == (0,)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_an_append_that_is_cancelled_when_a_thread_is_about_to_store_it(tmp_path, when):
+    """It is done, or it is not: a caller who tries again must not append twice."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(stores.LocalStore):
+        async def put(self, key, data, *, if_version=None):
+            waits = key == "zarr.json" and armed
+            if waits and when == "before":
+                begun.set()
+                assert go_on.wait(30)
+            found = await super().put(key, data, if_version=if_version)
+            if waits and when == "after":
+                begun.set()
+                assert go_on.wait(30)
+            return found
+
+    armed = False
+    a = await za.create_array(Slow(tmp_path), data=np.arange(5), chunks=3)
+    armed = True
+    task = asyncio.ensure_future(a.append(np.arange(5, 9)))
+    await asyncio.to_thread(begun.wait, 30)
+    armed = False
+    task.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sync.open_array(tmp_path)[...].tolist() == [0, 1, 2, 3, 4]
+    await a.append(np.arange(5, 9))
+    assert sync.open_array(tmp_path)[...].tolist() == list(range(9))
+    await a.resize((12,))
+    assert sync.open_array(tmp_path)[...].tolist() == [*range(9), 0, 0, 0]
+
+
 def test_reading_inside_a_progress_callback(tmp_path):
     data = np.arange(1, 65)
     options = {"chunks": 4, "shards": 16, "compressors": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -741,6 +743,47 @@ async def test_arrays_in_zarr_whose_chunks_differ_in_size(api: Api, kind: str):
     np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES)
 
 
+def test_the_command_reads_members_of_archives_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from zarrasync.cli import ingesting, main
+
+    values = {f"v{n}": np.full(1000, n) for n in range(4)}
+    np.savez(tmp_path / "a.npz", **values)
+    seen, most = list[weakref.ref[Any]](), 0
+    load = ingesting._Member.load
+
+    def watched(self: Any) -> Any:
+        nonlocal most
+        found = load(self)
+        gc.collect()
+        seen.append(weakref.ref(found))
+        most = max(most, sum(one() is not None for one in seen))
+        return found
+
+    monkeypatch.setattr(ingesting._Member, "load", watched)
+    assert main(["ingest", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr")]) == 0
+    assert most == 1
+    for name, want in values.items():
+        np.testing.assert_array_equal(sync.open_array(tmp_path / "a.zarr", path=name)[...], want)
+    (tmp_path / "bad.npz").write_bytes(b"PK")
+    (tmp_path / "empty.npy").touch()
+    np.savez(tmp_path / "objects.npz", v=np.array([None], object))
+    for name in ("bad.npz", "empty.npy", "objects.npz"):
+        assert main(["ingest", str(tmp_path / name), str(tmp_path / "b.zarr")]) == 1
+        assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [["a", "__b"], ["a", "a/b"]])
+def test_the_command_replaces_nothing_by_names_that_can_not_be(names: list[str], tmp_path: Path):
+    from zarrasync.cli import main
+
+    sync.save(tmp_path / "a.zarr", kept=np.arange(3))
+    np.savez(tmp_path / "a.npz", **dict.fromkeys(names, np.arange(2)))
+    assert main(["ingest", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr"), "--overwrite"]) == 1
+    assert sync.load(tmp_path / "a.zarr")["kept"].tolist() == [0, 1, 2]
+
+
 def test_files_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     from zarrasync.cli import main
 
@@ -781,6 +824,24 @@ async def test_memory_that_an_iterable_uses_again(api: Api, kind: str, asynchron
     await api(api.ingest(given, store, shape=(400, 100), dtype="i4", chunks=(10, 100)))
     found = await api((await api(api.open_array(store)))[...])
     np.testing.assert_array_equal(found, np.repeat(np.arange(1, 41), 10)[:, None] * np.ones((1, 100), "i4"))
+
+
+@pytest.mark.parametrize("bad", [True, False])
+async def test_an_asynchronous_iterable_is_closed(api: Api, bad: bool, tmp_path: Path):
+    """Also when the call fails, and before it returns."""
+    closed = []
+
+    async def pairs() -> AsyncIterator[Any]:
+        try:
+            for start in range(0, 40, 10):
+                yield (slice(start, start + 10),), np.ones(3 if bad and start == 20 else 10)
+        finally:
+            closed.append(True)
+
+    how = pytest.raises(ShapeError, match="has shape") if bad else nullcontext()
+    with how:
+        await api(api.ingest(pairs(), tmp_path, shape=(40,), dtype="f8", chunks=(10,)))
+    assert closed
 
 
 async def test_empty_blocks(api: Api):

@@ -623,6 +623,32 @@ async def test_save_and_load(api, tmp_path):
         await api(api.save(tmp_path / "three"))
 
 
+@pytest.mark.parametrize(
+    ("names", "error", "match"),
+    [
+        (["..", "b"], InvalidKeyError, "not a valid store key"),
+        (["a", "__x"], InvalidKeyError, "not a valid node name"),
+        ([""], InvalidKeyError, "needs a name"),
+        (["a", "a/b"], NodeExistsError, "'a/b' can not be below 'a'"),
+        (["a", "/a/"], NodeExistsError, "two of the paths mean 'a'"),
+    ],
+)
+async def test_names_that_can_not_be_replace_nothing(api, names, error, match):
+    values: dict = {}
+    await api(api.save(values, kept=np.arange(3)))
+    before = dict(values)
+    with pytest.raises(error, match=match):
+        await api(api.save(values, **dict.fromkeys(names, np.arange(2))))
+    nodes = {name: {"shape": 2} for name in names}
+    with pytest.raises((error, NodeExistsError), match=f"{match}|same node|below"):
+        await api(api.create_hierarchy(values, {**nodes, "kept": {"shape": 2}}, overwrite=True))
+    with pytest.raises(TypeError, match="'arr_0' is what an array without a name is called"):
+        await api(api.save(values, np.arange(3), arr_0=np.arange(2)))
+    with pytest.raises(TypeError, match="nodes are a mapping"):
+        await api(api.create_hierarchy(values, ["a"]))
+    assert values == before
+
+
 # ------------------------------------------------------------------ requests, pickles, faces
 
 

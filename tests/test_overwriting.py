@@ -91,6 +91,76 @@ def test_sources_that_are_read_from_what_they_replace(there: Path):
     check(there)
 
 
+def test_functions_and_iterables_that_read_from_what_they_replace(there: Path):
+    array = sync.open_array(there)
+
+    def closure(region: Any) -> Any:
+        return array[region]
+
+    def pairs() -> Any:
+        for start in range(5):
+            yield (slice(start, start + 1),), array[start : start + 1]
+
+    async def later() -> Any:
+        for pair in pairs():
+            yield pair
+
+    options = {"shape": 5, "dtype": "i8", "mode": "w"}
+    for source in (closure, array.__getitem__, lambda region, own=array: own[region], pairs(), later(), _reads_global):
+        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+            globals()["_known"] = array
+            sync.ingest(source, there, **options)
+        check(there)
+    globals()["_known"] = None
+    sync.ingest(_reads_global, there, **options)
+    assert sync.open_array(there)[...].tolist() == [7] * 5
+
+
+_known: Any = None
+
+
+def _reads_global(region: Any) -> Any:
+    return np.full(5, 7)[region] if _known is None else _known[region]
+
+
+@pytest.mark.parametrize("wrapper", ["WrapperStore", "LoggingStore"])
+def test_what_is_wrapped_by_zarr_python(there: Path, wrapper: str):
+    zarr = pytest.importorskip("zarr")
+    around = getattr(zarr.storage, wrapper)(
+        zarr.storage.LocalStore(there), **({} if wrapper == "WrapperStore" else {"log_level": "ERROR"})
+    )
+    with pytest.raises(NodeExistsError, match="can not be copied to"):
+        sync.copy(around, there, overwrite=True)
+    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        sync.ingest(zarr.open_array(around, mode="r"), there, mode="w")
+    check(there)
+
+
+def test_one_object_by_different_clients(s3):
+    """obstore, s3fs and zarr-python on it, and an endpoint that has two names."""
+    s3fs = pytest.importorskip("s3fs")
+    zarr = pytest.importorskip("zarr")
+    url, options = s3
+    sync.save(url, VALUES, storage_options=options)
+    client = s3fs.S3FileSystem(**options)
+    mapper = client.get_mapper(url.removeprefix("s3://"))
+    other = {**options, "endpoint_url": options["endpoint_url"].replace("127.0.0.1", "localhost")}
+    for source, target in ((url, mapper), (mapper, url), (url, url)):
+        given = {"source_options": options, "dest_options": other}
+        own = {
+            name: value
+            for name, value in given.items()
+            if {"source_options": source, "dest_options": target}[name] is url
+        }
+        with pytest.raises(NodeExistsError, match="can not be copied to"):
+            sync.copy(source, target, overwrite=True, **own)
+    theirs = zarr.open_array(zarr.storage.FsspecStore.from_url(url, storage_options=options), mode="r")
+    for array in (theirs, sync.open_array(mapper)):
+        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+            sync.ingest(array, url, mode="w", storage_options=options)
+    np.testing.assert_array_equal(sync.load(url, storage_options=options), VALUES)
+
+
 def test_dask_over_what_it_is_computed_of(there: Path):
     da = pytest.importorskip("dask.array")
     from zarrasync.integrations.dask import from_zarr, to_zarr

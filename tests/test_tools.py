@@ -516,3 +516,26 @@ async def test_consolidated_metadata_that_is_damaged(api: Api, zarr_format: int)
     (finding,) = (await api(api.validate(store))).findings
     assert (finding.severity, finding.key) == ("error", key)
     assert "consolidated" in finding.location
+
+
+@pytest.mark.parametrize("options", [{"compressors": "gzip"}, {"chunks": (30, 30)}])
+async def test_sparse_arrays_are_copied_quickly(api: Api, options: dict[str, Any]):
+    """Only what is stored is read; what lies in the way is erased all the same."""
+    source, target = stores.CountingStore(stores.MemoryStore()), stores.CountingStore(stores.MemoryStore())
+    array = await api(api.create_array(source, shape=(2000, 2000), chunks=(10, 10), dtype="i4", fill_value=3))
+    await api(array.view[995:1005, 7].write(np.arange(10), progress=False))
+    left = await api(
+        api.create_array(target, shape=(2000, 2000), dtype="i4", fill_value=3, chunks=options.get("chunks", (10, 10)))
+    )
+    await api(left.view[0, 0].write(5, progress=False))
+    await target.erase("zarr.json")
+    for store in (source, target):
+        store.reset()
+    report = await api(api.copy(source, target, **options))
+    assert source.reset().fetches <= 24  # of 40,000
+    assert target.reset().requests <= 12
+    assert report.copied <= 5
+    copied = await api(api.open_array(target))
+    want = np.full((2000, 2000), 3)
+    want[995:1005, 7] = np.arange(10)
+    np.testing.assert_array_equal(await api(copied.view.read(progress=False)), want)

@@ -12,7 +12,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator
 from concurrent.futures import Future, InvalidStateError
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
@@ -154,7 +154,11 @@ def _wait(bridge: _Loop, coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def iterate(source: AsyncIterator[T], *, blocking: bool) -> Iterator[T]:
+_CLOSING = 5.0
+"""Seconds in which a step that was given up has to end."""
+
+
+def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, None]:
     """Step through an async iterator from synchronous code; closes it when the loop over it ends."""
 
     async def step() -> tuple[bool, T | None]:
@@ -164,6 +168,9 @@ def iterate(source: AsyncIterator[T], *, blocking: bool) -> Iterator[T]:
             return False, None
 
     async def close() -> None:
+        async with asyncio.timeout(_CLOSING):
+            while getattr(source, "ag_running", False):  # noqa: ASYNC110  # a step that was given up tells nobody when it ends
+                await asyncio.sleep(0)
         aclose = getattr(source, "aclose", None)
         if aclose is not None:
             await aclose()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -385,14 +386,23 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         """
         fill = self._metadata.spec.fill_value
         values = await transfer.beside(partial(transfer.as_array, data, self.dtype, fill), data, self.dtype)
+        axis = index(axis)
         if not -self.ndim <= axis < self.ndim:
             raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
         axis %= self.ndim
         self._check_append(values.shape, axis, self.shape)
-        await on_store(partial(self._append, values, axis), self.store)
+        taken: list[int] = []
+        try:
+            await on_store(partial(self._append, values, axis, taken), self.store)
+        except BaseException:  # a thread may have done all of it before it noticed that it was cancelled
+            for start in taken:
+                give_back = partial(self._give_back, axis, start, start + values.shape[axis])
+                await in_any_case(partial(on_store, give_back, self.store))
+            raise
         return self.shape
 
-    async def _append(self, values: npt.NDArray[Any], axis: int) -> None:
+    async def _append(self, values: npt.NDArray[Any], axis: int, taken: list[int]) -> None:
+        """Write values behind the end; ``taken`` gets their place along the axis once the array is that much longer."""
         if not self.store.bounded and (self.store.exclusive or not self.store.conditional):
             grown: ArrayMetadata | None = None
 
@@ -415,10 +425,14 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                 await self.store.set_pending(self._document, None)
                 return present
 
+            def stored() -> None:
+                assert grown is not None
+                taken.append(grown.shape[axis] - values.shape[axis])
+
             try:
-                await self._change(write_and_grow)
+                await self._change(write_and_grow, stored=stored)
             except BaseException:  # what is there already would come back when the array grows
-                if grown is not None:
+                if grown is not None and not taken:
                     await in_any_case(partial(self._change, clear, fresh=True))
                 raise
             assert grown is not None
@@ -427,14 +441,8 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                     if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
                         await self.store.set_pending(self._document, None)
             return
-        taken: list[int] = []
-        try:
-            start = await self._reserve(axis, values.shape, taken=taken.append)
-            await self._write_at(self._metadata, values, axis, start)
-        except BaseException:
-            for start in taken:
-                await in_any_case(partial(self._give_back, axis, start, start + values.shape[axis]))
-            raise
+        start = await self._reserve(axis, values.shape, taken=taken.append)
+        await self._write_at(self._metadata, values, axis, start)
 
     async def _reserve(
         self,

@@ -6,7 +6,8 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -31,6 +32,8 @@ from zarrasync.transfer.jobs import Job, Progress, run_jobs
 __all__ = ["Ingestion", "checksum", "write_blocks"]
 
 Block: TypeAlias = npt.NDArray[Any]
+_SPARSE = 8
+"""Where fewer than one in so many stored values are written they are written one by one."""
 _AT_ONCE = 8
 """Blocks on their way to a store behind a network, at the most."""
 
@@ -155,7 +158,8 @@ class Ingestion:
         settings = self.target.config
         threads = self.concurrency or settings.pool_size
         if regions is None and self.source.pairs is not None:
-            run_jobs(self._pair_jobs(work), settings, cancel_flag(), threads)
+            with closing(self._pair_jobs(work)) as pairs:
+                run_jobs(pairs, settings, cancel_flag(), threads)
             return
         if regions is None:
             threads = self._in_memory(threads)
@@ -167,10 +171,10 @@ class Ingestion:
         jobs: Iterator[Job] = (partial(work, region, None) for region in planned)
         run_jobs(jobs, settings, cancel_flag(), threads)
 
-    def _pair_jobs(self, work: Callable[[Region, Any], None]) -> Iterator[Job]:
+    def _pair_jobs(self, work: Callable[[Region, Any], None]) -> Generator[Job, None, None]:
         """Jobs of blocks as they come, each when there is room for it."""
         given: Any = self.source.pairs
-        pairs = _bridge.iterate(given, blocking=False) if self.source.asynchronous else iter(given)
+        steps = _bridge.iterate(given, blocking=False) if self.source.asynchronous else None
         room, taken, given_back = self._room, 0, threading.Condition()
 
         def begun(item: Any) -> Job:
@@ -192,7 +196,11 @@ class Ingestion:
 
             return job
 
-        yield from map(begun, pairs)
+        try:
+            yield from map(begun, given if steps is None else steps)
+        finally:
+            if steps is not None:
+                steps.close()
 
     async def _on_loop(self, work: Callable[[Region, Any], Awaitable[None]], regions: Iterable[Region] | None) -> None:
         if regions is None and self.source.pairs is not None:
@@ -242,6 +250,12 @@ class Ingestion:
         return count if self.source.instant else max(1, min(count, self._room // unit))
 
     def _regions(self, at_once: int) -> Iterator[Region]:
+        axes = self.target.metadata.grid.axes
+        if self.only is not None and len(self.only) < math.prod(axis.nchunks for axis in axes) // _SPARSE:
+            alone = [self._unit(at) for at in sorted(self.only)]
+            self.tell(self.nbytes - sum(map(self._size, alone)))
+            yield from alone
+            return
         metadata, limit = self.target.metadata, self.target.config.memory_budget // (4 * at_once)
         for region in plan_blocks(metadata, self.source.chunks, limit, self.start, self.stop, at_once):
             if not self._there and self.only is None:
@@ -255,6 +269,13 @@ class Ingestion:
                 continue
             self.tell(self._size(region) - sum(self._size(parts[at]) for at in wanted))
             yield from (parts[at] for at in wanted)
+
+    def _unit(self, at: tuple[int, ...]) -> Region:
+        """The region of a stored value."""
+        starts = [axis.start(i) for axis, i in zip(self.target.metadata.grid.axes, at, strict=True)]
+        sizes = [axis.size(i) for axis, i in zip(self.target.metadata.grid.axes, at, strict=True)]
+        ends = zip(starts, sizes, self.start, self.stop, strict=True)
+        return tuple(slice(max(a, begin), min(a + size, end)) for a, size, begin, end in ends)
 
     def _of_source(self, region: Region) -> Region:
         """A region of the array as one of the source."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,8 @@ __all__ = ["CopyReport", "copy"]
 _BATCH = 256
 _ARRAYS = 16
 """That are copied side by side."""
+_MANY = 64
+"""Stored values of which it pays to list which are there."""
 
 
 @dataclass
@@ -273,26 +276,31 @@ async def _copy_array(
         await _copy_values(source, target, there, report, tell)
         return
     done = IngestReport()
-    work = Ingestion(source_of(source, {}), target, None, "allow", done, only=await _with_values(source, target))
+    only = await _with_values(source, target, fresh=fresh)
+    work = Ingestion(source_of(source, {}), target, None, "allow", done, only=only)
     await work.run(tell, resume=options.resume, fresh=fresh, verify=False)
     report.copied += done.blocks
     report.skipped += done.skipped
     report.nbytes += done.nbytes
 
 
-async def _with_values(source: AsyncArray, target: AsyncArray) -> set[tuple[int, ...]] | None:
-    """Which of the target's values to store where the elements do not tell: those of which the source stores something.
+async def _with_values(source: AsyncArray, target: AsyncArray, *, fresh: bool) -> set[tuple[int, ...]] | None:
+    """Which of the target's values to store: those of which the source stores something. All of them if it can not list.
 
-    A fill value tells; where it is undefined, what is absent reads as values like any other. All are stored if the
-    source can not list.
+    Of others the elements tell that they hold the fill value, which takes its time where most are such. Where it is
+    undefined they do not tell, as what is absent reads as values like any other.
     """
-    if not target.metadata.spec.undefined or target.config.write_empty_chunks:
+    own, other = source.metadata.spec, target.metadata.spec
+    grid = target.metadata.grid
+    many = math.prod(axis.nchunks for axis in grid.axes) > _MANY and repr(own.fill_value) == repr(other.fill_value)
+    if target.config.write_empty_chunks or not (other.undefined or many):
         return None
     try:
         stored = await source._stored()
+        there = set() if fresh or other.undefined else await target._stored()  # which may have to be erased
     except UnsupportedOperation:
         return None
-    found: set[tuple[int, ...]] = set()
+    found = set(filter(grid.__contains__, there))
     axes, shape = source.metadata.grid.axes, source.shape
     for at in filter(source.metadata.grid.__contains__, stored):
         starts = tuple(axis.start(i) for i, axis in zip(at, axes, strict=True))

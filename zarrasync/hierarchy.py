@@ -6,7 +6,7 @@ lists, unless something is to be overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -18,7 +18,7 @@ from zarrasync.array import AsyncArray
 from zarrasync.consolidated import refresh
 from zarrasync.creation import ShapeLike, attributes_of, check_options, check_same
 from zarrasync.dtypes import DataType
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.group import (
     AsyncGroup,
     as_node,
@@ -28,13 +28,14 @@ from zarrasync.group import (
     make_levels,
     plan_with_data,
 )
-from zarrasync.keys import normalize_path
+from zarrasync.keys import join, normalize_path
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.node import Node, document_of, gather, on_store
 from zarrasync.opening import ConfigLike, Mode, find_node, open_array_at, open_or_create, place_of
 from zarrasync.stores import Request, StoreLike
 
 __all__ = [
+    "check_arrays",
     "consolidate_metadata",
     "create",
     "create_array",
@@ -321,6 +322,8 @@ async def create_hierarchy(
         MetadataError: If JSON can not say an attribute, or a parameter of an array is wrong.
     """
     root, _ = place_of(store, "", zarr_format, storage_options, config)
+    if not isinstance(nodes, Mapping):
+        raise TypeError(f"nodes are a mapping from paths to parameters, found {type(nodes).__name__}")
     for path, options in nodes.items():
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(
@@ -336,7 +339,8 @@ async def create_hierarchy(
             if _is_array(wanted.setdefault(above, {})):
                 raise NodeExistsError(f"{path!r} can not be below {above!r}, which is an array", path=path)
     named = {normalize_path(path) for path in nodes}
-    for own in wanted.values():  # before anything is replaced
+    for path, own in wanted.items():  # before anything is replaced
+        root.format.check_path(path)
         if _is_array(own):
             await plan_with_data(root, own)
         else:
@@ -347,6 +351,29 @@ async def create_hierarchy(
 
     made = await make_levels(root, wanted, create)
     return {normalize_path(path): made[normalize_path(path)] for path in nodes}
+
+
+def check_arrays(group: Node, paths: Iterable[str]) -> None:
+    """Complain about arrays that can not be below a group because of their paths, before anything is stored.
+
+    Raises:
+        InvalidKeyError: If one is no path of a node.
+        NodeExistsError: If one is below another one, or two mean the same.
+    """
+    taken = set[str]()
+    for path in paths:
+        own = normalize_path(path)
+        if not own:
+            raise InvalidKeyError(f"an array in a group needs a name, found {path!r}")
+        group.format.check_path(join(group.path, own))
+        if own in taken:
+            raise NodeExistsError(f"two of the paths mean {own!r}", path=own)
+        taken.add(own)
+    for own in taken:
+        above = own
+        while above := above.rpartition("/")[0]:
+            if above in taken:
+                raise NodeExistsError(f"{own!r} can not be below {above!r}, which is an array", path=own)
 
 
 def _is_array(options: dict[str, Any]) -> bool:
@@ -432,7 +459,11 @@ async def save(
     if len(args) == 1 and not arrays:
         await create_array_at(node, data=args[0], overwrite=True)
         return
-    named = {**{f"arr_{number}": value for number, value in enumerate(args)}, **arrays}
+    unnamed = {f"arr_{number}": value for number, value in enumerate(args)}
+    if twice := sorted(unnamed.keys() & arrays.keys()):
+        raise TypeError(f"{twice[0]!r} is what an array without a name is called, and given as one's name, too")
+    named = {**unnamed, **arrays}
+    check_arrays(node, named)
     planned = {name: {"data": value} for name, value in named.items()}
     for own in planned.values():  # before anything is replaced
         await plan_with_data(node, own)

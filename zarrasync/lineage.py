@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from types import AsyncGeneratorType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 from zarrasync.array import AsyncArray
 from zarrasync.errors import NodeExistsError
 from zarrasync.selection import AsyncSelection
-from zarrasync.stores import LocalStore, Store, resolve
+from zarrasync.stores import Store, resolve
 
 __all__ = ["place_of", "refuse_own_source"]
 
@@ -16,7 +18,7 @@ _WITHIN = (
     "_async",  # the synchronous API
     *("variable", "_data", "array", "_array"),  # xarray's arrays, variables and what they wrap
     *("args", "kwargs", "value"),  # dask's tasks
-    *("keywords", "__wrapped__"),  # functools' functions
+    *("keywords", "__wrapped__", "__self__"),  # functools' functions, and methods
 )
 """Where lazy values keep what they are made of."""
 
@@ -59,15 +61,31 @@ def _read_by(sources: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
         elif isinstance(found, AsyncSelection):
             waiting.append(found.array)
         elif (theirs := _part(found, "store_path")) is not None:  # an array of zarr-python
-            yield place_of(_store_of(theirs.store), theirs.path)
+            yield place_of(resolve(theirs.store), theirs.path)
         elif isinstance(found, Mapping):
             waiting.extend(found.values())
         elif isinstance(found, list | tuple):
             waiting.extend(found)
+        elif isinstance(found, FunctionType):
+            waiting.extend(_used_by(found))
+        elif isinstance(found, GeneratorType | AsyncGeneratorType):
+            frame = found.gi_frame if isinstance(found, GeneratorType) else found.ag_frame
+            waiting.extend(frame.f_locals.values() if frame is not None else ())
         elif hasattr(type(found), "__dask_graph__") and (graph := found.__dask_graph__()) is not None:
             waiting.extend(_roots(graph))
         else:
             waiting.extend(part for name in _WITHIN if (part := _part(found, name)) is not None)
+
+
+def _used_by(function: FunctionType) -> Iterator[Any]:
+    """What a function may read from: what it was made beside, and what it names."""
+    code, around = function.__code__, function.__globals__
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # nothing is in there yet
+            yield cell.cell_contents
+    yield from function.__defaults__ or ()
+    named = (around[name] for name in code.co_names if name in around)
+    yield from (value for value in named if not isinstance(value, ModuleType | type))
 
 
 def _part(found: Any, name: str) -> Any:
@@ -75,15 +93,6 @@ def _part(found: Any, name: str) -> Any:
         return getattr(found, name, None)
     except Exception:  # some properties compute, and fail
         return None
-
-
-def _store_of(theirs: Any) -> Store:
-    """A store of zarr-python as ours that has the same places."""
-    if (root := _part(theirs, "root")) is not None:
-        return LocalStore(root)
-    if (fs := _part(theirs, "fs")) is not None and _part(fs, "sync_fs") is not None:  # files, made asynchronous
-        return LocalStore(theirs.path)
-    return resolve(theirs)
 
 
 def _roots(graph: Any) -> Iterator[Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import zarrasync
 from zarrasync import sync
@@ -24,9 +26,11 @@ from zarrasync.cli.arguments import (
 from zarrasync.cli.console import Console
 from zarrasync.creation import check_axes
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
+from zarrasync.hierarchy import check_arrays
 from zarrasync.ingesting import creation_of
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
+from zarrasync.opening import place_of
 from zarrasync.progress import IngestReport, reporting
 from zarrasync.sources import source_of
 from zarrasync.stores import Store, resolve
@@ -89,8 +93,9 @@ async def _write(
     with reporting(shows_bar(given), sum(sizes.values()), f"ingest {given.url}", rows) as tell:
 
         async def write(name: str) -> None:
+            array = arrays[name]
             reports[name] = await zarrasync.ingest(
-                arrays[name],
+                array.load() if isinstance(array, _Member) else array,
                 store,
                 path=join(normalize_path(given.dest_path), name),
                 mode="w" if given.overwrite and not name else "a",
@@ -153,6 +158,8 @@ def _make_groups(
     Returns:
         Their format.
     """
+    zarr_format = FORMATS[given.to] if given.to else None
+    check_arrays(place_of(store, given.dest_path, zarr_format, None, None)[0], arrays)
     for name, layout in layouts.items():
         try:
             sync.create_array({}, **creation_of(source_of(arrays[name], {}), layout))
@@ -166,7 +173,7 @@ def _make_groups(
         store,
         path=given.dest_path,
         mode="w" if given.overwrite else "a",
-        zarr_format=FORMATS[given.to] if given.to else None,
+        zarr_format=zarr_format,
     )
     for name, own in attributes.items():
         below = group if not name else group.require_group(name)
@@ -191,12 +198,12 @@ def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[s
     if given.path and given.url.endswith((".npy", ".npz")):
         raise ValueError(f"{given.url} has no groups, and nothing at {given.path!r}; --dest-path says where to write")
     if given.url.endswith(".npy"):
-        try:
+        with _named_errors(given.url):
             found = {"": np.load(given.url, mmap_mode="r")}
-        except ValueError as error:
-            raise ValueError(f"{given.url}: {error}") from error
     elif given.url.endswith(".npz"):
-        found = dict(np.load(given.url))
+        with _named_errors(given.url), np.load(given.url) as archive:
+            names = archive.files
+        found = {name: _Member(given.url, name) for name in names}
     else:
         found, attributes = _zarr_arrays(given) or _xarray_arrays(given)
     if given.variable:
@@ -206,6 +213,43 @@ def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[s
         found = {name: found[name] for name in given.variable}
         attributes = {name: own for name, own in attributes.items() if _holds(name, found)}
     return found, attributes
+
+
+@contextmanager
+def _named_errors(file: str) -> Iterator[None]:
+    """What NumPy says of a file that it can not read does not name it."""
+    try:
+        yield
+    except (ValueError, EOFError, KeyError, BadZipFile) as error:
+        raise ValueError(f"{file} can not be read: {error}") from error
+
+
+class _Member:
+    """An array of an .npz file, which is read when its turn has come.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its type.
+    """
+
+    def __init__(self, file: str, name: str) -> None:
+        from numpy.lib import format as npy
+
+        self._file, self._name = file, name
+        with _named_errors(f"{name!r} in {file}"), ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
+            version = npy.read_magic(member)
+            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            self.shape, _, self.dtype = read_header(member)
+
+    def load(self) -> Any:
+        """All of it."""
+        import numpy as np
+
+        with _named_errors(f"{self._name!r} in {self._file}"), np.load(self._file) as archive:
+            return archive[self._name]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.load()[key]
 
 
 def _holds(group: str, names: Iterable[str]) -> bool:

@@ -41,7 +41,7 @@ from zarrasync.stores.base import (
     without_queries,
 )
 from zarrasync.stores.local import PARTIAL, LocalStore
-from zarrasync.stores.options import KEYS, SERVICES, check_names
+from zarrasync.stores.options import KEYS, SERVICES, check_names, same_endpoint
 from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, asked
 
 __all__ = ["FsspecStore"]
@@ -184,11 +184,11 @@ class FsspecStore(RemoteStore):
                 return (self.protocol, str(fs._fs_token))
             return (self.protocol, tokenize(type(fs), fs.storage_args, fs.storage_options))  # each thread has its own
         told = {**(fs.storage_options.get("client_kwargs") or {}), **fs.storage_options}
-        place = [told.get("endpoint_url") or from_environment(_AROUND.get(self.protocol, ()))]
+        place = [same_endpoint(told.get("endpoint_url") or from_environment(_AROUND.get(self.protocol, ())))]
         if self.protocol in _AZURE:
             connection = str(told.get("connection_string") or "").split(";")
             place += [getattr(fs, "account_url", ""), *(part for part in connection if not _SECRET.match(part))]
-        return (self.protocol, " ".join(map(str, place)))
+        return (SERVICES.get(self.protocol, self.protocol), " ".join(map(str, place)))
 
     def location(self, key: str) -> Hashable:
         return (*self._service, self._full(key)) if self._files is None else self._files.location(key)

@@ -45,7 +45,7 @@ from zarrasync.stores.base import (
     without_queries,
 )
 from zarrasync.stores.http1 import Unfit
-from zarrasync.stores.options import ENDPOINTS, KEYS, PROVIDER, translate
+from zarrasync.stores.options import ENDPOINTS, KEYS, PROVIDER, same_endpoint, translate
 from zarrasync.stores.remote import MARK, Present, RemoteStore, Unsure, asked, in_flight
 from zarrasync.stores.signed import SignedRequests
 
@@ -121,6 +121,7 @@ class ObjectStore(RemoteStore):
         self.conditional = not disabled and type(store).__name__ not in ("LocalStore", "HTTPStore")
         self.usual, self.concurrency = in_flight(concurrency or self.settings.concurrency)
         self._service = self._find_service()
+        self._bucket = self._find_bucket()
         self._signed = self._by_urls()
 
     @classmethod
@@ -203,8 +204,18 @@ class ObjectStore(RemoteStore):
             parts = (str(id(self.store)),) if kind == "MemoryStore" else (repr(self.store),)
         return (kind, *parts)
 
+    def _find_bucket(self) -> tuple[str, ...]:
+        """The service, endpoint and bucket in words that are those of fsspec's filesystems, too; nothing for others."""
+        told = dict(part.partition("=")[::2] for part in self._service[1:])
+        kind = _KINDS.get(type(self.store).__name__, "")
+        if kind not in ("s3", "gcs") or "bucket" not in told:
+            return ()
+        return (kind, same_endpoint(told.get("endpoint") or told.get("base_url")), told["bucket"])
+
     def location(self, key: str) -> Hashable:
-        return (*self._service, self._path(key))
+        if not self._bucket:
+            return (*self._service, self._path(key))
+        return (*self._bucket[:2], f"{self._bucket[2]}/{self._path(key)}")
 
     def limiter(self) -> Any:
         return limiter(self._service, self.usual, self.concurrency)
@@ -214,7 +225,18 @@ class ObjectStore(RemoteStore):
         return f"ObjectStore({without_queries(repr(self.store))}{below})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("conditional", "settings", "store", "prefix", "usual", "concurrency", "missing", "_instead", "_service")
+        kept = (
+            "conditional",
+            "settings",
+            "store",
+            "prefix",
+            "usual",
+            "concurrency",
+            "missing",
+            "_instead",
+            "_service",
+            "_bucket",
+        )
         return {"_other": None, **{name: getattr(self, name) for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

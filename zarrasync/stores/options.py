@@ -14,7 +14,7 @@ from zarrasync.stores.aws import read_profile
 from zarrasync.stores.base import from_environment
 from zarrasync.stores.google import RenewedToken
 
-__all__ = ["ENDPOINTS", "KEYS", "PROVIDER", "SERVICES", "check_names", "translate"]
+__all__ = ["ENDPOINTS", "KEYS", "PROVIDER", "SERVICES", "check_names", "same_endpoint", "translate"]
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 SERVICES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -50,6 +50,16 @@ _OWN = ("aws_", "google_", "azure_")
 _ENDPOINT = ("aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
 PROVIDER = "credential_provider"
 """What obstore asks for keys, in its own words."""
+
+
+def same_endpoint(endpoint: str | None) -> str:
+    """An endpoint in a form that is the same for each way to write it."""
+    parts = urlsplit((endpoint or "").rstrip("/"))
+    if not parts.hostname:
+        return endpoint or ""
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
 def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -14,7 +14,9 @@ from zarrasync._calls import together
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.keys import check_key, check_prefix
-from zarrasync.stores.base import Listing, Request, Value, store_error, without_queries
+from zarrasync.stores.base import Listing, Request, Store, Value, store_error, without_queries
+from zarrasync.stores.fsspec import FsspecStore
+from zarrasync.stores.local import LocalStore
 from zarrasync.stores.remote import RemoteStore, asked
 
 __all__ = ["ZarrPythonStore", "is_zarr_store"]
@@ -80,8 +82,24 @@ class ZarrPythonStore(RemoteStore):
             return _session(self._inner)
         return id(self._inner._store_dict) if hasattr(self._inner, "_store_dict") else None
 
+    @cached_property
+    def _place(self) -> Store | None:
+        """A store of ours whose values are the same, if it is made of something known."""
+        inner = self._inner
+        if not type(inner).__module__.startswith("zarr."):
+            return None
+        if (root := getattr(inner, "root", None)) is not None:
+            return LocalStore(root)
+        fs = getattr(inner, "fs", None)
+        if getattr(fs, "sync_fs", None) is not None:  # files, made asynchronous
+            return LocalStore(inner.path)
+        return None if fs is None else FsspecStore(fs, inner.path)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_token"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_token", "_place")}
+
+    def location(self, key: str) -> Hashable:
+        return super().location(key) if self._place is None else self._place.location(key)
 
     @property
     def identity(self) -> Hashable:

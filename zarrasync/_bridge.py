@@ -168,9 +168,10 @@ def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, N
             return False, None
 
     async def close() -> None:
-        async with asyncio.timeout(_CLOSING):
-            while getattr(source, "ag_running", False):  # noqa: ASYNC110  # a step that was given up tells nobody when it ends
-                await asyncio.sleep(0)
+        if getattr(source, "ag_running", False):  # a step that was given up has yet to hear of it
+            async with asyncio.timeout(_CLOSING):
+                while source.ag_running:  # type: ignore[attr-defined]  # noqa: ASYNC110  # nobody tells when it ends
+                    await asyncio.sleep(0)
         aclose = getattr(source, "aclose", None)
         if aclose is not None:
             await aclose()

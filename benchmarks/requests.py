@@ -29,7 +29,6 @@ else:
 HERE = Path(__file__).parent
 BUCKET = "zarrasync"
 CHILDREN = 1000
-VARIABLES = 60
 KEYS = {"key": "test", "secret": "test"}
 INNER = (64, 64)
 SHARD = (1024, 1024)
@@ -83,9 +82,6 @@ class Engine:
     def resize(self, array: Any, shape: tuple[int, ...]) -> None:
         array.resize(shape)
 
-    def write_dataset(self, path: str, dataset: Any, **how: Any) -> None:
-        raise NotImplementedError("xarray does not write with it")
-
 
 class Zarrasync(Engine):
     def __init__(self, endpoint: str) -> None:
@@ -109,11 +105,6 @@ class Zarrasync(Engine):
 
     def create(self, path: str) -> Any:
         return self._call("create_array", path, shape=SHARD, chunks=INNER, dtype="f4", zarr_format=3)
-
-    def write_dataset(self, path: str, dataset: Any, **how: Any) -> None:
-        from zarrasync.integrations.xarray import write_dataset
-
-        write_dataset(dataset, f"s3://{BUCKET}/{path}", storage_options=self.options, **how)
 
 
 class ZarrPython(Engine):
@@ -151,9 +142,6 @@ class ZarrPython(Engine):
 
     def create(self, path: str) -> Any:
         return self.zarr.create_array(self._store(path), shape=SHARD, chunks=INNER, dtype="f4", zarr_format=3)
-
-    def write_dataset(self, path: str, dataset: Any, **how: Any) -> None:
-        dataset.to_zarr(self._store(path), **{"consolidated": False, **how})
 
 
 class ZarrPythonObstore(ZarrPython):
@@ -260,21 +248,6 @@ def _create(engine: Engine, root: str) -> Callable[[], Any]:
     return lambda: engine.create(f"{root}/new-{uuid.uuid4().hex}")
 
 
-def _dataset(**how: Any) -> Begin:
-    def begin(engine: Engine, root: str) -> Callable[[], Any]:
-        import xarray
-
-        variables = {f"v{n}": (("time", "x"), np.ones((3, 4))) for n in range(VARIABLES - 1)}
-        dataset = xarray.Dataset(variables, {"time": np.arange(3.0)})
-        path = f"{root}/dataset-{uuid.uuid4().hex}"
-        if "append_dim" in how or "region" in how:
-            engine.write_dataset(path, dataset)
-        given = dataset.drop_vars("time") if "region" in how else dataset
-        return lambda: engine.write_dataset(path, given, **how)
-
-    return begin
-
-
 READS = ("open", "detect", "group", "consolidated", "chunk", "chunks", "inner", "inner-warm", "scattered", "shard")
 ONE = (slice(3, 4), slice(3, 4))
 TASKS: dict[str, tuple[str, Begin, str]] = {
@@ -295,10 +268,6 @@ TASKS: dict[str, tuple[str, Begin, str]] = {
     "append": ("append a row of 16 chunks", _append, "16 and the document, in 2"),
     "resize": ("make an array larger", _resize, "1 in 1: the document"),
     "create": ("create an array", _create, "1 in 1: the document, if none is there"),
-    "dataset": (f"xarray: write {VARIABLES} small variables", _dataset(), "document and chunk of each, group, in 3"),
-    "dataset-consolidated": ("the same, consolidated", _dataset(consolidated=True), "the same, and the group again"),
-    "dataset-append": ("xarray: append to them", _dataset(append_dim="time"), "list, then get and put 1 and put 1 of each"),
-    "dataset-region": ("xarray: write a region of them", _dataset(region={"time": slice(0, 3)}), "list, then get 1 and put 1 of each"),
 }  # fmt: skip
 
 

@@ -197,6 +197,21 @@ def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytes
         assert to_zarr(da.ones(10, chunks=5), {}, return_stored=True).sum().compute() == 10
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_of_threads_replaces_nothing_either():
+    """It serializes what it is given, too."""
+    distributed = pytest.importorskip("distributed")
+    kept: dict[str, bytes] = {}
+    sync.create_array(kept, data=np.ones(4))
+    before = dict(kept)
+    with (
+        distributed.Client(processes=False, dashboard_address=":0"),
+        pytest.raises(StoreError, match="belongs to this process"),
+    ):
+        to_zarr(da.zeros(4, chunks=2), kept, overwrite=True)
+    assert kept == before
+
+
 @pytest.mark.parametrize("scheduler", ["processes", "cluster"])
 def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: pytest.FixtureRequest, tmp_path: Path):
     """They would find nothing there, which reads as fill values."""

@@ -250,8 +250,7 @@ class Ingestion:
         return count if self.source.instant else max(1, min(count, self._room // unit))
 
     def _regions(self, at_once: int) -> Iterator[Region]:
-        axes = self.target.metadata.grid.axes
-        if self.only is not None and len(self.only) < math.prod(axis.nchunks for axis in axes) // _SPARSE:
+        if self.only is not None and len(self.only) < self.target.metadata.grid.size // _SPARSE:
             alone = [self._unit(at) for at in sorted(self.only)]
             self.tell(self.nbytes - sum(map(self._size, alone)))
             yield from alone

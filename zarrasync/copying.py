@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -292,7 +291,7 @@ async def _with_values(source: AsyncArray, target: AsyncArray, *, fresh: bool) -
     """
     own, other = source.metadata.spec, target.metadata.spec
     grid = target.metadata.grid
-    many = math.prod(axis.nchunks for axis in grid.axes) > _MANY and repr(own.fill_value) == repr(other.fill_value)
+    many = grid.size > _MANY and repr(own.fill_value) == repr(other.fill_value)
     if target.config.write_empty_chunks or not (other.undefined or many):
         return None
     try:

@@ -28,13 +28,13 @@ from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region
 from zarrasync.blockwise import checksum
 from zarrasync.errors import ChecksumError
-from zarrasync.integrations.dask import OfThisProcess
+from zarrasync.integrations.dask import OfThisProcess, cluster
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.progress import IngestReport
 from zarrasync.stores import CountingStore
 from zarrasync.transfer.common import side_by_side
 
-__all__ = ["Share", "cluster", "write_together"]
+__all__ = ["Share", "write_together"]
 
 _POLL = 0.2
 """Seconds after which somebody who waits for a cluster looks whether he still is to."""
@@ -282,13 +282,6 @@ def _compute(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:
             if isinstance(goal.array, OfThisProcess) and goal.array.sent:
                 raise goal.array.refusal from error
         raise
-
-
-def cluster() -> Any:
-    """The client of the cluster that dask is set to compute on, if it is."""
-    get_scheduler: Any = dask.base.get_scheduler  # it has no types
-    client: Any = getattr(get_scheduler(), "__self__", None)
-    return client if hasattr(client, "gather") and not client.asynchronous else None
 
 
 def _on_cluster(client: Any, written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:

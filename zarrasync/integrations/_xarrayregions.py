@@ -28,15 +28,19 @@ def located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) -
         if not isinstance(place, slice) and place != "auto":
             raise ValueError(f"the region along {dim!r} is a slice or 'auto', found {place!r}")
         found[dim] = place if isinstance(place, slice) else _place_along(dim, dataset, present)
-    there = {dim: _index_of(present[dim][found[dim]]) for dim in found if dim in dataset.indexes and dim in present}
-    for dim, own in there.items():
-        if not own.equals(dataset.indexes[dim]) and not own.isna().all():
+    there = []
+    for dim, where in found.items():
+        if dim not in dataset.indexes or dim not in present:
+            continue
+        own = _index_of(present[dim][where])
+        if own.equals(dataset.indexes[dim]):
+            there.append(dim)
+        elif not own.isna().all():
             raise ValueError(
                 f"the coordinates along {dim!r} are others in the store; drop_vars({dim!r}) writes beside those that are "
                 "there, region='auto' looks for the dataset's own"
             )
-    # Who writes the other regions at the same time shares the chunks of those that are there.
-    return dataset.drop_vars([dim for dim, own in there.items() if own.equals(dataset.indexes[dim])]), found
+    return dataset.drop_vars(there), found  # who writes the other regions at the same time shares the chunks of those
 
 
 def _index_of(coordinate: Variable) -> Any:

@@ -513,10 +513,11 @@ class _Work:
                 calls.append(partial(one, *own))
         if lazy:
             from zarrasync.integrations import _daskwriting
+            from zarrasync.integrations.dask import cluster
 
             shares = [self._share(*own) for own in lazy]
             budget = settings.resolve(self.config).memory_budget
-            remote = await aside(_daskwriting.cluster) is not None  # not on a loop, which may be the client's
+            remote = await aside(cluster) is not None  # not on a loop, which may be the client's
             small = [remote or share.held <= budget for share in shares]
             calls += [partial(one, *own) for own, fits in zip(lazy, small, strict=True) if not fits]
 

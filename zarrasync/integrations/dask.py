@@ -27,7 +27,7 @@ from zarrasync.lineage import refuse_own_source
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores import Store, StoreLike, resolve
 
-__all__ = ["OfThisProcess", "check_reach", "from_zarr", "store", "to_zarr"]
+__all__ = ["OfThisProcess", "check_reach", "cluster", "from_zarr", "store", "to_zarr"]
 
 _BLOCK = 64 << 20
 """Bytes of a block, about, where it is made of several chunks."""
@@ -200,12 +200,16 @@ def check_reach(store: Store) -> None:
 
 
 def _computes_elsewhere() -> bool:
+    """Whether what is written to is serialized, which a cluster does also where its workers are threads of this process."""
     get_scheduler: Any = dask.base.get_scheduler  # it has no types
-    scheduler = get_scheduler()
-    client: Any = getattr(scheduler, "__self__", None)
-    if hasattr(client, "gather"):
-        return not str(getattr(client.scheduler, "address", "")).startswith("inproc")
-    return getattr(scheduler, "__module__", "") == "dask.multiprocessing"
+    return cluster() is not None or getattr(get_scheduler(), "__module__", "") == "dask.multiprocessing"
+
+
+def cluster() -> Any:
+    """The client of the cluster that dask is set to compute on, if it is."""
+    get_scheduler: Any = dask.base.get_scheduler  # it has no types
+    client: Any = getattr(get_scheduler(), "__self__", None)
+    return client if hasattr(client, "gather") and not client.asynchronous else None
 
 
 def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, safe: bool) -> None:

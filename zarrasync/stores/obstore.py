@@ -193,24 +193,28 @@ class ObjectStore(RemoteStore):
         own = getattr(self.store, "prefix", None) or ""
         return f"{own}/{self.prefix}{key}" if own else f"{self.prefix}{key}"
 
-    def _find_service(self) -> tuple[str, ...]:
-        """What keys are keys in, as it is now: the environment may change."""
-        kind, config = type(self.store).__name__, dict(getattr(self.store, "config", {}))
+    def _known(self) -> dict[str, str]:
+        """Settings that say what a key is a key in, as they are now: the environment may change."""
+        config = dict(getattr(self.store, "config", {}))
         known = {name: str(config[name]) for name in _PLACE if name in config}
-        for name, variables in _AROUND.get(kind, {}).items():
+        for name, variables in _AROUND.get(type(self.store).__name__, {}).items():
             known.setdefault(name, from_environment(variables))
-        parts = tuple(f"{name}={value}" for name, value in sorted(known.items()) if value)
+        return {name: value for name, value in known.items() if value}
+
+    def _find_service(self) -> tuple[str, ...]:
+        """What keys are keys in."""
+        kind = type(self.store).__name__
+        parts = tuple(f"{name}={value}" for name, value in sorted(self._known().items()))
         if not parts:
             parts = (str(id(self.store)),) if kind == "MemoryStore" else (repr(self.store),)
         return (kind, *parts)
 
     def _find_bucket(self) -> tuple[str, ...]:
         """The service, endpoint and bucket in words that are those of fsspec's filesystems, too; nothing for others."""
-        told = dict(part.partition("=")[::2] for part in self._service[1:])
-        kind = _KINDS.get(type(self.store).__name__, "")
-        if kind not in ("s3", "gcs") or "bucket" not in told:
+        known, kind = self._known(), _KINDS.get(type(self.store).__name__, "")
+        if kind not in ("s3", "gcs") or "bucket" not in known:
             return ()
-        return (kind, same_endpoint(told.get("endpoint") or told.get("base_url")), told["bucket"])
+        return (kind, same_endpoint(known.get("endpoint") or known.get("base_url")), known["bucket"])
 
     def location(self, key: str) -> Hashable:
         if not self._bucket:

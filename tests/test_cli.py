@@ -354,6 +354,34 @@ def test_bars_are_for_who_has_them(here, monkeypatch, capsys):
     assert main(["ingest", "old.zarr", "other.zarr"]) == 0
 
 
+def test_local_files_may_be_urls(here, capsys):
+    np.save("a b.npy", FIELD)
+    assert main(["ingest", f"{Path('a b.npy').absolute().as_uri()}", "urls.zarr"]) == 0
+    np.testing.assert_array_equal(sync.open_array("urls.zarr")[...], FIELD)
+    np.savez("members.npz", x=FIELD)
+    assert main(["ingest", Path("members.npz").absolute().as_uri(), "members.zarr"]) == 0
+    np.testing.assert_array_equal(sync.open_group("members.zarr")["x"][...], FIELD)
+    assert main(["ingest", "a b.npy", "members.zarr"]) == 1
+    said = capsys.readouterr().err
+    assert "--overwrite" in said
+    assert "mode=" not in said
+
+
+def test_hdf5_that_has_what_nobody_can_read(here, capsys):
+    """It is named."""
+    h5py = pytest.importorskip("h5py")
+    pytest.importorskip("h5netcdf")
+    with h5py.File("empty.h5", "w") as file:
+        file["a"], file["nothing"] = FIELD, h5py.Empty("f4")
+    with h5py.File("dangling.h5", "w") as file:
+        file["a"], file["away"] = FIELD, h5py.SoftLink("/not/there")
+    assert main(["ingest", "empty.h5", "empty.zarr"]) == 1
+    assert "that is 'nothing' of empty.h5" in capsys.readouterr().err
+    assert main(["ingest", "dangling.h5", "dangling.zarr"]) == 1
+    assert "dangling.h5 can not be read by xarray" in capsys.readouterr().err
+    assert not os.path.exists("dangling.zarr")
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, there):
     """Also of what is said first nothing is written, and what was to be replaced stays."""

@@ -735,6 +735,76 @@ async def test_an_append_that_is_cancelled_when_a_thread_is_about_to_store_it(tm
     assert sync.open_array(tmp_path)[...].tolist() == [*range(9), 0, 0, 0]
 
 
+async def test_a_late_cancel_leaves_no_hole_below_what_others_have_appended(tmp_path):
+    """Rows that others have seen, and come behind, stay."""
+    done, go_on = threading.Event(), threading.Event()
+
+    class Slow(stores.LocalStore):
+        async def set_pending(self, key, data):
+            if data is None and armed:  # the last that an append does, when it keeps nobody out any more
+                done.set()
+                assert go_on.wait(30)
+            await super().set_pending(key, data)
+
+    armed = False
+    a = await za.create_array(Slow(tmp_path), data=np.ones(2, "i4"), chunks=4)
+    armed = True
+    task = asyncio.ensure_future(a.append(np.full(2, 2, "i4")))
+    assert await asyncio.to_thread(done.wait, 30)
+    armed = False
+    other = await za.open_array(tmp_path, mode="r+")
+    later = asyncio.ensure_future(other.append(np.full(2, 3, "i4")))
+    task.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await later
+    found = sync.open_array(tmp_path)[...].tolist()
+    assert found in ([1, 1, 3, 3], [1, 1, 2, 2, 3, 3])
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+async def test_rows_that_others_came_behind_stay(reserved):
+    """Of an append that is cancelled when all of it is done."""
+    store = MemoryStore()
+    a = await za.create_array(store, data=np.ones(2, "i4"), chunks=4)
+    undo = []
+    put = a._append_reserved if reserved else a._append_whole
+    await put(np.full(2, 2, "i4"), 0, undo)
+    other = await za.open_array(store, mode="r+")
+    await other.append(np.full(2, 3, "i4"))
+    for step in undo:
+        await step()
+    assert (await other.view.read()).tolist() == [1, 1, 2, 2, 3, 3]
+
+
+async def test_rows_of_an_append_cancelled_while_its_shape_is_stored_do_not_come_back():
+    """In a store that can neither compare nor keep others out: what is written goes, and does not show when it grows."""
+    zarr = pytest.importorskip("zarr")
+    storing = asyncio.Event()
+
+    class Slow(zarr.storage.MemoryStore):
+        slow = False
+
+        async def set(self, key, value, byte_range=None):
+            if self.slow and key == "zarr.json":
+                storing.set()
+                await asyncio.sleep(0.05)
+            return await super().set(key, value)
+
+    store = Slow()
+    a = await za.create_array(store, data=np.arange(1, 5), chunks=4, config=za.Config(unaligned="allow"))
+    store.slow = True
+    task = asyncio.ensure_future(a.append(np.full(4, 9)))
+    await asyncio.wait_for(storing.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await za.open_array(store)).shape == (4,)
+    await a.resize((8,))
+    assert (await a.view.read()).tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
+
+
 def test_reading_inside_a_progress_callback(tmp_path):
     data = np.arange(1, 65)
     options = {"chunks": 4, "shards": 16, "compressors": None}

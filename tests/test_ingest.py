@@ -826,8 +826,9 @@ async def test_memory_that_an_iterable_uses_again(api: Api, kind: str, asynchron
     np.testing.assert_array_equal(found, np.repeat(np.arange(1, 41), 10)[:, None] * np.ones((1, 100), "i4"))
 
 
+@pytest.mark.parametrize("where", ["local", "memory://closed"])
 @pytest.mark.parametrize("bad", [True, False])
-async def test_an_asynchronous_iterable_is_closed(api: Api, bad: bool, tmp_path: Path):
+async def test_an_asynchronous_iterable_is_closed(api: Api, bad: bool, where: str, tmp_path: Path):
     """Also when the call fails, and before it returns."""
     closed = []
 
@@ -840,8 +841,32 @@ async def test_an_asynchronous_iterable_is_closed(api: Api, bad: bool, tmp_path:
 
     how = pytest.raises(ShapeError, match="has shape") if bad else nullcontext()
     with how:
-        await api(api.ingest(pairs(), tmp_path, shape=(40,), dtype="f8", chunks=(10,)))
+        store = tmp_path if where == "local" else f"{where}/{tmp_path.name}"
+        await api(api.ingest(pairs(), store, shape=(40,), dtype="f8", chunks=(10,)))
     assert closed
+
+
+async def test_a_bar_does_not_take_what_was_there_for_fast(api: Api, monkeypatch: pytest.MonkeyPatch):
+    """Of a job that goes on, the rate and the time that is left are those of what is written now."""
+    from tqdm import auto
+
+    bars = []
+
+    class Kept(auto.tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            bars.append(self)
+
+    monkeypatch.setattr(auto, "tqdm", Kept)
+    store = stores.MemoryStore()
+    await api(api.ingest(VALUES, store, chunks=(20, 20)))
+    gone = [key for key in await store.list_prefix("c/") if key.startswith("c/0/")]
+    for key in gone:
+        await store.erase(key)
+    report = await api(api.ingest(VALUES, store, chunks=(20, 20), progress=True))
+    (bar,) = bars
+    assert report.nbytes < VALUES.nbytes
+    assert (bar.n, bar.initial) == (VALUES.nbytes, VALUES.nbytes - report.nbytes)
 
 
 async def test_empty_blocks(api: Api):

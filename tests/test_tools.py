@@ -539,3 +539,19 @@ async def test_sparse_arrays_are_copied_quickly(api: Api, options: dict[str, Any
     want = np.full((2000, 2000), 3)
     want[995:1005, 7] = np.arange(10)
     np.testing.assert_array_equal(await api(copied.view.read(progress=False)), want)
+
+
+async def test_a_chunk_of_a_sparse_source_is_read_once(api: Api):
+    """However many chunks of the copy it fills."""
+    source = stores.CountingStore(stores.MemoryStore())
+    array = await api(api.create_array(source, shape=(1000, 1000), chunks=(250, 250), dtype="i4"))
+    part = np.random.default_rng(0).integers(1, 9, (250, 250))
+    await api(array.view[250:500, :250].write(part, progress=False))
+    source.reset()
+    target: dict[str, Any] = {}
+    await api(api.copy(source, target, chunks=(10, 10)))
+    assert source.reset().fetches <= 6
+    copied = await api(api.open_array(target))
+    want = np.zeros((1000, 1000), "i4")
+    want[250:500, :250] = part
+    np.testing.assert_array_equal(await api(copied.view.read(progress=False)), want)

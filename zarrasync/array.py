@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import index
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from zarrasync.selection import Accessor, AsyncSelection, Awaited
 
 __all__ = ["AsyncArray"]
 
+_Undo: TypeAlias = list[Callable[[], Coroutine[Any, Any, None]]]
 _MANY = 1000
 
 
@@ -391,58 +392,55 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
         axis %= self.ndim
         self._check_append(values.shape, axis, self.shape)
-        taken: list[int] = []
+        undo: _Undo = []
+        put = self._append_reserved
+        if not self.store.bounded and (self.store.exclusive or not self.store.conditional):
+            put = self._append_whole
         try:
-            await on_store(partial(self._append, values, axis, taken), self.store)
+            await on_store(partial(put, values, axis, undo), self.store)
         except BaseException:  # a thread may have done all of it before it noticed that it was cancelled
-            for start in taken:
-                give_back = partial(self._give_back, axis, start, start + values.shape[axis])
-                await in_any_case(partial(on_store, give_back, self.store))
+            for step in undo:
+                await in_any_case(partial(on_store, step, self.store))
             raise
         return self.shape
 
-    async def _append(self, values: npt.NDArray[Any], axis: int, taken: list[int]) -> None:
-        """Write values behind the end; ``taken`` gets their place along the axis once the array is that much longer."""
-        if not self.store.bounded and (self.store.exclusive or not self.store.conditional):
-            grown: ArrayMetadata | None = None
+    async def _append_whole(self, values: npt.NDArray[Any], axis: int, undo: _Undo) -> None:
+        """Write values behind the end, then the shape; ``undo`` gets what takes back as much as was done."""
+        grown: ArrayMetadata | None = None
 
-            async def write_and_grow(old: ArrayMetadata) -> ArrayMetadata:
-                nonlocal grown
-                self._check_append(values.shape, axis, old.shape)  # another writer may have resized it
-                longer = _longer(old, axis, values.shape[axis])
-                check_append(self, longer, axis, old.shape[axis], longer.shape[axis])
-                await self._clear_pending(old)
-                await self.store.set_pending(self._document, _note(longer))
-                grown = longer
-                await self._write_at(grown, values, axis, old.shape[axis])
-                return grown
+        async def write_and_grow(old: ArrayMetadata) -> ArrayMetadata:
+            nonlocal grown
+            self._check_append(values.shape, axis, old.shape)  # another writer may have resized it
+            longer = _longer(old, axis, values.shape[axis])
+            check_append(self, longer, axis, old.shape[axis], longer.shape[axis])
+            await self._clear_pending(old)
+            await self.store.set_pending(self._document, _note(longer))
+            grown = longer
+            undo[:] = [partial(self._withdraw, grown, axis, 0)]
+            await self._write_at(grown, values, axis, old.shape[axis])
+            return grown
 
-            async def clear(present: ArrayMetadata) -> ArrayMetadata:
-                assert grown is not None
-                beyond = AsyncArray(self._node, grown)
-                await beyond._erase_outside(present)  # first, as there may be no room to write
-                await beyond._clear_edges(present)
-                await self.store.set_pending(self._document, None)
-                return present
-
-            def stored() -> None:
-                assert grown is not None
-                taken.append(grown.shape[axis] - values.shape[axis])
-
-            try:
-                await self._change(write_and_grow, stored=stored)
-            except BaseException:  # what is there already would come back when the array grows
-                if grown is not None and not taken:
-                    await in_any_case(partial(self._change, clear, fresh=True))
-                raise
+        def stored() -> None:
             assert grown is not None
-            with contextlib.suppress(StoreError):  # a note that stays does no harm
-                async with self._node.lock():
-                    if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
-                        await self.store.set_pending(self._document, None)
-            return
-        start = await self._reserve(axis, values.shape, taken=taken.append)
+            undo[:] = [partial(self._withdraw, grown, axis, values.shape[axis])]
+
+        await self._change(write_and_grow, stored=stored)
+        assert grown is not None
+        with contextlib.suppress(StoreError):  # a note that stays does no harm
+            async with self._node.lock():
+                if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
+                    await self.store.set_pending(self._document, None)
+
+    async def _append_reserved(self, values: npt.NDArray[Any], axis: int, undo: _Undo) -> None:
+        """Make the array longer, then write values there; ``undo`` gets what takes back as much as was done."""
+        count = values.shape[axis]
+
+        def taken(start: int) -> None:
+            undo[:] = [partial(self._give_back, axis, start, start + count)]
+
+        start = await self._reserve(axis, values.shape, taken=taken)
         await self._write_at(self._metadata, values, axis, start)
+        undo[:] = [partial(self._give_back, axis, start, start + count, whole=True)]
 
     async def _reserve(
         self,
@@ -477,12 +475,37 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         chunks = AsyncArray(self._node, metadata)._chunks
         await transfer.write(chunks, Transform(values.shape, maps), values, check=check)
 
-    async def _give_back(self, axis: int, start: int, stop: int) -> None:
-        """Take back a place at the end of an axis that could not be written; nothing is left there."""
+    async def _withdraw(self, grown: ArrayMetadata, axis: int, count: int) -> None:
+        """Take back what was written behind the end: it would come back when the array grows.
+
+        Args:
+            grown: The array as it would be.
+            axis: The axis that was extended.
+            count: By how much its stored shape has grown.
+        """
+
+        async def shrink(present: ArrayMetadata) -> ArrayMetadata:
+            if count and present.shape[axis] != grown.shape[axis]:
+                return present  # others have appended behind it, to whom it must not become a hole
+            target = _longer(present, axis, -count)
+            beyond = AsyncArray(self._node, grown)
+            await beyond._erase_outside(target)  # first, as there may be no room to write
+            await beyond._clear_edges(target)
+            await self.store.set_pending(self._document, None)
+            return target
+
+        await self._change(shrink, fresh=True)
+
+    async def _give_back(self, axis: int, start: int, stop: int, *, whole: bool = False) -> None:
+        """Take back a place at the end of an axis; nothing is left there, unless all was written and others came behind."""
 
         async def shrink(old: ArrayMetadata) -> ArrayMetadata:
             return _longer(old, axis, start - stop) if old.shape[axis] == stop else old
 
+        if whole:
+            await self.refresh()
+            if self.shape[axis] != stop:
+                return
         # First the values: as long as the array is that long the place is nobody else's.
         place = tuple(slice(start, stop) if n == axis else slice(None) for n in range(self.ndim))
         try:

@@ -22,7 +22,7 @@ from zarrasync.array import AsyncArray
 from zarrasync.blocks import Region, bounds, corners, cut_into_units, plan_blocks, units
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.node import on_store
-from zarrasync.progress import IngestReport, reporting
+from zarrasync.progress import Bar, IngestReport, reporting
 from zarrasync.regions import in_c_order
 from zarrasync.sources import Source, in_threads, pair_of
 from zarrasync.stores import CountingStore
@@ -33,7 +33,7 @@ __all__ = ["Ingestion", "checksum", "write_blocks"]
 
 Block: TypeAlias = npt.NDArray[Any]
 _SPARSE = 8
-"""Where fewer than one in so many stored values are written they are written one by one."""
+"""Where fewer than one in so many stored values are written, no others are looked at."""
 _AT_ONCE = 8
 """Blocks on their way to a store behind a network, at the most."""
 
@@ -128,6 +128,7 @@ class Ingestion:
             verify: Read everything again at the end, and compare.
         """
         self.tell, self.keep_sums = tell, verify
+        self.skip = tell.skip if isinstance(tell, Bar) else tell
         self.absent = fresh and self.source.pairs is None  # whose regions may come twice
         if resume:
             # Of a chunk that the region cuts the others' part may be what is there.
@@ -233,6 +234,8 @@ class Ingestion:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            if (close := getattr(source, "aclose", None)) is not None:
+                await close()
 
     # -------------------------------------------------------------- one block
 
@@ -250,12 +253,12 @@ class Ingestion:
         return count if self.source.instant else max(1, min(count, self._room // unit))
 
     def _regions(self, at_once: int) -> Iterator[Region]:
-        if self.only is not None and len(self.only) < self.target.metadata.grid.size // _SPARSE:
-            alone = [self._unit(at) for at in sorted(self.only)]
-            self.tell(self.nbytes - sum(map(self._size, alone)))
-            yield from alone
-            return
         metadata, limit = self.target.metadata, self.target.config.memory_budget // (4 * at_once)
+        if self.only is not None and len(self.only) < metadata.grid.size // _SPARSE:
+            few = list(self._together(self.only, limit))
+            self.skip(self.nbytes - sum(map(self._size, few)))
+            yield from few
+            return
         for region in plan_blocks(metadata, self.source.chunks, limit, self.start, self.stop, at_once):
             if not self._there and self.only is None:
                 yield region
@@ -266,8 +269,25 @@ class Ingestion:
             if len(wanted) == len(parts) and there in (0, len(parts)):
                 yield region
                 continue
-            self.tell(self._size(region) - sum(self._size(parts[at]) for at in wanted))
+            self.skip(self._size(region) - sum(self._size(parts[at]) for at in wanted))
             yield from (parts[at] for at in wanted)
+
+    def _together(self, wanted: Collection[tuple[int, ...]], limit: int) -> Iterator[Region]:
+        """The regions of stored values, those that a chunk of the source fills as one, so that it is read once."""
+        metadata, chunks = self.target.metadata, self.source.chunks
+        steps = [1] * metadata.ndim
+        if chunks is not None and metadata.edges is None:
+            steps = [max(1, own // unit) for own, unit in zip(chunks, metadata.write_chunks, strict=True)]
+        while max(steps, default=1) > 1 and math.prod(steps) * metadata.chain.nbytes > limit:
+            steps[steps.index(max(steps))] //= 2
+        groups: dict[tuple[int, ...], list[Region]] = {}
+        for at in sorted(wanted):
+            groups.setdefault(tuple(i // n for i, n in zip(at, steps, strict=True)), []).append(self._unit(at))
+        for parts in groups.values():
+            axes = zip(*parts, strict=True)
+            box = tuple(slice(min(s.start for s in axis), max(s.stop for s in axis)) for axis in axes)
+            whole = self._size(box) == sum(map(self._size, parts))
+            yield from [box] if whole else parts
 
     def _unit(self, at: tuple[int, ...]) -> Region:
         """The region of a stored value."""
@@ -307,7 +327,7 @@ class Ingestion:
             return place, True, True
         with self._mutex:
             self.report.skipped += 1
-        self.tell(self._size(place))
+        self.skip(self._size(place))
         return place, self.keep_sums, False  # to compare it, it takes the source's values
 
     def _size(self, region: Region) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from types import AsyncGeneratorType, FunctionType, GeneratorType, ModuleType
+from types import AsyncGeneratorType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 from zarrasync.array import AsyncArray
@@ -18,9 +19,10 @@ _WITHIN = (
     "_async",  # the synchronous API
     *("variable", "_data", "array", "_array"),  # xarray's arrays, variables and what they wrap
     *("args", "kwargs", "value"),  # dask's tasks
-    *("keywords", "__wrapped__", "__self__"),  # functools' functions, and methods
+    *("func", "keywords", "__wrapped__"),  # functools' functions
 )
 """Where lazy values keep what they are made of."""
+_SIMPLE = (str, bytes, int, float, ModuleType, type)
 
 
 def place_of(store: Store, path: str) -> tuple[Any, ...]:
@@ -53,7 +55,7 @@ def _read_by(sources: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     waiting, seen = list(sources), dict[int, Any]()  # what has been seen stays, so that nothing else gets its id
     while waiting:
         found = waiting.pop()
-        if id(found) in seen or isinstance(found, str | bytes | int | float):
+        if id(found) in seen or isinstance(found, _SIMPLE):
             continue
         seen[id(found)] = found
         if isinstance(found, AsyncArray):
@@ -62,30 +64,62 @@ def _read_by(sources: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             waiting.append(found.array)
         elif (theirs := _part(found, "store_path")) is not None:  # an array of zarr-python
             yield place_of(resolve(theirs.store), theirs.path)
-        elif isinstance(found, Mapping):
-            waiting.extend(found.values())
+        elif isinstance(found, Mapping):  # not any, as the values of one may be all objects of a bucket
+            if isinstance(found, dict) or type(found).__module__.partition(".")[0] in ("xarray", "dask"):
+                waiting.extend(found.values())
         elif isinstance(found, list | tuple):
-            waiting.extend(found)
+            waiting.extend(part for part in found if not isinstance(part, _SIMPLE))
         elif isinstance(found, FunctionType):
-            waiting.extend(_used_by(found))
+            waiting.extend(_bound_to(found))
+            waiting.extend(_named_by(found.__code__, found.__globals__))
+        elif isinstance(found, MethodType):
+            waiting.append(found.__func__)
+            waiting.extend(_kept_by(found.__self__, found.__func__))
         elif isinstance(found, GeneratorType | AsyncGeneratorType):
             frame = found.gi_frame if isinstance(found, GeneratorType) else found.ag_frame
-            waiting.extend(frame.f_locals.values() if frame is not None else ())
+            if frame is not None:
+                waiting.extend(frame.f_locals.values())
+                waiting.extend(_named_by(frame.f_code, frame.f_globals))
+        elif isinstance(found, map | filter | zip | enumerate):
+            waiting.extend(found.__reduce__()[1])  # what it was made of
         elif hasattr(type(found), "__dask_graph__") and (graph := found.__dask_graph__()) is not None:
             waiting.extend(_roots(graph))
         else:
             waiting.extend(part for name in _WITHIN if (part := _part(found, name)) is not None)
+            if isinstance(call := _part(type(found), "__call__"), FunctionType):
+                waiting.append(MethodType(call, found))
 
 
-def _used_by(function: FunctionType) -> Iterator[Any]:
-    """What a function may read from: what it was made beside, and what it names."""
-    code, around = function.__code__, function.__globals__
+def _bound_to(function: FunctionType) -> Iterator[Any]:
+    """What a function was made beside."""
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # nothing is in there yet
             yield cell.cell_contents
     yield from function.__defaults__ or ()
-    named = (around[name] for name in code.co_names if name in around)
-    yield from (value for value in named if not isinstance(value, ModuleType | type))
+    yield from (function.__kwdefaults__ or {}).values()
+
+
+def _named_by(code: CodeType, around: Mapping[str, Any]) -> Iterator[Any]:
+    """The globals that code names."""
+    for part in _codes(code):
+        names = {step.argval for step in dis.get_instructions(part) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+        yield from (around[name] for name in names if name in around)
+
+
+def _kept_by(owner: Any, method: Any) -> Iterator[Any]:
+    """The attributes of an object that one of its methods names."""
+    yield owner
+    if (code := getattr(method, "__code__", None)) is not None:
+        names = {name for part in _codes(code) for name in part.co_names}
+        yield from (value for name, value in getattr(owner, "__dict__", {}).items() if name in names)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Code, and what is defined inside of it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _part(found: Any, name: str) -> Any:

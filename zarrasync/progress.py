@@ -8,7 +8,45 @@ from typing import Any
 from zarrasync.info import counted, size_text
 from zarrasync.transfer.jobs import Progress
 
-__all__ = ["IngestReport", "reporting"]
+__all__ = ["Bar", "IngestReport", "reporting"]
+
+
+class Bar:
+    """A progress bar, which is called with the bytes done since the last call.
+
+    Args:
+        total: The bytes of all.
+        what: What is done.
+        rows: Along the first axis, which the bar counts, too; 0 for none.
+
+    Raises:
+        ImportError: If tqdm is not installed.
+    """
+
+    def __init__(self, total: int, what: str, rows: int = 0) -> None:
+        try:
+            from tqdm.auto import tqdm
+        except ImportError as error:
+            raise ImportError(
+                "progress=True needs tqdm: pip install 'zarrasync[jupyter]' (or pass a function)"
+            ) from error
+        self._tqdm: Any = tqdm(total=total, desc=what, unit="B", unit_scale=True)
+        self._total, self._rows = total, rows
+
+    def __call__(self, nbytes: int) -> None:
+        if self._rows and self._total:
+            done = min((self._tqdm.n + nbytes) * self._rows // self._total, self._rows)
+            self._tqdm.set_postfix_str(f"{done:,}/{self._rows:,} rows", refresh=False)
+        self._tqdm.update(nbytes)
+
+    def skip(self, nbytes: int) -> None:
+        """Count bytes that were there before, which tell nothing of how fast the others come."""
+        self._tqdm.initial += nbytes
+        self._tqdm.last_print_n += nbytes
+        self(nbytes)
+
+    def close(self) -> None:
+        self._tqdm.close()
 
 
 class reporting:
@@ -22,28 +60,15 @@ class reporting:
     """
 
     def __init__(self, progress: bool | Progress, total: int, what: str, rows: int = 0) -> None:
-        self._progress, self._total, self._what, self._rows = progress, total, what, rows
-        self._bar: Any = None
+        self._progress, self._bar_of = progress, (total, what, rows)
+        self._bar: Bar | None = None
 
     def __enter__(self) -> Progress | None:
         if callable(self._progress):
             return self._progress
-        if not self._progress:
-            return None
-        try:
-            from tqdm.auto import tqdm
-        except ImportError as error:
-            raise ImportError(
-                "progress=True needs tqdm: pip install 'zarrasync[jupyter]' (or pass a function)"
-            ) from error
-        self._bar = tqdm(total=self._total, desc=self._what, unit="B", unit_scale=True)
-        return self._update
-
-    def _update(self, nbytes: int) -> None:
-        if self._rows and self._total:
-            done = min((self._bar.n + nbytes) * self._rows // self._total, self._rows)
-            self._bar.set_postfix_str(f"{done:,}/{self._rows:,} rows", refresh=False)
-        self._bar.update(nbytes)
+        if self._progress:
+            self._bar = Bar(*self._bar_of)
+        return self._bar
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:

@@ -104,7 +104,8 @@ def _line(error: BaseException) -> str:
     text = " ".join(said.split()) or type(error).__name__
     if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
         text = f"{type(error).__name__}: {text} (--debug shows more)"
-    return re.sub(r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1", text)
+    text = re.sub(r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1", text)
+    return re.sub(r"\bmode='w'(?!\w)", "--overwrite", text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

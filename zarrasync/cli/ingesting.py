@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -34,6 +34,7 @@ from zarrasync.opening import place_of
 from zarrasync.progress import IngestReport, reporting
 from zarrasync.sources import source_of
 from zarrasync.stores import Store, resolve
+from zarrasync.stores.local import local_path
 from zarrasync.transfer.common import side_by_side
 
 __all__ = ["add"]
@@ -94,15 +95,20 @@ async def _write(
 
         async def write(name: str) -> None:
             array = arrays[name]
-            reports[name] = await zarrasync.ingest(
-                array.load() if isinstance(array, _Member) else array,
-                store,
-                path=join(normalize_path(given.dest_path), name),
-                mode="w" if given.overwrite and not name else "a",
-                verify=given.verify,
-                progress=tell or False,
-                **layouts[name],
-            )
+            try:
+                reports[name] = await zarrasync.ingest(
+                    array.load() if isinstance(array, _Member) else array,
+                    store,
+                    path=join(normalize_path(given.dest_path), name),
+                    mode="w" if given.overwrite and not name else "a",
+                    verify=given.verify,
+                    progress=tell or False,
+                    **layouts[name],
+                )
+            except Exception as error:
+                if name:
+                    error.add_note(f"that is {name!r} of {given.url}")
+                raise
 
         limit = zarrasync.config.get().memory_budget // (2 * _AT_ONCE)
         small = [name for name in arrays if sizes[name] <= limit]
@@ -195,17 +201,18 @@ def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[s
 
     found: dict[str, Any]
     attributes: dict[str, dict[str, Any]] = {}
-    if given.path and given.url.endswith((".npy", ".npz")):
+    file = local_path(given.url) if given.url.startswith("file://") else given.url
+    if given.path and file.endswith((".npy", ".npz")):
         raise ValueError(f"{given.url} has no groups, and nothing at {given.path!r}; --dest-path says where to write")
-    if given.url.endswith(".npy"):
-        with _named_errors(given.url):
-            found = {"": np.load(given.url, mmap_mode="r")}
-    elif given.url.endswith(".npz"):
-        with _named_errors(given.url), np.load(given.url) as archive:
+    if file.endswith(".npy"):
+        with _named_errors(file):
+            found = {"": np.load(file, mmap_mode="r")}
+    elif file.endswith(".npz"):
+        with _named_errors(file), np.load(file) as archive:
             names = archive.files
-        found = {name: _Member(given.url, name) for name in names}
+        found = {name: _Member(file, name) for name in names}
     else:
-        found, attributes = _zarr_arrays(given) or _xarray_arrays(given)
+        found, attributes = _zarr_arrays(given) or _xarray_arrays(file, given.path)
     if given.variable:
         missing = [name for name in given.variable if name not in found]
         if missing:
@@ -278,27 +285,40 @@ _AS_STORED: dict[str, Any] = dict.fromkeys(
 """Nothing is to be decoded; of groups xarray decodes all the same if told so by ``decode_cf``."""
 
 
-def _xarray_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _xarray_arrays(file: str, path: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The variables of what xarray can open, as they are stored."""
     try:
-        import xarray
+        from zarrasync.integrations.xarray import stored_variables
     except ImportError as error:
         raise ImportError("files of other formats are read by xarray: pip install 'zarrasync[xarray]'") from error
-    from zarrasync.integrations.xarray import stored_variables
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*phony_dims", UserWarning)  # axes without names get some
         try:
-            groups = xarray.open_groups(given.url, chunks=None, **_AS_STORED)  # open until the process ends
-        except (NotImplementedError, ValueError):  # a format, or a library, without groups
-            groups = {"/": xarray.open_dataset(given.url, chunks=None, **_AS_STORED)}
-    top = f"/{normalize_path(given.path)}".rstrip("/")
+            groups = _xarray_groups(file)
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            RuntimeError,
+        ) as error:  # of a library that met what it does not know
+            raise ValueError(f"{file} can not be read by xarray ({type(error).__name__}: {error})") from error
+    top = f"/{normalize_path(path)}".rstrip("/")
     below = {name.removeprefix(top).strip("/"): own for name, own in groups.items() if f"{name}/".startswith(f"{top}/")}
     if not below:
-        raise NodeNotFoundError(f"{given.url} has no group {given.path!r}; it has {', '.join(sorted(groups))}")
+        raise NodeNotFoundError(f"{file} has no group {path!r}; it has {', '.join(sorted(groups))}")
     arrays = {
         "/".join(part for part in (group, name) if part): variable
         for group, dataset in below.items()
         for name, variable in stored_variables(dataset).items()
     }
     return arrays, {group: dict(dataset.attrs) for group, dataset in below.items()}
+
+
+def _xarray_groups(file: str) -> Mapping[str, Any]:
+    """The datasets of a file by their groups' names, open until the process ends."""
+    import xarray
+
+    try:
+        return xarray.open_groups(file, chunks=None, **_AS_STORED)
+    except (NotImplementedError, ValueError):  # a format, or a library, without groups
+        return {"/": xarray.open_dataset(file, chunks=None, **_AS_STORED)}

@@ -8,7 +8,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import unquote
 
 from zarrasync import config as settings
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
@@ -17,7 +16,7 @@ from zarrasync.stores.diskcache import DiskCachingStore
 from zarrasync.stores.faults import FaultyStore, LatencyStore
 from zarrasync.stores.fsspec import FsspecStore
 from zarrasync.stores.http import HTTPStore
-from zarrasync.stores.local import LocalStore
+from zarrasync.stores.local import LocalStore, local_path
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.obstore import ObjectStore, usable
 from zarrasync.stores.options import translate
@@ -89,7 +88,7 @@ def resolve(
 def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Store:
     if isinstance(store, str) and _is_url(store):
         if store.startswith("file://") and not storage_options:
-            return LocalStore(_local_path(store))
+            return LocalStore(local_path(store))
         return _from_url(store, dict(storage_options or {}))
     if storage_options:
         raise TypeError(f"storage_options are for URLs; {store!r} is not one")
@@ -140,13 +139,6 @@ def _is_url(text: str) -> bool:
 
     # Those that a program has registered itself are not among the known ones.
     return head in available_protocols() or ("://" in rest and "/" not in head)
-
-
-def _local_path(url: str) -> str:
-    """The path of a ``file://`` URL, which may be a relative one, as fsspec has it; it has no query and no fragment."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    return str(LocalFileSystem._strip_protocol(unquote(url.replace("file://localhost/", "file:///", 1))))
 
 
 _BACKENDS = ("auto", "fsspec", "obstore")

@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote
 
 from zarrasync import config
 from zarrasync._calls import pause
@@ -34,7 +35,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["PARTIAL", "LocalStore"]
+__all__ = ["PARTIAL", "LocalStore", "local_path"]
 
 PARTIAL = ".zarrasync-partial"
 """How the names of files end that are no values: of halves of some, and notes."""
@@ -534,3 +535,10 @@ def _sync_directory(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def local_path(url: str) -> str:
+    """The path of a ``file://`` URL, which may be a relative one, as fsspec has it; it has no query and no fragment."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return str(LocalFileSystem._strip_protocol(unquote(url.replace("file://localhost/", "file:///", 1))))

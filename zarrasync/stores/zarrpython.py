@@ -90,10 +90,12 @@ class ZarrPythonStore(RemoteStore):
             return None
         if (root := getattr(inner, "root", None)) is not None:
             return LocalStore(root)
-        fs = getattr(inner, "fs", None)
-        if getattr(fs, "sync_fs", None) is not None:  # files, made asynchronous
-            return LocalStore(inner.path)
-        return None if fs is None else FsspecStore(fs, inner.path)
+        if (fs := getattr(inner, "fs", None)) is None:
+            return None
+        from fsspec.implementations.local import LocalFileSystem
+
+        fs = getattr(fs, "sync_fs", fs)  # which zarr-python has made asynchronous
+        return LocalStore(inner.path) if isinstance(fs, LocalFileSystem) else FsspecStore(fs, inner.path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_token", "_place")}

@@ -367,6 +367,18 @@ def test_local_files_may_be_urls(here, capsys):
     assert "mode=" not in said
 
 
+def test_archives_with_other_files(here, capsys):
+    np.savez("some.npz", field=FIELD)
+    with zipfile.ZipFile("some.npz", "a") as archive:
+        archive.writestr("readme.txt", "hello")
+    assert main(["ingest", "some.npz", "some.zarr"]) == 0
+    np.testing.assert_array_equal(sync.open_group("some.zarr")["field"][...], FIELD)
+    np.save("alone.npy", FIELD)
+    os.rename("alone.npy", "alone.npz")
+    assert main(["ingest", "alone.npz", "alone.zarr"]) == 1
+    assert "alone.npz can not be read" in capsys.readouterr().err
+
+
 def test_hdf5_that_has_what_nobody_can_read(here, capsys):
     """It is named."""
     h5py = pytest.importorskip("h5py")

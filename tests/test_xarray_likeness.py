@@ -208,3 +208,74 @@ def test_what_an_interrupted_replacement_has_left_is_in_no_new_dataset(mode: Any
     array = sync.open_array(kept, path="a", mode="r+")
     array.resize((8,))
     assert np.isnan(array[2:]).all()
+
+
+# ------------------------------------------------------------------ what is there already
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_copies_of_metadata_that_are_old(tmp_path: Path, zarr_format: Any):
+    """What another program has put there since is written as what it is."""
+    import zarr
+
+    given = xr.Dataset({"v": ("x", np.arange(4.0)), "w": ("y", np.arange(4.0))})
+    given.to_zarr(tmp_path, zarr_format=zarr_format, consolidated=True)
+    group = zarr.open_group(tmp_path, use_consolidated=False, mode="r+", zarr_format=zarr_format)
+    for name, dim in (("v", "x"), ("w", "y")):
+        named: dict[str, Any] = {"dimension_names": [dim]}
+        if zarr_format == 2:
+            named = {"attributes": {"_ARRAY_DIMENSIONS": [dim]}}
+        group.create_array(name, shape=4, chunks=2, dtype="f8", overwrite=True, **named)[:] = 7
+    write_dataset(given[["v"]], tmp_path, region={"x": slice(0, 4)})
+    write_dataset(given, tmp_path, append_dim="x")
+    found = zarr.open_group(tmp_path, use_consolidated=False)
+    np.testing.assert_array_equal(found["v"][:], [0, 1, 2, 3] * 2)
+    np.testing.assert_array_equal(found["w"][:], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("encoding", [{"dtype": "f4"}, {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}, {}])
+def test_regions_beside_coordinates_that_were_rounded(tmp_path: Path, encoding: dict[str, Any]):
+    given = xr.Dataset({"v": ("x", np.arange(4.0))}, coords={"x": [0.1, 0.2, 0.3, 0.4]})
+    theirs(given, tmp_path, encoding={"x": encoding})
+    part = slice(1, 3)
+    write_dataset((given + 5).isel(x=part), tmp_path, region={"x": part})
+    np.testing.assert_array_equal(read(tmp_path).v, [0, 6, 7, 3])
+    moved = given.assign_coords(x=given.x + 1)
+    with pytest.raises(ValueError, match="coordinates along 'x' are others in the store"):
+        write_dataset(moved.isel(x=part), tmp_path, region={"x": part})
+
+
+def test_a_template_whose_whole_coordinates_are_not_written_yet(tmp_path: Path):
+    theirs(xr.Dataset({"v": ("x", np.zeros(4))}, coords={"x": np.zeros(4, int)}), tmp_path)
+    given = xr.Dataset({"v": ("x", np.arange(4.0))}, coords={"x": np.arange(3, 7)})
+    write_dataset(given, tmp_path, region={"x": slice(0, 4)})
+    xr.testing.assert_identical(read(tmp_path).load(), given)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_text_of_any_length_after_text_of_fixed_length(tmp_path: Path, chunks: Any):
+    theirs(xr.Dataset({"s": ("x", np.array(["aaaaa", "bb"]))}), tmp_path / "fixed")
+    theirs(xr.Dataset({"s": ("x", np.array(["c", "dd"], object))}), tmp_path / "any")
+    write_dataset(read(tmp_path / "any", "zarr", chunks=chunks), tmp_path / "fixed", append_dim="x")
+    assert read(tmp_path / "fixed").s.values.tolist() == ["aaaaa", "bb", "c", "dd"]
+
+
+def test_variables_that_can_not_be_decoded_are_nobodys_business(tmp_path: Path):
+    given = xr.Dataset({"v": ("x", np.arange(4.0))})
+    theirs(given.assign(t=("y", np.arange(3), {"units": "days since foo"})), tmp_path)
+    write_dataset(given, tmp_path, append_dim="x")
+    assert read(tmp_path, decode_times=False).v.values.tolist() == [0, 1, 2, 3] * 2
+
+
+def test_single_bytes_keep_their_axis(tmp_path: Path):
+    given = xr.Dataset({"v": ("x", np.arange(2.0))}, coords={"x": np.array([b"a", b"b"])})
+    theirs(given, tmp_path)
+    write_dataset(given + 10, tmp_path, region={"x": slice(0, 2)})
+    np.testing.assert_array_equal(read(tmp_path).v, [10, 11])
+
+
+def test_a_group_below_a_root_that_can_not_be_read(tmp_path: Path):
+    given = xr.Dataset({"v": ("x", np.arange(4.0))})
+    theirs(given, tmp_path, group="g")
+    (tmp_path / "zarr.json").write_text("{")
+    xr.testing.assert_identical(xr.open_dataset(tmp_path, engine="zarrasync", group="g").load(), given)

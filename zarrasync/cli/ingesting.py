@@ -208,8 +208,8 @@ def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[s
         with _named_errors(file):
             found = {"": np.load(file, mmap_mode="r")}
     elif file.endswith(".npz"):
-        with _named_errors(file), np.load(file) as archive:
-            names = archive.files
+        with _named_errors(file), ZipFile(file) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         found = {name: _Member(file, name) for name in names}
     else:
         found, attributes = _zarr_arrays(given) or _xarray_arrays(file, given.path)

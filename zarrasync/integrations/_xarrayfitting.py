@@ -162,7 +162,7 @@ def _cast(
 ) -> npt.NDArray[Any]:
     """Values as another type, if that holds them."""
     if dtype.kind == "U" and block.dtype.kind in "OT" and all(isinstance(value, str) for value in block.flat):
-        block = block.astype(str) if block.size else block.astype(dtype)
+        block = block.astype(object).astype(str) if block.size else np.empty(block.shape, dtype)
     texts = block.dtype.kind == dtype.kind and dtype.kind in "SU"
     if not texts and not (block.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS):
         raise CodecError(

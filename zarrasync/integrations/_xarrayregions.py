@@ -7,11 +7,15 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from xarray import Dataset, Variable
+from xarray.conventions import decode_cf_variable, encode_cf_variable
 
 __all__ = ["Wanted", "located"]
 
 Wanted: TypeAlias = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers give it."""
+_TIMES = ("dtype", "units", "calendar", "_FillValue")
+_NUMBERS = ("dtype", "scale_factor", "add_offset", "_FillValue", "missing_value")
+"""What says how coordinates are encoded."""
 
 
 def located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) -> tuple[Dataset, dict[str, slice]]:
@@ -33,9 +37,9 @@ def located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) -
         if dim not in dataset.indexes or dim not in present:
             continue
         own = _index_of(present[dim][where])
-        if own.equals(dataset.indexes[dim]):
+        if own.equals(dataset.indexes[dim]) or own.equals(_as_stored(dataset.variables[dim], present[dim])):
             there.append(dim)
-        elif not own.isna().all():
+        elif not _is_unwritten(own):
             raise ValueError(
                 f"the coordinates along {dim!r} are others in the store; drop_vars({dim!r}) writes beside those that are "
                 "there, region='auto' looks for the dataset's own"
@@ -45,6 +49,22 @@ def located(dataset: Dataset, region: Wanted, present: Mapping[str, Variable]) -
 
 def _index_of(coordinate: Variable) -> Any:
     return coordinate.to_index_variable().to_index()
+
+
+def _as_stored(coordinate: Variable, present: Variable) -> Any:
+    """Coordinates as they come back when they are stored as those that are there, which may be rounded."""
+    times = coordinate.dtype.kind in "mM"
+    how = {name: present.encoding[name] for name in (_TIMES if times else _NUMBERS) if name in present.encoding}
+    try:
+        encoded = encode_cf_variable(Variable(coordinate.dims, coordinate.values, {}, how))
+        return _index_of(decode_cf_variable("coordinate", encoded, decode_timedelta=times))
+    except (ValueError, TypeError, OverflowError):  # they can not be stored so
+        return None
+
+
+def _is_unwritten(index: Any) -> bool:
+    """Whether there is nothing but the fill value, as before coordinates are written: others differ from each other."""
+    return bool(index.isna().all()) or (len(index) > 1 and index.nunique() == 1)
 
 
 def _place_along(dim: str, dataset: Dataset, present: Mapping[str, Variable]) -> slice:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
@@ -92,7 +92,11 @@ async def write(
     if spoken.zarr_format not in (2, 3):
         raise ValueError(f"datasets are written in the formats 2 and 3, not {spoken.zarr_format!r}")
     arrays = {} if found is None else dict(await found.arrays())
-    present = await _on_a_thread(partial(_present, arrays))
+    if found is not None and found._node.known is not None and not (append_dim is None and region is None):
+        # Copies of metadata may be older than an array that another program has put there.
+        arrays = {name: _on(array, known=None) for name, array in arrays.items()}
+        await together([array.refresh for name, array in arrays.items() if name in dataset.variables])
+    present = await _on_a_thread(partial(_present, arrays, dataset.variables))
     place: dict[str, slice] | None = None
     if region is not None:
         dataset, place = await _on_a_thread(partial(located, dataset, region, present))
@@ -259,13 +263,16 @@ async def _group(
         return None
 
 
-def _present(arrays: Mapping[str, za.AsyncArray]) -> dict[str, Variable]:
-    """The variables that are there, with what their values were encoded with.
+def _present(arrays: Mapping[str, za.AsyncArray], names: Container[Any]) -> dict[str, Variable]:
+    """The variables that are there; those of some names with what their values were encoded with, others as they are stored.
 
     They are no dataset: another writer may have made some of them longer, and be about to do so with the others.
     """
     stored = {name: stored_variable(name, sync.Array(array), mask=None) for name, array in arrays.items()}
-    return {name: decode_cf_variable(name, variable) for name, variable in stored.items()}
+    return {
+        name: decode_cf_variable(name, variable, concat_characters=False) if name in names else variable
+        for name, variable in stored.items()
+    }
 
 
 def _on(array: za.AsyncArray, **place: Any) -> za.AsyncArray:

@@ -17,7 +17,7 @@ from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 from xarray.backends.zarr import FillValueCoder
 
 from zarrasync import _bridge, sync
-from zarrasync.errors import NodeNotFoundError, NodeTypeError
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError
 from zarrasync.integrations import _xarraywriting
 from zarrasync.integrations._xarrayfitting import without_nan
 from zarrasync.integrations._xarrayregions import Wanted
@@ -231,7 +231,8 @@ def _open(
     open_group = partial(sync.open_group, where, zarr_format=zarr_format, config=config)
     path = normalize_path(group or "")
     if path and consolidated is not False:
-        with suppress(NodeNotFoundError, NodeTypeError):  # of the root, which need not be a group
+        # The root need be no group, nor one that can be read.
+        with suppress(NodeNotFoundError, NodeTypeError, MetadataError, StoreError):
             root = open_group()
             if root._async._node.known is not None:
                 found = root.get(path)

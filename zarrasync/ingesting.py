@@ -90,6 +90,7 @@ async def ingest(
         What was done.
 
     Raises:
+        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` are nothing that there is.
         ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
         NodeNotFoundError: If there is no array for ``"r+"`` or a region.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
@@ -99,6 +100,8 @@ async def ingest(
     begin = time.monotonic()
     if unaligned is not None:
         check_unaligned(unaligned)
+    if not isinstance(concurrency, int) or concurrency < 0:
+        raise ValueError(f"concurrency is the number of blocks at a time, or 0, found {concurrency!r}")
     if isinstance(source, str | Path) and not str(source).endswith(".npy"):
         source = await opened(source)
     given = source_of(source, options)

@@ -1195,6 +1195,7 @@ def ingest(
         What was done.
 
     Raises:
+        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` are nothing that there is.
         ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
         NodeNotFoundError: If there is no array for ``"r+"`` or a region.
         NodeExistsError: If there is a node and the mode is ``"w-"``.

@@ -64,7 +64,7 @@ def _as_stored(coordinate: Variable, present: Variable) -> Any:
 
 def _is_unwritten(index: Any) -> bool:
     """Whether there is nothing but the fill value, as before coordinates are written: others differ from each other."""
-    return bool(index.isna().all()) or (len(index) > 1 and index.nunique() == 1)
+    return bool(index.isna().all()) or (len(index) > 1 and index.nunique(dropna=False) == 1)
 
 
 def _place_along(dim: str, dataset: Dataset, present: Mapping[str, Variable]) -> slice:

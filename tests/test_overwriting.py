@@ -320,7 +320,7 @@ async def test_data_that_do_not_fit_replace_nothing(
     [
         (np.arange(4), {"unaligned": "oops"}, ValueError),
         (np.arange(4), {"concurrency": "many"}, ValueError),
-        (np.arange(4), {"concurrency": -1}, ValueError),
+        (np.arange(4), {"concurrency": np.int64(-1)}, ValueError),
         (np.arange(6).reshape(2, 3), {"region": (slice(0, 1), slice(0, 3))}, NodeNotFoundError),
         (np.arange(4), {"region": slice(0, 4)}, NodeNotFoundError),
         (np.arange(4), {"chunks": (2, 2)}, ShapeError),

@@ -14,6 +14,7 @@ from conftest import Api
 
 import zarrasync as za
 from zarrasync import stores, sync
+from zarrasync.blocks import plan_few
 from zarrasync.cli import main
 from zarrasync.codecs import BytesCodec
 from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, StoreError, UnsupportedByFormat
@@ -555,3 +556,23 @@ async def test_a_chunk_of_a_sparse_source_is_read_once(api: Api):
     want = np.zeros((1000, 1000), "i4")
     want[250:500, :250] = part
     np.testing.assert_array_equal(await api(copied.view.read(progress=False)), want)
+
+
+def test_regions_of_a_few_stored_values():
+    """Each element of what is wanted lies in one of them, and nothing else does."""
+    chance = np.random.default_rng(0)
+    for _ in range(100):
+        ndim = int(chance.integers(0, 4))
+        shape, chunks, read_by = (
+            tuple(int(n) for n in chance.integers(1, most, ndim)) for most in (30, 9, 25)
+        )  # which need not divide each other
+        metadata = sync.create_array({}, shape=shape, chunks=chunks, dtype="i4")._async.metadata
+        grid = list(np.ndindex(*metadata.grid.shape))
+        wanted = [at for at in grid if chance.random() < 0.7]
+        found, expected = np.zeros(shape, int), np.zeros(shape, int)
+        limit = int(chance.integers(1, 3000))
+        for region in plan_few(metadata, wanted, read_by, limit, (0,) * ndim, shape):
+            found[region] += 1
+        for at in wanted:
+            expected[metadata.grid.box(at)] = 1
+        np.testing.assert_array_equal(found, expected)

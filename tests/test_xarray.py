@@ -189,7 +189,8 @@ def test_every_format_and_store(tmp_path: Path, http, s3):
 
 def grid() -> Any:
     """A dataset without what only one of the engines can write."""
-    return dataset().chunk({"lat": 2}) if pytest.importorskip("dask") else dataset()
+    pytest.importorskip("dask")
+    return dataset().chunk({"lat": 2})
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

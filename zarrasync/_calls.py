@@ -121,7 +121,7 @@ class Patience:
                 attempts=self._attempts,
             ) from conflict
         # By chance, so that those who were in each other's way are so no more.
-        await pause(random.uniform(0.0, self._wait))  # noqa: S311
+        await pause(random.uniform(0.0, self._wait))  # noqa: S311  # pauses keep no secret
         self._wait = min(2 * self._wait, 0.5)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import product
 from typing import TypeAlias, cast
 
 from zarrasync.errors import ShapeError
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["Region", "bounds", "corners", "cut_into_units", "plan_blocks", "units"]
+__all__ = ["Region", "bounds", "corners", "cut_into_units", "plan_blocks", "plan_few", "units"]
 
 Region: TypeAlias = tuple[slice, ...]
 
@@ -60,24 +60,67 @@ def plan_blocks(
         for own, a, b in zip(target.grid.axes, start, stop, strict=True):
             cuts.append(_cut(a, b, [own.start(i) + own.size(i) for i in range(own.nchunks)]))
         return cast("Iterator[Region]", product(*cuts))
-    steps = list(target.write_chunks)
     room = limit // (target.dtype.itemsize or 16)
     extent = [b - a for a, b in zip(start, stop, strict=True)]
 
-    def fits(axis: int) -> bool:
+    def fits(steps: Sequence[int], axis: int) -> bool:
         longer = [2 * n if number == axis else n for number, n in enumerate(steps)]
         count = math.prod(-(-n // s) for n, s in zip(extent, longer, strict=True))
         return math.prod(longer) <= room and count >= least
 
-    wanted = [max(-(-s // t) * t, t) for s, t in zip(chunks or steps, steps, strict=True)]
-    for axis in reversed(range(len(steps))):  # rather whole values of the source than many small steps
-        while steps[axis] < wanted[axis] and fits(axis):
-            steps[axis] = min(2 * steps[axis], wanted[axis])
+    steps = _read_once(target, chunks, fits)
     for axis in reversed(range(len(steps))):
-        while steps[axis] < extent[axis] and fits(axis):
+        while steps[axis] < extent[axis] and fits(steps, axis):
             steps[axis] *= 2
     cuts = [_cut(a, b, range(a // s * s + s, b + s, s)) for a, b, s in zip(start, stop, steps, strict=True)]
     return cast("Iterator[Region]", product(*cuts))
+
+
+def plan_few(
+    target: ArrayMetadata,
+    wanted: Iterable[tuple[int, ...]],
+    chunks: tuple[int, ...] | None,
+    limit: int,
+    start: tuple[int, ...],
+    stop: tuple[int, ...],
+) -> Iterator[Region]:
+    """Regions made of some stored values alone; takes no longer where there are many others.
+
+    Args:
+        target: The array that is written.
+        wanted: The grid coordinates of the stored values.
+        chunks: As for ``plan_blocks``, as is ``limit``.
+        limit: Bytes of a region at the most.
+        start: Where the first stored value begins that is written.
+        stop: Where the last one ends.
+    """
+    room = limit // (target.dtype.itemsize or 16)
+    together = [1] * target.ndim
+    if target.edges is None:
+        steps = _read_once(target, chunks, lambda steps, axis: 2 * math.prod(steps) <= room)
+        together = [n // own for n, own in zip(steps, target.write_chunks, strict=True)]
+    groups: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for at in sorted(wanted):
+        groups.setdefault(tuple(i // n for i, n in zip(at, together, strict=True)), []).append(at)
+    everything = tuple(map(slice, start, stop))
+    for group in groups.values():
+        axes = list(zip(*group, strict=True))
+        first, last = tuple(map(min, axes)), tuple(map(max, axes))
+        whole = len(group) == math.prod(b - a + 1 for a, b in zip(first, last, strict=True))
+        ends = [(first, last)] if whole else zip(group, group, strict=True)
+        yield from (_within(target, a, b, everything) for a, b in ends)
+
+
+def _read_once(
+    target: ArrayMetadata, chunks: tuple[int, ...] | None, fits: Callable[[Sequence[int], int], bool]
+) -> list[int]:
+    """The shape of regions that hold whole values of the source, as far as they may be twice as long along an axis."""
+    steps = list(target.write_chunks)
+    wanted = [max(-(-s // t) * t, t) for s, t in zip(chunks or steps, steps, strict=True)]
+    for axis in reversed(range(len(steps))):  # rather whole values of the source than many small steps
+        while steps[axis] < wanted[axis] and fits(steps, axis):
+            steps[axis] = min(2 * steps[axis], wanted[axis])
+    return steps
 
 
 def _cut(start: int, stop: int, ends: Collection[int]) -> list[slice]:
@@ -119,13 +162,10 @@ def corners(region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def cut_into_units(target: ArrayMetadata, region: Region) -> Iterator[tuple[tuple[int, ...], Region]]:
     """The stored values that a region touches: their grid coordinates, and their parts of the region."""
-    axes = target.grid.axes
-    for at in units(target, *corners(region)):
-        starts = [axis.start(i) for axis, i in zip(axes, at, strict=True)]
-        yield (
-            at,
-            tuple(
-                slice(max(a, s.start), min(a + axis.size(i), s.stop))
-                for a, i, axis, s in zip(starts, at, axes, region, strict=True)
-            ),
-        )
+    return ((at, _within(target, at, at, region)) for at in units(target, *corners(region)))
+
+
+def _within(target: ArrayMetadata, first: tuple[int, ...], last: tuple[int, ...], region: Region) -> Region:
+    """The part of a region that the stored values from one to another cover."""
+    box = zip(target.grid.box(first, last), region, strict=True)
+    return tuple(slice(max(own.start, s.start), min(own.stop, s.stop)) for own, s in box)

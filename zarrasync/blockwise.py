@@ -19,7 +19,7 @@ from zarrasync._calls import Tally
 from zarrasync._runtime import aside, cancel_flag, drive, driven, thread_lock
 from zarrasync.alignment import Unaligned, check_region, is_safe_for_jobs
 from zarrasync.array import AsyncArray
-from zarrasync.blocks import Region, bounds, corners, cut_into_units, plan_blocks, units
+from zarrasync.blocks import Region, bounds, corners, cut_into_units, plan_blocks, plan_few, units
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.node import on_store
 from zarrasync.progress import Bar, IngestReport, reporting
@@ -255,7 +255,7 @@ class Ingestion:
     def _regions(self, at_once: int) -> Iterator[Region]:
         metadata, limit = self.target.metadata, self.target.config.memory_budget // (4 * at_once)
         if self.only is not None and len(self.only) < metadata.grid.size // _SPARSE:
-            few = list(self._together(self.only, limit))
+            few = list(plan_few(metadata, self.only, self.source.chunks, limit, self.start, self.stop))
             self.skip(self.nbytes - sum(map(self._size, few)))
             yield from few
             return
@@ -271,30 +271,6 @@ class Ingestion:
                 continue
             self.skip(self._size(region) - sum(self._size(parts[at]) for at in wanted))
             yield from (parts[at] for at in wanted)
-
-    def _together(self, wanted: Collection[tuple[int, ...]], limit: int) -> Iterator[Region]:
-        """The regions of stored values, those that a chunk of the source fills as one, so that it is read once."""
-        metadata, chunks = self.target.metadata, self.source.chunks
-        steps = [1] * metadata.ndim
-        if chunks is not None and metadata.edges is None:
-            steps = [max(1, own // unit) for own, unit in zip(chunks, metadata.write_chunks, strict=True)]
-        while max(steps, default=1) > 1 and math.prod(steps) * metadata.chain.nbytes > limit:
-            steps[steps.index(max(steps))] //= 2
-        groups: dict[tuple[int, ...], list[Region]] = {}
-        for at in sorted(wanted):
-            groups.setdefault(tuple(i // n for i, n in zip(at, steps, strict=True)), []).append(self._unit(at))
-        for parts in groups.values():
-            axes = zip(*parts, strict=True)
-            box = tuple(slice(min(s.start for s in axis), max(s.stop for s in axis)) for axis in axes)
-            whole = self._size(box) == sum(map(self._size, parts))
-            yield from [box] if whole else parts
-
-    def _unit(self, at: tuple[int, ...]) -> Region:
-        """The region of a stored value."""
-        starts = [axis.start(i) for axis, i in zip(self.target.metadata.grid.axes, at, strict=True)]
-        sizes = [axis.size(i) for axis, i in zip(self.target.metadata.grid.axes, at, strict=True)]
-        ends = zip(starts, sizes, self.start, self.stop, strict=True)
-        return tuple(slice(max(a, begin), min(a + size, end)) for a, size, begin, end in ends)
 
     def _of_source(self, region: Region) -> Region:
         """A region of the array as one of the source."""

@@ -100,7 +100,7 @@ async def ingest(
     begin = time.monotonic()
     if unaligned is not None:
         check_unaligned(unaligned)
-    if not isinstance(concurrency, int) or concurrency < 0:
+    if not isinstance(concurrency, int | np.integer) or concurrency < 0:
         raise ValueError(f"concurrency is the number of blocks at a time, or 0, found {concurrency!r}")
     if isinstance(source, str | Path) and not str(source).endswith(".npy"):
         source = await opened(source)

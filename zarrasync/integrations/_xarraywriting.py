@@ -92,7 +92,8 @@ async def write(
     if spoken.zarr_format not in (2, 3):
         raise ValueError(f"datasets are written in the formats 2 and 3, not {spoken.zarr_format!r}")
     arrays = {} if found is None else dict(await found.arrays())
-    if found is not None and found._node.known is not None and not (append_dim is None and region is None):
+    into = append_dim is not None or region is not None
+    if into and found is not None and found._node.known is not None:
         # Copies of metadata may be older than an array that another program has put there.
         arrays = {name: _on(array, known=None) for name, array in arrays.items()}
         await together([array.refresh for name, array in arrays.items() if name in dataset.variables])

@@ -23,6 +23,7 @@ class _Hindered(WrapperStore):
     """A store each operation of which something comes before."""
 
     async def _before(self, operation: str, key: str) -> None:
+        """What comes before; each kind of hindrance has its own."""
         raise NotImplementedError
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
@@ -128,7 +129,7 @@ class FaultyStore(_Hindered):
         if not 0 <= rate <= 1:
             raise ValueError(f"a rate lies between 0 and 1, found {rate}")
         self.rate, self.fails = rate, fails
-        self._random = random.Random(seed)  # noqa: S311
+        self._random = random.Random(seed)  # noqa: S311  # faults keep no secret
         self._mutex = thread_lock()
 
     def __getstate__(self) -> dict[str, Any]:

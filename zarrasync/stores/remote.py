@@ -179,7 +179,7 @@ class RemoteStore(Store):
             if present.version != expected or attempts > self.settings.retries or over:
                 raise failure from failure.__cause__
             Tally.count("retries")
-            await asyncio.sleep(random.uniform(0.5, 1.0) * wait)  # noqa: S311
+            await asyncio.sleep(random.uniform(0.5, 1.0) * wait)  # noqa: S311  # pauses keep no secret
             wait = min(2 * wait, _LONGEST_WAIT)
 
     def _without_conditions(self) -> ConditionsUnsupported:
@@ -222,7 +222,7 @@ class RemoteStore(Store):
             finally:
                 gate.release()
             spent += now() - begun
-            pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311
+            pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311  # pauses keep no secret
             over = settings.total_timeout and spent + pause > settings.total_timeout
             if attempts > settings.retries or over:
                 raise StoreError(

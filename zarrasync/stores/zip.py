@@ -237,7 +237,7 @@ class _Archive:
     def __init__(self, path: Path | None, file: Any) -> None:
         self._mutex = thread_lock()
         self._owned = path is not None
-        self._file = open(path, "rb") if path is not None else file  # noqa: SIM115
+        self._file = open(path, "rb") if path is not None else file  # noqa: SIM115  # close() closes it
         try:
             self._positioned = self._owned and hasattr(os, "pread")
             self.entries = self._directory()

@@ -583,7 +583,7 @@ def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     from zarrasync import _memory
 
     parts = [b"a" * (1 << 20), np.full(1 << 20, 98, np.uint8), memoryview(b"c" * 5)]
-    first = _memory.joined(parts)
+    first = _memory.joined(parts, 3 << 20)
     assert bytes(first) == b"a" * (1 << 20) + b"b" * (1 << 20) + b"ccccc"
     assert _memory.stays(first)
     with pytest.raises(ValueError, match="read-only"):
@@ -591,13 +591,37 @@ def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     part = first[5:20].view("u1")
     address = first.ctypes.data
     del first
-    other = _memory.joined(parts[::-1])  # the part still needs the first one's memory
+    other = _memory.joined(parts[::-1], 3 << 20)  # the part still needs the first one's memory
     assert other.ctypes.data != address
     assert bytes(part) == b"a" * 15
     del part
-    assert _memory.joined(parts).ctypes.data == address
+    assert _memory.joined(parts, 3 << 20).ctypes.data == address
     assert not _memory.stays(np.zeros(3, np.uint8))
-    assert isinstance(_memory.joined([b"few", b" bytes"]), bytes)
+    assert isinstance(_memory.joined([b"few", b" bytes"], 9), bytes)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("chunks", [(1, 4), (4, 1), (512, 512)])
+def test_inner_chunks_lie_in_c_order(chunks: tuple[int, int], location: str):
+    """However they were gathered: what is read in that order is read from front to back."""
+    rows, columns = chunks
+    data = np.random.default_rng(7).integers(1, 9, (8 * rows, 3 * columns))
+    data[:rows, columns : 2 * columns] = 0
+    spec = ArraySpec(data.shape, from_numpy(data.dtype), np.int64(0))
+    inner = chain_of(["bytes", "zstd"], spec.replace(shape=chunks))
+    shard = bytes(bound([ShardingCodec(chunks, inner, index_location=location)], spec).encode(data))
+    size = 24 * 16 + 4  # of the index, with its checksum
+    index = np.frombuffer(shard[-size:-4] if location == "end" else shard[: size - 4], "<u8").reshape(24, 2)
+    assert index[1].tolist() == [2**64 - 1] * 2
+    offsets, lengths = np.delete(index, 1, axis=0).T
+    np.testing.assert_array_equal(offsets, (0 if location == "end" else size) + np.r_[0, lengths[:-1].cumsum()])
+    for number in (0, 2, 23):
+        row, column = divmod(number, 3)
+        offset, length = map(int, index[number])
+        np.testing.assert_array_equal(
+            inner.bind(spec.replace(shape=chunks)).decode(shard[offset : offset + length]),
+            data[row * rows : (row + 1) * rows, column * columns : (column + 1) * columns],
+        )
 
 
 def test_numcodecs_says_nothing_to_those_who_do_not_import_it():

@@ -122,6 +122,26 @@ def test_writing_what_is_in_memory(tmp_path, how, layout):
     assert run(WRITE, how, tmp_path / "a", layout) < 128 * MIB
 
 
+SHARD = """
+    rng = np.random.default_rng(3)
+    values = rng.integers(0, 1 << 16, (4096, 8192), dtype="u4").view("f4")[:, :4096]  # which are not in one piece
+    options = {"shape": values.shape, "chunks": (512, 512), "shards": values.shape, "dtype": "f4"}
+    async def write():
+        await (await za.create_array(sys.argv[2], **options))[...].write(values)
+    def write_here():
+        sync.create_array(sys.argv[2], **options)[...] = values
+    print(growth(write if sys.argv[1] == "async" else write_here)[0])
+"""
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_writing_a_large_shard_takes_little_more_than_its_encoded_form(tmp_path, how):
+    grown = run(SHARD, how, tmp_path / "a")
+    (shard,) = (tmp_path / "a" / "c").glob("*/*")
+    assert shard.stat().st_size > 20 * MIB  # of 64 MiB of values
+    assert grown < shard.stat().st_size + 40 * MIB  # an array of all values would be 64
+
+
 STREAM = """
     budget = 8 << 20
     def passed(array):

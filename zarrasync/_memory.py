@@ -6,7 +6,7 @@ import contextlib
 import math
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -65,18 +65,46 @@ def keep_freed() -> None:
         np.empty(_TUNING, np.uint8)
 
 
-def joined(parts: Sequence[Any]) -> bytes | Bytes:
-    """Buffers in one piece, which can not be changed; arrays of bytes where that is large."""
-    size = sum(map(len, parts))
-    if not _LARGE <= size <= _KEEP:
-        return b"".join(parts)
-    found, start = _borrow(size), 0
-    view = memoryview(found)
+def joined(parts: Iterable[Any], room: int) -> bytes | Bytes:
+    """Buffers in one piece, which can not be changed; arrays of bytes where that is large.
+
+    Each is copied soon after it has come, so that the memory of one serves the next.
+
+    Args:
+        parts: The buffers.
+        room: How many bytes there will hardly be more of; no page of it is touched that is not needed.
+    """
+    block, filled, size = empty(0), 0, 0
+    waiting: list[Any] = []
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size - filled >= _LARGE:
+            block = _roomy(block, filled, size, room)
+            filled = _fill(block, filled, waiting)
+    if not filled:
+        return b"".join(waiting)
+    block = _roomy(block, filled, size, room)
+    return _lend(block, _fill(block, filled, waiting))
+
+
+def _roomy(block: Bytes, filled: int, size: int, room: int) -> Bytes:
+    """A block, or a larger one that begins alike, with place for ``size`` bytes."""
+    if size <= len(block):
+        return block
+    larger = _fitting(max(size, 2 * len(block), min(room, _KEEP)))
+    larger[:filled] = block[:filled]
+    return larger
+
+
+def _fill(block: Bytes, start: int, parts: list[Any]) -> int:
+    """Copy buffers into a block, and let go of them; where they end."""
+    view = memoryview(block)
     for part in parts:
         view[start : start + len(part)] = memoryview(part).cast("B")
         start += len(part)
-    found.flags.writeable = False
-    return found
+    parts.clear()
+    return start
 
 
 def stays(data: object) -> bool:
@@ -84,11 +112,11 @@ def stays(data: object) -> bool:
     return isinstance(data, bytes) or id(data) in _lent
 
 
-def _borrow(size: int) -> Bytes:
-    block = _fitting(size)
+def _lend(block: Bytes, size: int) -> Bytes:
     # A NumPy view of a view refers to the array that owns the memory. Not through a memoryview: so whatever is made
     # of what the caller gets keeps that alive, and the block is free when all of it is gone.
     found = np.frombuffer(memoryview(block)[:size], np.uint8)
+    found.flags.writeable = False
     _lent.add(id(found))
     weakref.finalize(found, _give_back, block, id(found)).atexit = False
     return found
@@ -100,9 +128,10 @@ def _fitting(size: int) -> Bytes:
         block = _free.pop()
         if size <= len(block) <= 4 * size:
             return block
-    return empty(min(size + size // 8, _KEEP))
+    return empty(max(size, min(size + size // 8, _KEEP)))
 
 
 def _give_back(block: Bytes, number: int) -> None:
     _lent.discard(number)
-    _free.append(block)
+    if len(block) <= _KEEP:
+        _free.append(block)

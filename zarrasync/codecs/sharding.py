@@ -8,14 +8,15 @@ the same one; each level of nesting costs one batch of reads however many shards
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._memory import joined, stays
+from zarrasync._memory import joined
 from zarrasync.codecs.base import (
     Array,
     ArrayBytesCodec,
@@ -233,19 +234,25 @@ class BoundSharding:
     # -------------------------------------------------------------- writing
 
     def encode(self, array: Array) -> Buffer | None:
-        whole = tuple(slice(0, n, 1) for n in self._spec.shape)
-        values: list[Buffer | None] = [None] * self.grid.size
-        for run in Region((), whole, whole, plain=True).split(self.grid, self.inner.run):
-            if run.count > 1:
-                first, stride = self._number(run.coords), self._strides[run.axis]
-                values[first : first + run.count * stride : stride] = self._encode_run(run, array)
-                continue
-            chunk = array[(*run.region.place, ...)]
-            if not self.inner.is_empty(chunk):
-                values[self._number(run.coords)] = _kept(self.inner.encode(chunk))
-        return self._assemble(values)
+        return self._joined(self._encoded(array), self.inner.nbytes * self.grid.size)
 
-    def _encode_run(self, run: Part, array: Array) -> list[Buffer | None]:
+    def _encoded(self, array: Array) -> Iterator[Buffer | None]:
+        """The inner chunks in C order, as soon as they are made."""
+        whole = tuple(slice(0, n, 1) for n in self._spec.shape)
+        made: dict[int, Buffer | None] = {}
+        following = 0
+        for run in Region((), whole, whole, plain=True).split(self.grid, self.inner.run):
+            first = self._number(run.coords)
+            if run.count > 1:  # they follow each other along one axis
+                made.update(zip(count(first, self._strides[run.axis]), self._encoded_run(run, array), strict=False))
+            else:
+                chunk = array[(*run.region.place, ...)]
+                made[first] = None if self.inner.is_empty(chunk) else self.inner.encode(chunk)
+            while following in made:
+                yield made.pop(following)
+                following += 1
+
+    def _encoded_run(self, run: Part, array: Array) -> list[Buffer | None]:
         """Inner chunks that follow each other: they are gathered and encoded together."""
         rows = np.empty((run.count, self.inner.raw_size or 0), np.uint8)
         boxes = self.inner.boxes(rows)
@@ -262,33 +269,46 @@ class BoundSharding:
         for part in region.split(self.grid):
             number = self._number(part.coords)
             merged, empty = self.inner.merge(None if part.full else kept[number], part.region, values)
-            kept[number] = None if empty or merged is None else _kept(merged)
-        return self._assemble(kept)
+            kept[number] = None if empty else merged
+        return self._joined(kept, sum(len(value) for value in kept if value is not None))
 
     def hollow(self) -> Buffer:
         """A shard of absent inner chunks."""
-        return self._join([None] * self.grid.size)
+        return self._table([-1] * self.grid.size)
 
-    def _assemble(self, values: list[Buffer | None]) -> Buffer | None:
-        return None if all(value is None for value in values) else self._join(values)
-
-    def _join(self, values: list[Buffer | None]) -> Buffer:
+    def _joined(self, values: Iterable[Buffer | None], room: int) -> Buffer | None:
+        """The shard of the inner chunks, which hardly have more bytes than ``room``; ``None`` if all are absent."""
+        lengths: list[int] = []
         at_end = self._codec.index_location == "end"
-        index = np.full((len(values), 2), _MISSING, np.uint64)
-        position = 0 if at_end else self._index_size
-        for number, value in enumerate(values):
-            if value is not None:
-                index[number] = position, len(value)
-                position += len(value)
+
+        def chunks() -> Iterator[Buffer]:
+            for value in values:
+                lengths.append(-1 if value is None else len(value))
+                if value is not None:
+                    yield value
+
+        def parts() -> Iterator[Buffer]:
+            if at_end:
+                yield from chunks()
+                yield self._table(lengths)
+            else:  # which is known when all chunks are there
+                there = list(chunks())
+                yield self._table(lengths)
+                yield from there
+
+        data = joined(parts(), room + self._index_size)
+        return data if max(lengths) >= 0 else None
+
+    def _table(self, lengths: Sequence[int]) -> Buffer:
+        """The encoded index of chunks that lie one behind the other; they are -1 long where absent."""
+        sizes = np.array(lengths, np.int64)
+        ends = np.maximum(sizes, 0).cumsum()
+        start = 0 if self._codec.index_location == "end" else self._index_size
+        index = np.stack([start + ends - sizes, sizes], axis=-1).view(np.uint64)
+        index[sizes < 0] = _MISSING
         encoded = self._index.encode(index.reshape(*self.grid.shape, 2))
         assert encoded is not None
-        body = [value for value in values if value is not None]
-        return joined([*body, encoded] if at_end else [encoded, *body])
-
-
-def _kept(data: Buffer | None) -> Buffer | None:
-    """Encoded bytes that outlive the array they may share memory with."""
-    return data.tobytes() if isinstance(data, np.ndarray) and not stays(data) else data
+        return encoded
 
 
 def _search_all(searches: list[tuple[int, int, Locator]]) -> Locator:

@@ -305,7 +305,8 @@ class _Writing:
             chunk = cast(given, spec.dtype.numpy)
         if not self.keep_empty and self.chain.is_empty(chunk):
             return None
-        if chunk.flags.c_contiguous or self.chain.is_raw or spec.dtype.is_variable or not chunk.nbytes:
+        shard = self.chain.unit is not self.chain  # which has its own way with inner chunks
+        if shard or chunk.flags.c_contiguous or self.chain.is_raw or spec.dtype.is_variable or not chunk.nbytes:
             return self.chain.encode(chunk)
         # A compressor wants the chunk in one piece; the memory for that is used again and again.
         with scratch("encode", chunk.nbytes) as memory:

@@ -103,40 +103,30 @@ def test_reading_from_s3(s3):
 
 
 WRITE = """
+    options = json.loads(sys.argv[3])
+    rows, columns = options["shape"]
     rng = np.random.default_rng(3)
-    values = rng.integers(0, 1 << 16, (8192, 8192), dtype="u4").view("f4")
-    options = {"shape": values.shape, "chunks": (1024, 1024), "dtype": "f4"}
-    if sys.argv[3] == "shards":
-        options |= {"chunks": (128, 128), "shards": (1024, 1024)}
+    values = rng.integers(0, 1 << 16, (rows, 8192), dtype="u4").view("f4")[:, :columns]
     async def write():
-        await (await za.create_array(sys.argv[2], **options))[...].write(values)
+        await (await za.create_array(sys.argv[2], dtype="f4", **options))[...].write(values)
     def write_here():
-        sync.create_array(sys.argv[2], **options)[...] = values
+        sync.create_array(sys.argv[2], dtype="f4", **options)[...] = values
     print(growth(write if sys.argv[1] == "async" else write_here)[0])
 """
 
 
-@pytest.mark.parametrize("layout", ["chunks", "shards"])
+@pytest.mark.parametrize("layout", [{"chunks": (1024, 1024)}, {"chunks": (128, 128), "shards": (1024, 1024)}])
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_writing_what_is_in_memory(tmp_path, how, layout):
-    assert run(WRITE, how, tmp_path / "a", layout) < 128 * MIB
-
-
-SHARD = """
-    rng = np.random.default_rng(3)
-    values = rng.integers(0, 1 << 16, (4096, 8192), dtype="u4").view("f4")[:, :4096]  # which are not in one piece
-    options = {"shape": values.shape, "chunks": (512, 512), "shards": values.shape, "dtype": "f4"}
-    async def write():
-        await (await za.create_array(sys.argv[2], **options))[...].write(values)
-    def write_here():
-        sync.create_array(sys.argv[2], **options)[...] = values
-    print(growth(write if sys.argv[1] == "async" else write_here)[0])
-"""
+    assert run(WRITE, how, tmp_path / "a", json.dumps({"shape": SHAPE, **layout})) < 128 * MIB
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_writing_a_large_shard_takes_little_more_than_its_encoded_form(tmp_path, how):
-    grown = run(SHARD, how, tmp_path / "a")
+    """Of values that do not lie in one piece."""
+    shape = (4096, 4096)
+    layout = {"shape": shape, "chunks": (512, 512), "shards": shape}
+    grown = run(WRITE, how, tmp_path / "a", json.dumps(layout))
     (shard,) = (tmp_path / "a" / "c").glob("*/*")
     assert shard.stat().st_size > 20 * MIB  # of 64 MiB of values
     assert grown < shard.stat().st_size + 40 * MIB  # an array of all values would be 64

@@ -957,6 +957,38 @@ def test_fill_values_that_stand_as_numbers(tmp_path: Path):
         xr.open_dataset(tmp_path / "bad", engine="zarrasync")
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(("kind", "missing"), [("T", ""), ("T", "?"), ("O", "?"), ("U2", "?"), ("S2", b"?")])
+def test_text_has_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_path: Path):
+    """Which xarray itself can not write of all kinds, nor read."""
+    first = "a" if isinstance(missing, str) else b"a"
+    dataset = xr.Dataset({"v": ("x", np.array([first, missing], kind), {}, {"_FillValue": missing})})
+    write_dataset(dataset, tmp_path / "a", zarr_format=zarr_format)
+    found = xr.open_dataset(tmp_path / "a", engine="zarrasync")
+    assert found.v.values.tolist() == [first, pytest.approx(np.nan, nan_ok=True)]
+    for target in (2, 3):  # also what was read comes back
+        write_dataset(found, tmp_path / f"b{target}", zarr_format=target)
+        assert xr.open_dataset(tmp_path / f"b{target}", engine="zarrasync").identical(found)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy: bool, tmp_path: Path):
+    """xarray makes the text 'nan' of the latter."""
+    texts = {"t": ("x", np.array(["a", "bcd"], "T")), "u": ("x", np.array(["e", "fgh"])), "x": [0, 1]}
+    write_dataset(xr.Dataset(texts), tmp_path, zarr_format=zarr_format)
+    found = xr.open_dataset(tmp_path, engine="zarrasync", chunks={} if lazy else None)
+    found["t"] = found.t.copy(data=found.t.data.astype(object))
+    longer = found.reindex(x=[0, 1, 2])
+    assert longer.t.encoding["dtype"].kind == "T" and longer.u.encoding["dtype"].kind == "U"
+    write_dataset(longer, tmp_path / "longer", zarr_format=zarr_format)
+    write_dataset(longer.isel(x=[2]), tmp_path, append_dim="x")
+    for path in (tmp_path, tmp_path / "longer"):
+        again = xr.open_dataset(path, engine="zarrasync")
+        assert (again.t.values.tolist(), again.u.values.tolist()) == (["a", "bcd", ""], ["e", "fgh", ""])
+        assert again.t.encoding["dtype"].kind == "T" and again.u.encoding["dtype"] == "<U3"
+
+
 @pytest.mark.parametrize("compressor", [None, {"id": "zlib", "level": 7}, {"id": "bz2", "level": 2}])
 def test_compressors_of_format_2_are_kept_in_it(compressor: Any, tmp_path: Path):
     options = {"data": np.arange(5.0), "attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "compressors": compressor}
@@ -969,6 +1001,44 @@ def test_compressors_of_format_2_are_kept_in_it(compressor: Any, tmp_path: Path)
             assert xr.open_dataset(tmp_path / f"{letter}{zarr_format}", engine="zarrasync").identical(found)
     told = json.loads((tmp_path / "b2" / "v" / ".zarray").read_text())
     assert told["compressor"] == compressor
+
+
+def test_filters_of_format_2_are_kept_in_it(tmp_path: Path):
+    """Those of text too, but for the one that makes bytes of it; with the type that they were made for, and no other."""
+    there = sync.create_group(tmp_path / "a", zarr_format=2)
+    delta = {"id": "delta", "dtype": "<i4", "astype": "<i4"}
+    shuffle, summed = {"id": "shuffle", "elementsize": 4}, {"id": "adler32"}
+    scaled = {"id": "fixedscaleoffset", "scale": 10, "offset": 0, "dtype": "<f8", "astype": "<i2"}
+    named = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+    there.create_array("whole", data=np.arange(5, dtype="i4"), fill_value=None, filters=[delta, shuffle], **named)
+    texts = np.array(["a", "bc", "", "d", "é"], dtype="T")
+    there.create_array("text", data=texts, fill_value=None, filters=[summed], **named)
+    there.create_array("scaled", data=np.arange(5) / 10, filters=[scaled], **named)
+    found = xr.open_dataset(tmp_path / "a", engine="zarrasync")
+    for zarr_format in (2, 3):
+        write_dataset(found, tmp_path / f"b{zarr_format}", zarr_format=zarr_format)
+        found.to_zarr(tmp_path / f"c{zarr_format}", zarr_format=zarr_format)
+        for letter in "bc":
+            assert xr.open_dataset(tmp_path / f"{letter}{zarr_format}", engine="zarrasync").identical(found)
+
+    def told(name: str, where: str = "b2") -> Any:
+        return json.loads((tmp_path / where / name / ".zarray").read_text())["filters"]
+
+    assert told("whole") == [delta, shuffle]
+    assert told("text") == [{"id": "vlen-utf8"}, summed]
+    assert told("scaled") == [{"astype": "<i2", **scaled}]
+    given = {name: variable.encoding for name, variable in found.variables.items()}
+    write_dataset(found, tmp_path / "d", zarr_format=2, encoding=given)
+    assert told("scaled", "d") == told("scaled")
+    # What takes the place of a variable is stored as it was, unless it is of another type.
+    write_dataset(
+        xr.Dataset({"whole": ("x", [3, 1, 4, 1, 5]), "scaled": ("x", list("abcde"))}), tmp_path / "d", mode="a"
+    )
+    assert told("whole", "d") == [delta, shuffle] and told("scaled", "d") is None
+    found.scaled.encoding["dtype"] = "f4"
+    write_dataset(found, tmp_path / "e", zarr_format=2)
+    assert told("scaled", "e") is None
+    xr.testing.assert_allclose(xr.open_dataset(tmp_path / "e", engine="zarrasync"), found)
 
 
 # ------------------------------------------------------------------ dask

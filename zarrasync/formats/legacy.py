@@ -265,8 +265,12 @@ def chain_in_order(wanted: Wanted, spec: ArraySpec, unable: Callable[[str, str],
     maker: Codec | None = None
     if filters:
         first = _config(filters[0])
-        if isinstance(first, Mapping) and first.get("id") in OBJECT_CODECS:
+        name = first.get("id") if isinstance(first, Mapping) else None
+        if name in OBJECT_CODECS:
             maker = ObjectCodec(dict(first))
+            del filters[0]
+        elif name in _VARIABLE and _VARIABLE[name][0] == spec.dtype:
+            maker = _VARIABLE[name][1]
             del filters[0]
     if maker is None:
         maker = default_array_bytes(spec) if wanted.serializer in (None, "auto") else as_codec(wanted.serializer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,15 @@ from xarray.backends.zarr import encode_zarr_variable
 from xarray.conventions import decode_cf_variable
 
 from zarrasync.errors import CodecError
+from zarrasync.integrations._xarraystored import FILTERS
 
-__all__ = ["alike", "fitting", "inherited", "lossless", "without_nan"]
+__all__ = ["alike", "as_stored", "fitting", "inherited", "lossless", "same_type", "without_nan"]
 
 _KEPT = ("units", "calendar", "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """What the values of an array that is there were encoded with, so that others are encoded alike."""
 _BY_AXES = ("chunks", "preferred_chunks", "shards", "filters")
 _LAYOUT = ("chunks", "preferred_chunks", "shards", "compressors", "compressor")
-_OF_TYPE = ("filters", "fill_value")
+_OF_TYPE = ("filters", FILTERS, "fill_value")
 """What is said of an array beside that, and goes with its data type."""
 _NUMBERS = "biufc"
 
@@ -51,6 +52,31 @@ def fitting(variable: Variable) -> dict[str, Any]:
     return encoding
 
 
+def as_stored(name: str, variable: Variable) -> Variable:
+    """A variable as its encoding says."""
+    variable = _without_gaps(variable, variable.encoding, variable.dtype)
+    # Text of any length stays so in format 2, where xarray makes some of the longest length of it.
+    encode: Any = encode_zarr_variable  # it has no types
+    stored: Variable = encode(variable, name=name, zarr_format=3)
+    return stored
+
+
+def _without_gaps(variable: Variable, encoding: Mapping[str, Any], default: npt.DTypeLike) -> Variable:
+    """A variable whose missing texts are empty where nothing means missing: xarray would make 'nan' of them."""
+    texts = np.dtype(encoding.get("dtype", default)).kind in "TU"
+    if variable.dtype.kind != "O" or not texts or encoding.get("_FillValue") is not None:
+        return variable
+    fill: Any = variable.fillna  # it has no types
+    filled: Variable = fill("")
+    filled.encoding = variable.encoding
+    return filled
+
+
+def same_type(told: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether elements of a data type are what a document of format 2 tells of: also in their byte order."""
+    return dtype.kind in "OT" if told == "|O" else not isinstance(told, list) and np.dtype(told) == dtype
+
+
 def _holds(dtype: npt.DTypeLike, value: Any) -> bool:
     """Whether a value is one of a data type."""
     given, wanted = np.asarray(value), np.dtype(dtype)
@@ -73,13 +99,14 @@ def alike(variable: Variable, present: Variable) -> Variable:
     stored, encoding = _stored(present), present.encoding
     wraps = "units" not in encoding or (stored.kind in "iu" and stored != np.int64)  # int64 xarray looks at itself
     later = stored.kind in f"SU{_NUMBERS}" and wraps and "_Unsigned" not in encoding
+    variable = _without_gaps(variable, encoding, stored)
     if stored.kind in "fc" and variable.dtype.kind in "biu":  # for the fill value may be none of theirs
         variable = variable.astype("f8")
     variable.encoding = {name: encoding[name] for name in _KEPT if name in encoding and (name != "dtype" or not later)}
     return variable
 
 
-def inherited(name: str, variable: Variable, present: Variable, zarr_format: Literal[2, 3]) -> dict[str, Any]:
+def inherited(name: str, variable: Variable, present: Variable) -> dict[str, Any]:
     """The encoding of a variable that takes the place of one: what is not said of it is as it was.
 
     Chunks, shards and compressors are so where the axes are. The type, packing and units are so if that loses nothing, and
@@ -91,12 +118,12 @@ def inherited(name: str, variable: Variable, present: Variable, zarr_format: Lit
     layout = {key: present.encoding[key] for key in _LAYOUT if key in present.encoding}
     if {"chunks", "shards"} & own.keys():
         layout = {key: value for key, value in layout.items() if key not in _BY_AXES}
-    if set(_KEPT) & own.keys() or not variable._in_memory or not _is_kept(name, variable, present, zarr_format):
+    if set(_KEPT) & own.keys() or not variable._in_memory or not _is_kept(name, variable, present):
         return {**layout, **own}
     return {**layout, **{key: present.encoding[key] for key in _KEPT + _OF_TYPE if key in present.encoding}, **own}
 
 
-def _is_kept(name: str, variable: Variable, present: Variable, zarr_format: Literal[2, 3]) -> bool:
+def _is_kept(name: str, variable: Variable, present: Variable) -> bool:
     """Whether values come back when they are encoded like those that are there; packing may round them."""
     if variable.dtype.kind != present.dtype.kind:
         return False
@@ -106,9 +133,7 @@ def _is_kept(name: str, variable: Variable, present: Variable, zarr_format: Lite
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # of units that would be changed
-            encoded = encode_zarr_variable(
-                alike(variable.copy(deep=False), present), name=name, zarr_format=zarr_format
-            )
+            encoded = as_stored(name, alike(variable.copy(deep=False), present))
         lossless(name, encoded, present, timed=variable.dtype.kind in "mM")
     except (CodecError, ValueError, UserWarning):
         return False

@@ -14,12 +14,15 @@ from xarray.backends.zarr import FillValueCoder
 from xarray.core import indexing
 
 from zarrasync import sync
+from zarrasync.codecs import BytesCodec
 from zarrasync.errors import MetadataError
 from zarrasync.info import DIMENSIONS
 
-__all__ = ["FILL", "StoredGroup", "stored_variable"]
+__all__ = ["FILL", "FILTERS", "StoredGroup", "stored_variable"]
 
 FILL = "_FillValue"
+FILTERS = "v2_filters"
+"""The encoding that has the filters of format 2, with the type that they were made for; ``filters`` has those of format 3."""
 _MISSING = "missing_value"
 
 
@@ -96,6 +99,11 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
         compressor = told.get("compressor", {})  # of format 2; xarray leaves it out where zarr-python does not take it
         if compressor is None or "id" in compressor:
             encoding["compressor"] = _thawed(compressor)
+            filters = told.get("filters") or []
+            if not isinstance(array.serializer, BytesCodec):  # the first makes bytes of text, as its data type says
+                filters = filters[1:]
+            if filters:
+                encoding[FILTERS] = {"dtype": told["dtype"], "filters": _thawed(filters)}
     if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
         encoding["dtype"] = array.dtype
     # Where a fill value may be left undefined, one that is defined says what is missing.
@@ -124,8 +132,9 @@ def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _decoded(fill: Any, array: sync.Array) -> Any:
     """What means missing, as xarray writes it, or as a number of other writers."""
+    names = {"T": "string", "U": "string", "S": "bytes"}  # xarray encodes those of fixed length alike
     try:
-        return FillValueCoder.decode(fill, array.dtype)
+        return FillValueCoder.decode(fill, names.get(array.dtype.kind, array.dtype))
     except (TypeError, ValueError, struct.error) as error:
         if array.dtype.kind == "f" and isinstance(fill, str | int | float):
             with suppress(ValueError):

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from xarray import Dataset, Variable
-from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value, encode_zarr_variable
+from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value
 from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 
 import zarrasync as za
@@ -34,9 +34,9 @@ from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
-from zarrasync.integrations._xarrayfitting import alike, fitting, inherited, lossless, without_nan
+from zarrasync.integrations._xarrayfitting import alike, as_stored, fitting, inherited, lossless, same_type, without_nan
 from zarrasync.integrations._xarrayregions import Wanted, located
-from zarrasync.integrations._xarraystored import FILL, stored_variable
+from zarrasync.integrations._xarraystored import FILL, FILTERS, stored_variable
 from zarrasync.keys import join, normalize_path
 from zarrasync.lineage import refuse_own_source
 from zarrasync.progress import IngestReport
@@ -56,6 +56,7 @@ _ENCODINGS = frozenset(
     {
         *_CREATING,
         "compressor",
+        FILTERS,
         "write_empty_chunks",
         "dtype",
         "preferred_chunks",
@@ -340,7 +341,7 @@ class _Work:
                 variable = variable.transpose(*present.dims)
             variable = alike(variable, present)
         elif present is not None and encoding is None:
-            variable.encoding = inherited(name, variable, present, self.format.zarr_format)
+            variable.encoding = inherited(name, variable, present)
         elif self.region is not None:
             raise NodeNotFoundError(f"a region is written into arrays that are there; {name} is not")
         if self.region is not None and not set(self.region) & set(map(str, variable.dims)):
@@ -350,10 +351,13 @@ class _Work:
         creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
         if "compressors" in variable.encoding:  # None: it is not compressed
             creating["compressors"] = variable.encoding["compressors"]
-        if "compressor" in variable.encoding and (encoding or self.format.has_undefined_fill):
-            creating["compressors"] = variable.encoding["compressor"]
+        of_two = variable.encoding if encoding or self.format.has_undefined_fill else {}  # codecs of format 2
+        if "compressor" in of_two:
+            creating["compressors"] = of_two["compressor"]
         with _without_notice() if joins else nullcontext():  # of units that are changed, which is refused
-            encoded = encode_zarr_variable(variable, name=name, zarr_format=self.format.zarr_format)
+            encoded = as_stored(name, variable)
+        if FILTERS in of_two and same_type(of_two[FILTERS]["dtype"], encoded.dtype):
+            creating.setdefault("filters", of_two[FILTERS]["filters"])
         left = {key for key, value in encoded.encoding.items() if key != FILL or value is not None}
         if unknown := sorted(set(encoding or ()) & left - _ENCODINGS):
             raise ValueError(
@@ -400,7 +404,8 @@ class _Work:
             if encoded.dtype.kind == "f":  # what nobody has written is missing, as in xarray's own engine
                 options.setdefault("fill_value", np.nan)
             if fill is not None:
-                attributes[FILL] = FillValueCoder.encode(fill, encoded.dtype)
+                text = encoded.dtype.kind in "OT"  # xarray reads it, and can not write it
+                attributes[FILL] = str(fill) if text else FillValueCoder.encode(fill, encoded.dtype)
         if self.format.has_dimension_names:
             options["dimension_names"] = tuple(map(str, encoded.dims))
         else:

@@ -775,6 +775,14 @@ async def test_objects_of_format_2(api: Api):
         with pytest.raises(CodecError):
             store[key] = store[key][: len(store[key]) // 2]
             await api((await api(api.open_array(store, config={"allow_pickle": True}))).get_basic_selection())
+    for dtype, codec, value in (
+        (str, numcodecs.VLenUTF8(), "é"),
+        (bytes, numcodecs.VLenBytes(), b"b"),
+    ):  # said in other words
+        array = await api(api.create_array({}, data=[value], dtype=dtype, zarr_format=2, filters=[codec]))
+        assert (await api(array.get_basic_selection())).tolist() == [value] and not array.filters
+        with pytest.raises(UnknownCodecError, match="makes bytes of objects"):
+            await api(api.create_array({}, shape=2, dtype="i4", zarr_format=2, filters=[codec]))
     with pytest.raises(MetadataError, match="says nothing about what is stored"):
         await api(api.create_array({}, shape=2, dtype=object, zarr_format=2))
     with pytest.raises(MetadataError, match="use str for text"):

@@ -86,8 +86,8 @@ async def write(
     unknown = sorted(set(encoding) - set(map(str, dataset.variables)))
     if unknown:
         raise ValueError(f"the encoding names {unknown[0]!r}, which is no variable of the dataset")
-    if strange := [name for name in dataset.variables if not isinstance(name, str)]:
-        raise TypeError(f"variables have texts for names where they are stored; found {strange[0]!r}")
+    if strange := [name for name in (*dataset.variables, *dataset.dims) if not isinstance(name, str)]:
+        raise TypeError(f"variables and dimensions have texts for names where they are stored; found {strange[0]!r}")
     found = await _group(store, group, mode, zarr_format, config) if mode in ("a", "r+") else None
     spoken = formats.by_name(zarr_format or 3) if found is None else found._node.format
     if spoken.zarr_format not in (2, 3):

@@ -590,6 +590,11 @@ async def test_hierarchies_complain(api):
         await api(api.create_hierarchy(values, {"x": {"shape": 3}, "a": {"shape": 3}, "a/b/c": None}))
     with pytest.raises(MetadataError, match="the attribute 'made' can not be written"):
         await api(api.create_hierarchy(values, {"x": {"shape": 3}, "g/h": {"attributes": {"made": {1}}}}))
+    other: dict[str, bytes] = {}
+    await api(api.create_group(other, zarr_format=2))
+    with pytest.raises(NodeTypeError, match="format 3 can not be created below /.*another format"):
+        await api(api.create_hierarchy(other, {"g/a": {"shape": 3}}))
+    assert list(other) == [".zgroup"]
     assert not values
     await api(api.create_array(values, name="a", shape=3))
     with pytest.raises(NodeTypeError, match="there is an array at /a"):

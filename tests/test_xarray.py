@@ -550,11 +550,11 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: 
 
     fs, count = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), min(32, (os.cpu_count() or 1) + 4)
     write_dataset(xr.Dataset({"a": ("x", np.arange(4.0))}), tmp_path / "source")
-    done, all_encode, encode = [], threading.Barrier(count), _xarraywriting.encode_zarr_variable
+    done, all_encode, encode = [], threading.Barrier(count), _xarraywriting.as_stored
 
-    def encode_at_once(*args: Any, **options: Any) -> Any:
+    def encode_at_once(*args: Any) -> Any:
         all_encode.wait(60)
-        return encode(*args, **options)  # which reads
+        return encode(*args)  # which reads
 
     def write(number: int) -> None:
         source = xr.open_dataset(stores.FsspecStore(fs, str(tmp_path / "source")), engine="zarrasync", cache=False)
@@ -562,7 +562,7 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: 
         write_dataset(source, tmp_path / str(number), encoding=encoding)
         done.append(number)
 
-    monkeypatch.setattr(_xarraywriting, "encode_zarr_variable", encode_at_once)
+    monkeypatch.setattr(_xarraywriting, "as_stored", encode_at_once)
     threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -575,13 +575,13 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: 
 
 async def test_values_are_encoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Scaling all values of a variable takes as long as it takes."""
-    threads, encode = set(), _xarraywriting.encode_zarr_variable
+    threads, encode = set(), _xarraywriting.as_stored
 
-    def noting(variable: Any, **options: Any) -> Any:
+    def noting(*args: Any) -> Any:
         threads.add(threading.get_ident())
-        return encode(variable, **options)
+        return encode(*args)
 
-    monkeypatch.setattr(_xarraywriting, "encode_zarr_variable", noting)
+    monkeypatch.setattr(_xarraywriting, "as_stored", noting)
     dataset = xr.Dataset({"a": ("x", np.arange(4.0))})
     encoding = {"a": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}}
     await write_dataset_async(dataset, tmp_path, encoding=encoding)
@@ -645,6 +645,7 @@ SIX = xr.Dataset({"a": ("t", np.arange(6.0)), "b": ("t", np.arange(6.0) + 10)}, 
         (SIX, {"append_dim": "t", "zarr_format": 2}, NodeExistsError, "of Zarr format 3"),
         (SIX.rename(a="../x"), {"mode": "w"}, InvalidKeyError, "../x"),
         (SIX.rename(a=1), {"mode": "w"}, TypeError, "texts for names"),
+        (SIX.rename(t=0), {"mode": "w"}, TypeError, "texts for names"),
         (SIX[["a"]].isel(t=slice(0, 4)), {"mode": "a"}, ShapeError, "a has 4 elements along 't', where b has 6"),
         (SIX, {"mode": "w", "encoding": {"a": {"chunk": (10,)}}}, ValueError, "unknown encoding 'chunk'"),
         (SIX, {"append_dim": "t", "encoding": {"a": {"chunks": (10,)}}}, ValueError, "can not be chosen"),
@@ -975,8 +976,12 @@ def test_text_has_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_pa
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy: bool, tmp_path: Path):
     """xarray makes the text 'nan' of the latter."""
-    texts = {"t": ("x", np.array(["a", "bcd"], "T")), "u": ("x", np.array(["e", "fgh"])), "x": [0, 1]}
-    write_dataset(xr.Dataset(texts), tmp_path, zarr_format=zarr_format)
+    texts = {
+        "t": ("x", np.array(["a", "bcd"], "T")),
+        "u": ("x", np.array(["e", "fgh"])),
+        "s": ("x", np.array([b"i", b"jk"])),
+    }
+    write_dataset(xr.Dataset({**texts, "x": [0, 1]}), tmp_path, zarr_format=zarr_format)
     found = xr.open_dataset(tmp_path, engine="zarrasync", chunks={} if lazy else None)
     found["t"] = found.t.copy(data=found.t.data.astype(object))
     longer = found.reindex(x=[0, 1, 2])
@@ -986,6 +991,7 @@ def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy
     for path in (tmp_path, tmp_path / "longer"):
         again = xr.open_dataset(path, engine="zarrasync")
         assert (again.t.values.tolist(), again.u.values.tolist()) == (["a", "bcd", ""], ["e", "fgh", ""])
+        assert again.s.values.tolist() == [b"i", b"jk", b""] and again.s.dtype == "S2"
         assert again.t.encoding["dtype"].kind == "T" and again.u.encoding["dtype"] == "<U3"
 
 

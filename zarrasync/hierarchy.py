@@ -319,6 +319,7 @@ async def create_hierarchy(
 
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set, or one lies below an array.
+        NodeTypeError: If a group above is an array, or of another format.
         MetadataError: If JSON can not say an attribute, or a parameter of an array is wrong.
     """
     root, _ = place_of(store, "", zarr_format, storage_options, config)
@@ -389,7 +390,14 @@ async def _create_one(node: Node, options: dict[str, Any], overwrite: bool, name
     except NodeExistsError:
         if named:
             raise
-        found = as_node(replace(node, sure=True), await on_store(node.load, node.store))
+        try:
+            found = as_node(replace(node, sure=True), await on_store(node.load, node.store))
+        except NodeNotFoundError as error:
+            raise NodeTypeError(
+                f"nodes of Zarr format {node.format.zarr_format!r} can not be created below {node.name} in {node.store!r}, which "
+                "is of another format; pass its zarr_format",
+                path=node.path,
+            ) from error
         if not isinstance(found, AsyncGroup):
             raise NodeTypeError(f"there is an array at {node.name}, a group is needed", path=node.path) from None
         return found

@@ -946,6 +946,7 @@ def create_hierarchy(
 
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set, or one lies below an array.
+        NodeTypeError: If a group above is an array, or of another format.
         MetadataError: If JSON can not say an attribute, or a parameter of an array is wrong.
     """
     store_ = resolve(store, storage_options, config)

@@ -63,11 +63,11 @@ def as_stored(name: str, variable: Variable) -> Variable:
 
 def _without_gaps(variable: Variable, encoding: Mapping[str, Any], default: npt.DTypeLike) -> Variable:
     """A variable whose missing texts are empty where nothing means missing: xarray would make 'nan' of them."""
-    texts = np.dtype(encoding.get("dtype", default)).kind in "TU"
-    if variable.dtype.kind != "O" or not texts or encoding.get("_FillValue") is not None:
+    kind = np.dtype(encoding.get("dtype", default)).kind
+    if variable.dtype.kind != "O" or kind not in "STU" or encoding.get("_FillValue") is not None:
         return variable
     fill: Any = variable.fillna  # it has no types
-    filled: Variable = fill("")
+    filled: Variable = fill(b"" if kind == "S" else "")
     filled.encoding = variable.encoding
     return filled
 

@@ -598,6 +598,9 @@ def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     assert _memory.joined(parts, 3 << 20).ctypes.data == address
     assert not _memory.stays(np.zeros(3, np.uint8))
     assert isinstance(_memory.joined([b"few", b" bytes"], 9), bytes)
+    few = [_memory.joined(parts, 32 << 20) for _ in range(2)]  # do not hold what many could lie in
+    assert {bytes(one) for one in few} == {b"".join(map(bytes, parts))}
+    assert all(isinstance(one, bytes) for one in few)
 
 
 @pytest.mark.parametrize("location", ["start", "end"])

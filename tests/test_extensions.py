@@ -892,6 +892,40 @@ async def test_codecs_of_others_that_store_what_can_not_be_read(api: Api, wanted
     assert list(store) == ["zarr.json"]
 
 
+@dataclass(frozen=True)
+class Wide(Odd):
+    """Makes numbers of more than a byte."""
+
+    name = "test.wide"
+
+    def encode(self, data: Any) -> Any:
+        return np.frombuffer(bytes(data), ">u2")
+
+
+class _PlainArrays(_Plain):
+    def encode(self, array: np.ndarray) -> Any:
+        return np.ascontiguousarray(array)
+
+
+@dataclass(frozen=True)
+class PlainArrays(codecs.ArrayBytesCodec):
+    """Makes arrays of more than one axis."""
+
+    name = "test.arrays"
+
+    def bind(self, spec: codecs.ArraySpec) -> _Plain:
+        return _PlainArrays(spec)
+
+
+@pytest.mark.parametrize("size", [8, 512])
+@pytest.mark.parametrize("wanted", [{"compressors": [Wide()]}, {"serializer": PlainArrays(), "compressors": None}])
+async def test_what_codecs_of_others_make_is_counted_in_bytes(api: Api, wanted: dict[str, Any], size: int):
+    data = np.arange(4 * size * size, dtype="u2").reshape(2 * size, 2 * size)
+    for layout in ({"chunks": (size, size)}, {"chunks": (size, size), "shards": data.shape}):
+        array = await api(api.create_array({}, data=data, **layout, **wanted))
+        np.testing.assert_array_equal(await api(array[...]), data)
+
+
 async def test_codecs_of_others_that_fail_for_what_is_damaged(api: Api):
     api.register_codec(Odd)
     store: dict[str, bytes] = {}

@@ -995,6 +995,48 @@ def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy
         assert again.t.encoding["dtype"].kind == "T" and again.u.encoding["dtype"] == "<U3"
 
 
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_texts_of_all_kinds(missing: Any, tmp_path: Path):
+    da = pytest.importorskip("dask.array")
+    objects, knowing = (
+        np.array(["a", missing], object),
+        np.array(["a", missing], np.dtypes.StringDType(na_object=missing)),
+    )
+    texts = {
+        "of no type": xr.Variable("x", objects),
+        "to text": xr.Variable("x", objects, {}, {"dtype": np.dtypes.StringDType()}),
+        "to text of a length": xr.Variable("x", da.from_array(objects, chunks=1), {}, {"dtype": "U5"}),
+        "lazy": xr.Variable("x", da.from_array(objects, chunks=1), {}, {"dtype": np.dtypes.StringDType()}),
+        "knowing": xr.Variable("x", knowing),
+        "lazy and knowing": xr.Variable("x", da.from_array(knowing, chunks=1)),
+    }
+    write_dataset(xr.Dataset(texts), tmp_path)
+    found = xr.open_dataset(tmp_path, engine="zarrasync")
+    assert {name: found[name].values.tolist() for name in texts} == {name: ["a", ""] for name in texts}
+
+
+def test_texts_that_say_what_is_missing(tmp_path: Path):
+    write_dataset(xr.Dataset({"v": ("x", np.array(["a", "zz"]), {}, {"missing_value": "zz"})}), tmp_path)
+    write_dataset(xr.Dataset({"v": ("x", np.array(["b", np.nan], object))}), tmp_path, append_dim="x")
+    assert sync.open_array(tmp_path / "v")[:].tolist() == ["a", "zz", "b", "zz"]
+    with pytest.raises(ValueError, match="fill_value"):  # what is no text
+        write_dataset(xr.Dataset({"v": ("x", np.array(["a", "b"], object), {"_FillValue": np.nan})}), tmp_path / "n")
+    bad = sync.create_group(tmp_path / "bad")
+    bad.create_array("a", data=np.array([b"a"]), dimension_names=("x",), attributes={"_FillValue": "?"})
+    with pytest.raises(MetadataError, match=r"/a: the attribute _FillValue '\?' means nothing"):
+        xr.open_dataset(tmp_path / "bad", engine="zarrasync")
+
+
+def test_characters_of_netcdf_become_longer(tmp_path: Path):
+    pytest.importorskip("scipy")
+    texts = xr.Dataset({"v": ("x", np.array(["a", "bcd"])), "x": [0, 1]})
+    texts.to_netcdf(tmp_path / "a.nc", engine="scipy")
+    longer = xr.open_dataset(tmp_path / "a.nc", engine="scipy").reindex(x=[0, 1, 2])
+    assert longer.v.encoding["dtype"] == "S1" and longer.v.dtype == object
+    write_dataset(longer, tmp_path / "b")
+    assert xr.open_dataset(tmp_path / "b", engine="zarrasync").v.values.tolist() == ["a", "bcd", ""]
+
+
 @pytest.mark.parametrize("compressor", [None, {"id": "zlib", "level": 7}, {"id": "bz2", "level": 2}])
 def test_compressors_of_format_2_are_kept_in_it(compressor: Any, tmp_path: Path):
     options = {"data": np.arange(5.0), "attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "compressors": compressor}
@@ -1010,41 +1052,64 @@ def test_compressors_of_format_2_are_kept_in_it(compressor: Any, tmp_path: Path)
 
 
 def test_filters_of_format_2_are_kept_in_it(tmp_path: Path):
-    """Those of text too, but for the one that makes bytes of it; with the type that they were made for, and no other."""
-    there = sync.create_group(tmp_path / "a", zarr_format=2)
+    """Those that lose nothing; of text too, but for the one that makes bytes of it."""
     delta = {"id": "delta", "dtype": "<i4", "astype": "<i4"}
     shuffle, summed = {"id": "shuffle", "elementsize": 4}, {"id": "adler32"}
+    labels = {"id": "categorize", "labels": ["a", "b"], "dtype": "|O", "astype": "<i4"}
     scaled = {"id": "fixedscaleoffset", "scale": 10, "offset": 0, "dtype": "<f8", "astype": "<i2"}
-    named = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
-    there.create_array("whole", data=np.arange(5, dtype="i4"), fill_value=None, filters=[delta, shuffle], **named)
-    texts = np.array(["a", "bc", "", "d", "é"], dtype="T")
-    there.create_array("text", data=texts, fill_value=None, filters=[summed], **named)
-    there.create_array("scaled", data=np.arange(5) / 10, filters=[scaled], **named)
+    numbers, texts = np.arange(5, dtype="i4"), np.array(["a", "bc", "", "d", "é"], "T")
+    there = sync.create_group(tmp_path / "a", zarr_format=2)
+    for name, values, filters in (
+        ("whole", numbers, [delta, shuffle]),
+        ("text", texts, [summed]),
+        ("packed", numbers, [{**delta, "astype": "|i1"}]),
+        ("scaled", numbers / 10, [scaled]),
+        ("kinds", np.array(list("abbab"), object), [labels, delta]),
+    ):
+        options = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "fill_value": None, "filters": filters}
+        there.create_array(name, data=values, dtype=object if name == "kinds" else None, **options)
     found = xr.open_dataset(tmp_path / "a", engine="zarrasync")
+    given = {name: variable.encoding for name, variable in found.variables.items()}
     for zarr_format in (2, 3):
         write_dataset(found, tmp_path / f"b{zarr_format}", zarr_format=zarr_format)
-        found.to_zarr(tmp_path / f"c{zarr_format}", zarr_format=zarr_format)
-        for letter in "bc":
-            assert xr.open_dataset(tmp_path / f"{letter}{zarr_format}", engine="zarrasync").identical(found)
+        write_dataset(found, tmp_path / f"c{zarr_format}", zarr_format=zarr_format, encoding=given)
+        found.drop_vars("kinds").to_zarr(tmp_path / f"d{zarr_format}", zarr_format=zarr_format)
+        for letter in "bcd":
+            again = xr.open_dataset(tmp_path / f"{letter}{zarr_format}", engine="zarrasync")
+            assert again.drop_vars("kinds", errors="ignore").identical(found.drop_vars("kinds"))
 
-    def told(name: str, where: str = "b2") -> Any:
+    def told(name: str, where: str) -> Any:
         return json.loads((tmp_path / where / name / ".zarray").read_text())["filters"]
 
-    assert told("whole") == [delta, shuffle]
-    assert told("text") == [{"id": "vlen-utf8"}, summed]
-    assert told("scaled") == [{"astype": "<i2", **scaled}]
-    given = {name: variable.encoding for name, variable in found.variables.items()}
-    write_dataset(found, tmp_path / "d", zarr_format=2, encoding=given)
-    assert told("scaled", "d") == told("scaled")
-    # What takes the place of a variable is stored as it was, unless it is of another type.
+    for where in ("b2", "c2"):
+        assert told("whole", where) == [delta, shuffle] and told("text", where) == [{"id": "vlen-utf8"}, summed]
+        assert told("packed", where) is None and told("scaled", where) is None
     write_dataset(
-        xr.Dataset({"whole": ("x", [3, 1, 4, 1, 5]), "scaled": ("x", list("abcde"))}), tmp_path / "d", mode="a"
+        found[["whole"]], tmp_path / "e", zarr_format=2, encoding={"whole": {**given["whole"], "filters": None}}
     )
-    assert told("whole", "d") == [delta, shuffle] and told("scaled", "d") is None
-    found.scaled.encoding["dtype"] = "f4"
-    write_dataset(found, tmp_path / "e", zarr_format=2)
-    assert told("scaled", "e") is None
-    xr.testing.assert_allclose(xr.open_dataset(tmp_path / "e", engine="zarrasync"), found)
+    assert told("whole", "e") is None
+    found.whole.encoding["dtype"] = "f8"
+    write_dataset(found[["whole"]], tmp_path / "f", zarr_format=2)
+    assert told("whole", "f") is None
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_what_takes_the_place_of_a_variable_is_not_rounded(zarr_format: Any, tmp_path: Path):
+    """Its filters stay if they lose nothing of others, either."""
+    scaled = {"scale": 10, "offset": 0, "dtype": "<f8", "astype": "<i2"}
+    delta = {"dtype": "<i8", "astype": "<i8"}
+    filters = {"s": ("fixedscaleoffset", scaled), "n": ("delta", delta)}
+    there = sync.create_group(tmp_path, zarr_format=zarr_format)
+    for name, (kind, options) in filters.items():
+        own = {"id": kind, **options} if zarr_format == 2 else {"name": f"numcodecs.{kind}", "configuration": options}
+        named = {"dimension_names": ("x",)} if zarr_format == 3 else {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+        there.create_array(name, data=np.arange(5) / (10 if name == "s" else 1), dtype=options["dtype"], filters=[own],
+                           fill_value=None if zarr_format == 2 else 0, **named)  # fmt: skip
+    other = xr.Dataset({"s": ("x", [3.14159, 1e6, 2, 3, 4.0]), "n": ("x", [1, -(2**63), 2**63 - 1, 0, 5])})
+    write_dataset(other, tmp_path, mode="a")
+    assert xr.open_dataset(tmp_path, engine="zarrasync").identical(other)
+    codecs = {name: [codec.label for codec in (*array.filters, *array.compressors)] for name, array in there.arrays()}
+    assert not any("scaleoffset" in label for label in codecs["s"]) and any("delta" in label for label in codecs["n"])
 
 
 # ------------------------------------------------------------------ dask

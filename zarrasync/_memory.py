@@ -18,8 +18,8 @@ __all__ = ["alias", "empty", "joined", "keep_freed", "stays"]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 _LARGE = 1 << 20
 """Bytes from which on fresh memory, whose pages the system has to clear, costs more than keeping track of used one."""
-_KEEP = 64 << 20
-"""Bytes up to which memory is kept."""
+_KEEP = 72 << 20
+"""Bytes up to which memory is kept: what shards of 64 MiB may take."""
 _free: deque[Bytes] = deque(maxlen=2)
 _lent: set[int] = set()
 
@@ -66,9 +66,9 @@ def keep_freed() -> None:
 
 
 def joined(parts: Iterable[Any], room: int) -> bytes | Bytes:
-    """Buffers in one piece, which can not be changed; arrays of bytes where that is large.
+    """Buffers in one piece, which can not be changed; arrays of bytes where much of ``room`` is taken.
 
-    Each is copied soon after it has come, so that the memory of one serves the next.
+    Each is copied soon after it has come, so that the memory of one serves those that come later.
 
     Args:
         parts: The buffers.
@@ -85,14 +85,19 @@ def joined(parts: Iterable[Any], room: int) -> bytes | Bytes:
     if not filled:
         return b"".join(waiting)
     block = _roomy(block, filled, size, room)
-    return _lend(block, _fill(block, filled, waiting))
+    end = _fill(block, filled, waiting)
+    if 4 * end < len(block) <= _KEEP:  # all of which may have been touched, and who gets this may keep it for long
+        few = bytes(memoryview(block)[:end])
+        _free.append(block)
+        return few
+    return _lend(block, end)
 
 
 def _roomy(block: Bytes, filled: int, size: int, room: int) -> Bytes:
     """A block, or a larger one that begins alike, with place for ``size`` bytes."""
     if size <= len(block):
         return block
-    larger = _fitting(max(size, 2 * len(block), min(room, _KEEP)))
+    larger = _fitting(max(size, 2 * len(block), room + room // 64))  # what can not be compressed grows a little
     larger[:filled] = block[:filled]
     return larger
 

@@ -61,6 +61,13 @@ class _Watched:
         except Exception as error:  # whatever a third party's codec raises is a failure of that codec
             raise self._codec.fail(f"{type(error).__name__}: {error}", direction) from error
 
+    def _row(self, made: Any) -> Buffer:
+        """What was encoded, as one row of bytes, whose length is their number."""
+        if isinstance(made, bytes):
+            return made
+        view = self._call("encode", memoryview, made)
+        return np.ascontiguousarray(view).reshape(-1).view(np.uint8)
+
 
 class _Arrays(_Watched):
     def encode(self, array: Array, spec: ArraySpec) -> Array:
@@ -82,7 +89,7 @@ class _Bytes(_Watched):
         given, size = memoryview(data).nbytes, self._call("encode", lambda: memoryview(found).nbytes)
         if self._inner.encoded_size(given) not in (None, size):
             raise self._codec.fail(f"{size} bytes came out, not {self._inner.encoded_size(given)}", "encode")
-        return found
+        return self._row(found)
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
         return [self.encode(value) for value in values]
@@ -102,7 +109,8 @@ class _Bytes(_Watched):
 
 class _Maker(_Watched):
     def encode(self, array: Array) -> Buffer | None:
-        return cast("Buffer | None", self._call("encode", self._inner.encode, array))
+        found = self._call("encode", self._inner.encode, array)
+        return None if found is None else self._row(found)
 
     def decode(self, data: Buffer) -> Array:
         return cast(Array, self._call("decode", self._inner.decode, data))

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pandas import isnull
 from xarray import Variable
 from xarray.backends.zarr import encode_zarr_variable
+from xarray.coding.strings import check_vlen_dtype
 from xarray.conventions import decode_cf_variable
 
 from zarrasync.errors import CodecError
 from zarrasync.integrations._xarraystored import FILTERS
 
-__all__ = ["alike", "as_stored", "fitting", "inherited", "lossless", "same_type", "without_nan"]
+__all__ = ["alike", "are_lossless", "as_stored", "fitting", "inherited", "lossless", "without_nan"]
 
 _KEPT = ("units", "calendar", "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """What the values of an array that is there were encoded with, so that others are encoded alike."""
@@ -24,6 +26,11 @@ _BY_AXES = ("chunks", "preferred_chunks", "shards", "filters")
 _LAYOUT = ("chunks", "preferred_chunks", "shards", "compressors", "compressor")
 _OF_TYPE = ("filters", FILTERS, "fill_value")
 """What is said of an array beside that, and goes with its data type."""
+_LOSSLESS = {
+    *("transpose", "reshape", "base64", "zlib", "gzip", "bz2", "lzma", "lz4", "zstd", "blosc"),
+    *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
+}
+"""Filters that never lose anything."""
 _NUMBERS = "biufc"
 
 
@@ -63,18 +70,43 @@ def as_stored(name: str, variable: Variable) -> Variable:
 
 def _without_gaps(variable: Variable, encoding: Mapping[str, Any], default: npt.DTypeLike) -> Variable:
     """A variable whose missing texts are empty where nothing means missing: xarray would make 'nan' of them."""
-    kind = np.dtype(encoding.get("dtype", default)).kind
-    if variable.dtype.kind != "O" or kind not in "STU" or encoding.get("_FillValue") is not None:
+    told = encoding.get("dtype", default)
+    kind, text = np.dtype(told).kind, variable.dtype
+    gaps = text.kind == "T" and hasattr(text, "na_object")
+    if text.kind == "O":  # to characters, and what other libraries call strings, xarray looks itself
+        of_others: Any = check_vlen_dtype  # it has no types
+        gaps = told != "S1" and told is not str and of_others(text) is None
+    named = any(encoding.get(name) is not None for name in ("_FillValue", "missing_value"))
+    if not gaps or named or kind not in "STU":
         return variable
-    fill: Any = variable.fillna  # it has no types
-    filled: Variable = fill(b"" if kind == "S" else "")
-    filled.encoding = variable.encoding
-    return filled
+    made = np.dtype("T") if text.kind == "T" else text
+    fill = partial(_filled, empty=b"" if kind == "S" else "", dtype=made)
+    data = variable.data
+    return variable.copy(data=data.map_blocks(fill, dtype=made) if hasattr(data, "map_blocks") else fill(data))
 
 
-def same_type(told: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether elements of a data type are what a document of format 2 tells of: also in their byte order."""
-    return dtype.kind in "OT" if told == "|O" else not isinstance(told, list) and np.dtype(told) == dtype
+def _filled(block: npt.NDArray[Any], empty: str | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Objects, or texts that know missing ones, with something for these."""
+    values = block.astype(object)
+    values[isnull(values)] = empty
+    return values.astype(dtype)
+
+
+def are_lossless(filters: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether filters of format 2, or 3, bring back all elements of a data type, as far as is known of them."""
+    listed = filters if isinstance(filters, list | tuple) else [filters]
+    return all(isinstance(one, Mapping) and _is_lossless(one, dtype) for one in listed)
+
+
+def _is_lossless(told: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
+    name = str(told.get("id", told.get("name"))).removeprefix("numcodecs.")
+    options = told if "id" in told else told.get("configuration", {})
+    if name == "delta":
+        kinds = (np.dtype(options.get(of, options.get("dtype"))) for of in ("dtype", "astype"))
+        return dtype.kind in "iu" and all(kind == dtype for kind in kinds)
+    if name == "shuffle":
+        return dtype.kind not in "OT" and dtype.itemsize % int(options.get("elementsize", 4)) == 0
+    return name in _LOSSLESS
 
 
 def _holds(dtype: npt.DTypeLike, value: Any) -> bool:
@@ -120,7 +152,10 @@ def inherited(name: str, variable: Variable, present: Variable) -> dict[str, Any
         layout = {key: value for key, value in layout.items() if key not in _BY_AXES}
     if set(_KEPT) & own.keys() or not variable._in_memory or not _is_kept(name, variable, present):
         return {**layout, **own}
-    return {**layout, **{key: present.encoding[key] for key in _KEPT + _OF_TYPE if key in present.encoding}, **own}
+    kept = {key: present.encoding[key] for key in _KEPT + _OF_TYPE if key in present.encoding}
+    if not are_lossless(kept.get("filters", ()), _stored(present)):  # what is rounded need not hold others
+        del kept["filters"]
+    return {**layout, **kept, **own}
 
 
 def _is_kept(name: str, variable: Variable, present: Variable) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ from xarray.backends.zarr import FillValueCoder
 from xarray.core import indexing
 
 from zarrasync import sync
-from zarrasync.codecs import BytesCodec
+from zarrasync.codecs import ObjectCodec, VlenBytesCodec, VlenUtf8Codec
 from zarrasync.errors import MetadataError
 from zarrasync.info import DIMENSIONS
 
@@ -22,7 +23,7 @@ __all__ = ["FILL", "FILTERS", "StoredGroup", "stored_variable"]
 
 FILL = "_FillValue"
 FILTERS = "v2_filters"
-"""The encoding that has the filters of format 2, with the type that they were made for; ``filters`` has those of format 3."""
+"""The encoding that has filters of format 2; ``filters`` has those of format 3."""
 _MISSING = "missing_value"
 
 
@@ -100,10 +101,15 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
         if compressor is None or "id" in compressor:
             encoding["compressor"] = _thawed(compressor)
             filters = told.get("filters") or []
-            if not isinstance(array.serializer, BytesCodec):  # the first makes bytes of text, as its data type says
-                filters = filters[1:]
+            match (
+                array.serializer
+            ):  # the first filter makes bytes of text, as its data type says; objects are written as text
+                case VlenUtf8Codec() | VlenBytesCodec():
+                    filters = filters[1:]
+                case ObjectCodec():
+                    filters = []
             if filters:
-                encoding[FILTERS] = {"dtype": told["dtype"], "filters": _thawed(filters)}
+                encoding[FILTERS] = _thawed(filters)
     if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
         encoding["dtype"] = array.dtype
     # Where a fill value may be left undefined, one that is defined says what is missing.
@@ -132,9 +138,11 @@ def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _decoded(fill: Any, array: sync.Array) -> Any:
     """What means missing, as xarray writes it, or as a number of other writers."""
-    names = {"T": "string", "U": "string", "S": "bytes"}  # xarray encodes those of fixed length alike
+    kind = array.dtype.kind
     try:
-        return FillValueCoder.decode(fill, names.get(array.dtype.kind, array.dtype))
+        if kind == "S":  # xarray encodes it, and decodes neither this nor text
+            return base64.b64decode(fill, validate=True)
+        return FillValueCoder.decode(fill, "string" if kind in "TU" else array.dtype)
     except (TypeError, ValueError, struct.error) as error:
         if array.dtype.kind == "f" and isinstance(fill, str | int | float):
             with suppress(ValueError):

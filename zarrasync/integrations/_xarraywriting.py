@@ -34,7 +34,15 @@ from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.group import AsyncGroup
 from zarrasync.info import DIMENSIONS
-from zarrasync.integrations._xarrayfitting import alike, as_stored, fitting, inherited, lossless, same_type, without_nan
+from zarrasync.integrations._xarrayfitting import (
+    alike,
+    are_lossless,
+    as_stored,
+    fitting,
+    inherited,
+    lossless,
+    without_nan,
+)
 from zarrasync.integrations._xarrayregions import Wanted, located
 from zarrasync.integrations._xarraystored import FILL, FILTERS, stored_variable
 from zarrasync.keys import join, normalize_path
@@ -351,13 +359,14 @@ class _Work:
         creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
         if "compressors" in variable.encoding:  # None: it is not compressed
             creating["compressors"] = variable.encoding["compressors"]
-        of_two = variable.encoding if encoding or self.format.has_undefined_fill else {}  # codecs of format 2
-        if "compressor" in of_two:
-            creating["compressors"] = of_two["compressor"]
+        of_two = self.format.has_undefined_fill
+        if "compressor" in variable.encoding and (encoding or of_two):
+            creating["compressors"] = variable.encoding["compressor"]
         with _without_notice() if joins else nullcontext():  # of units that are changed, which is refused
             encoded = as_stored(name, variable)
-        if FILTERS in of_two and same_type(of_two[FILTERS]["dtype"], encoded.dtype):
-            creating.setdefault("filters", of_two[FILTERS]["filters"])
+        filters = variable.encoding.get(FILTERS) if of_two and "filters" not in variable.encoding else None
+        if filters is not None and are_lossless(filters, encoded.dtype):  # others may not hold what has been changed
+            creating["filters"] = filters
         left = {key for key, value in encoded.encoding.items() if key != FILL or value is not None}
         if unknown := sorted(set(encoding or ()) & left - _ENCODINGS):
             raise ValueError(
@@ -404,7 +413,7 @@ class _Work:
             if encoded.dtype.kind == "f":  # what nobody has written is missing, as in xarray's own engine
                 options.setdefault("fill_value", np.nan)
             if fill is not None:
-                text = encoded.dtype.kind in "OT"  # xarray reads it, and can not write it
+                text = encoded.dtype.kind in "OT" and isinstance(fill, str)  # which xarray can not write
                 attributes[FILL] = str(fill) if text else FillValueCoder.encode(fill, encoded.dtype)
         if self.format.has_dimension_names:
             options["dimension_names"] = tuple(map(str, encoded.dims))

@@ -1015,6 +1015,18 @@ def test_missing_texts_of_all_kinds(missing: Any, tmp_path: Path):
     assert {name: found[name].values.tolist() for name in texts} == {name: ["a", ""] for name in texts}
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("said", [{}, {"dtype": np.dtypes.StringDType()}, {"dtype": "U4"}])
+@pytest.mark.parametrize("by", ["_FillValue", "missing_value"])
+def test_missing_texts_are_stored_as_it_is_said(by: str, said: dict[str, Any], lazy: bool, tmp_path: Path):
+    da = pytest.importorskip("dask.array")
+    values = np.array(["a", None], object)
+    given = da.from_array(values, chunks=1) if lazy else values
+    write_dataset(xr.Dataset({"v": ("x", given, {}, {by: "NA", **said})}), tmp_path)
+    write_dataset(xr.Dataset({"v": ("x", given)}), tmp_path, append_dim="x")
+    assert sync.open_array(tmp_path / "v")[:].tolist() == ["a", "NA", "a", "NA"]
+
+
 def test_texts_that_say_what_is_missing(tmp_path: Path):
     write_dataset(xr.Dataset({"v": ("x", np.array(["a", "zz"]), {}, {"missing_value": "zz"})}), tmp_path)
     write_dataset(xr.Dataset({"v": ("x", np.array(["b", np.nan], object))}), tmp_path, append_dim="x")
@@ -1063,6 +1075,7 @@ def test_filters_of_format_2_are_kept_in_it(tmp_path: Path):
         ("whole", numbers, [delta, shuffle]),
         ("text", texts, [summed]),
         ("packed", numbers, [{**delta, "astype": "|i1"}]),
+        ("odd", numbers, [{"id": "shuffle", "elementsize": 0}]),
         ("scaled", numbers / 10, [scaled]),
         ("kinds", np.array(list("abbab"), object), [labels, delta]),
     ):

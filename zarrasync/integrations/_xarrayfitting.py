@@ -69,26 +69,26 @@ def as_stored(name: str, variable: Variable) -> Variable:
 
 
 def _without_gaps(variable: Variable, encoding: Mapping[str, Any], default: npt.DTypeLike) -> Variable:
-    """A variable whose missing texts are empty where nothing means missing: xarray would make 'nan' of them."""
+    """A variable whose missing texts are what means missing, or empty: xarray would make 'nan' or 'None' of some."""
     told = encoding.get("dtype", default)
     kind, text = np.dtype(told).kind, variable.dtype
     gaps = text.kind == "T" and hasattr(text, "na_object")
     if text.kind == "O":  # to characters, and what other libraries call strings, xarray looks itself
         of_others: Any = check_vlen_dtype  # it has no types
         gaps = told != "S1" and told is not str and of_others(text) is None
-    named = any(encoding.get(name) is not None for name in ("_FillValue", "missing_value"))
-    if not gaps or named or kind not in "STU":
+    named = [encoding[name] for name in ("_FillValue", "missing_value") if encoding.get(name) is not None]
+    if not gaps or kind not in ("OSTU" if named else "STU") or not all(isinstance(one, str | bytes) for one in named):
         return variable
     made = np.dtype("T") if text.kind == "T" else text
-    fill = partial(_filled, empty=b"" if kind == "S" else "", dtype=made)
+    fill = partial(_filled, instead=named[0] if named else b"" if kind == "S" else "", dtype=made)
     data = variable.data
     return variable.copy(data=data.map_blocks(fill, dtype=made) if hasattr(data, "map_blocks") else fill(data))
 
 
-def _filled(block: npt.NDArray[Any], empty: str | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _filled(block: npt.NDArray[Any], instead: str | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Objects, or texts that know missing ones, with something for these."""
     values = block.astype(object)
-    values[isnull(values)] = empty
+    values[isnull(values)] = instead
     return values.astype(dtype)
 
 
@@ -105,7 +105,8 @@ def _is_lossless(told: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
         kinds = (np.dtype(options.get(of, options.get("dtype"))) for of in ("dtype", "astype"))
         return dtype.kind in "iu" and all(kind == dtype for kind in kinds)
     if name == "shuffle":
-        return dtype.kind not in "OT" and dtype.itemsize % int(options.get("elementsize", 4)) == 0
+        size = options.get("elementsize", 4)
+        return dtype.kind not in "OT" and isinstance(size, int) and (size < 2 or dtype.itemsize % size == 0)
     return name in _LOSSLESS
 
 

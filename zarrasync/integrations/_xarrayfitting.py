@@ -132,7 +132,7 @@ def alike(variable: Variable, present: Variable) -> Variable:
     stored, encoding = _stored(present), present.encoding
     wraps = "units" not in encoding or (stored.kind in "iu" and stored != np.int64)  # int64 xarray looks at itself
     later = stored.kind in f"SU{_NUMBERS}" and wraps and "_Unsigned" not in encoding
-    variable = _without_gaps(variable, encoding, stored)
+    variable = _without_gaps(variable, encoding, stored)  # now: without its type, nothing would tell that it is text
     if stored.kind in "fc" and variable.dtype.kind in "biu":  # for the fill value may be none of theirs
         variable = variable.astype("f8")
     variable.encoding = {name: encoding[name] for name in _KEPT if name in encoding and (name != "dtype" or not later)}

@@ -100,16 +100,8 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
         compressor = told.get("compressor", {})  # of format 2; xarray leaves it out where zarr-python does not take it
         if compressor is None or "id" in compressor:
             encoding["compressor"] = _thawed(compressor)
-            filters = told.get("filters") or []
-            match (
-                array.serializer
-            ):  # the first filter makes bytes of text, as its data type says; objects are written as text
-                case VlenUtf8Codec() | VlenBytesCodec():
-                    filters = filters[1:]
-                case ObjectCodec():
-                    filters = []
-            if filters:
-                encoding[FILTERS] = _thawed(filters)
+            if filters := _filters(array, told):
+                encoding[FILTERS] = filters
     if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
         encoding["dtype"] = array.dtype
     # Where a fill value may be left undefined, one that is defined says what is missing.
@@ -124,6 +116,17 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
     if not mask and array._async._node.format.has_dimension_names:  # stays so if the dataset is written again
         encoding["fill_value"] = array.fill_value
     return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
+
+
+def _filters(array: sync.Array, told: Mapping[str, Any]) -> list[Any]:
+    """The filters of a document of format 2 that another array may have, too."""
+    filters: list[Any] = _thawed(told.get("filters") or [])
+    match array.serializer:
+        case VlenUtf8Codec() | VlenBytesCodec():  # the first makes bytes of text, as the data type says
+            return filters[1:]
+        case ObjectCodec():  # objects are written as text, whose bytes are others
+            return []
+    return filters
 
 
 _PRIVATE = ("_nczarr", "_ncproperties", "_nc3_strict")

@@ -1125,6 +1125,20 @@ def test_what_takes_the_place_of_a_variable_is_not_rounded(zarr_format: Any, tmp
     assert not any("scaleoffset" in label for label in codecs["s"]) and any("delta" in label for label in codecs["n"])
 
 
+def test_compressors_that_round_are_asked_for(tmp_path: Path):
+    pytest.importorskip("zfpy")
+    rounding = {"id": "zfpy", "mode": 4, "tolerance": 0.5, "rate": -1, "precision": -1}
+    options = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "fill_value": None, "compressors": rounding}
+    sync.create_group(tmp_path / "a", zarr_format=2).create_array("v", data=np.arange(4.0), **options)
+    found = xr.open_dataset(tmp_path / "a", engine="zarrasync").load()
+    write_dataset(found, tmp_path / "b", zarr_format=2, encoding={"v": {"compressor": found.v.encoding["compressor"]}})
+    assert json.loads((tmp_path / "b" / "v" / ".zarray").read_text())["compressor"]["id"] == "zfpy"
+    for values in ([1e9, 0.123, 5.0, 2.7], [3, 1, 4, 1], list("abcd")):
+        other = xr.Dataset({"v": ("x", values)})
+        write_dataset(other, tmp_path / "a", mode="a")
+        np.testing.assert_array_equal(xr.open_dataset(tmp_path / "a", engine="zarrasync").v.values, values)
+
+
 # ------------------------------------------------------------------ dask
 
 

@@ -27,10 +27,10 @@ _LAYOUT = ("chunks", "preferred_chunks", "shards", "compressors", "compressor")
 _OF_TYPE = ("filters", FILTERS, "fill_value")
 """What is said of an array beside that, and goes with its data type."""
 _LOSSLESS = {
-    *("transpose", "reshape", "base64", "zlib", "gzip", "bz2", "lzma", "lz4", "zstd", "blosc"),
+    *("transpose", "reshape", "base64", "zlib", "gzip", "bz2", "lzma", "lz4", "lzf", "zstd", "blosc", "pcodec"),
     *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
 }
-"""Filters that never lose anything."""
+"""Filters and compressors that never lose anything."""
 _NUMBERS = "biufc"
 
 
@@ -93,7 +93,7 @@ def _filled(block: npt.NDArray[Any], instead: str | bytes, dtype: np.dtype[Any])
 
 
 def are_lossless(filters: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether filters of format 2, or 3, bring back all elements of a data type, as far as is known of them."""
+    """Whether filters, or a compressor, of format 2 or 3 bring back all elements of a data type, as far as is known of them."""
     listed = filters if isinstance(filters, list | tuple) else [filters]
     return all(isinstance(one, Mapping) and _is_lossless(one, dtype) for one in listed)
 

@@ -359,13 +359,14 @@ class _Work:
         creating = {key: variable.encoding[key] for key in _CREATING if variable.encoding.get(key) is not None}
         if "compressors" in variable.encoding:  # None: it is not compressed
             creating["compressors"] = variable.encoding["compressors"]
-        of_two = self.format.has_undefined_fill
-        if "compressor" in variable.encoding and (encoding or of_two):
-            creating["compressors"] = variable.encoding["compressor"]
+        of_two, compressor = self.format.has_undefined_fill, variable.encoding.get("compressor", ())
+        # What is not asked for may not hold what has been changed, unless it loses nothing.
+        if compressor != () and (encoding or (of_two and are_lossless(compressor or (), variable.dtype))):
+            creating["compressors"] = compressor
         with _without_notice() if joins else nullcontext():  # of units that are changed, which is refused
             encoded = as_stored(name, variable)
         filters = variable.encoding.get(FILTERS) if of_two and "filters" not in variable.encoding else None
-        if filters is not None and are_lossless(filters, encoded.dtype):  # others may not hold what has been changed
+        if filters is not None and are_lossless(filters, encoded.dtype):
             creating["filters"] = filters
         left = {key for key, value in encoded.encoding.items() if key != FILL or value is not None}
         if unknown := sorted(set(encoding or ()) & left - _ENCODINGS):

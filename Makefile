@@ -14,7 +14,7 @@ test: .venv/test.stamp  ## Run the tests, on up to four cores
 check: lint type generated test docs  ## What CI runs
 
 generated: .venv/dev.stamp  ## Check that the synchronous API is up to date
-	$(BIN)/python -m zarrasync._codegen --check
+	$(BIN)/python -m zarrasync._util.generate_sync --check
 
 fmt: .venv/dev.stamp  ## Format the code
 	$(BIN)/ruff format .
@@ -28,7 +28,7 @@ type: .venv/dev.stamp  ## Check types
 	$(BIN)/mypy
 
 sync: .venv/dev.stamp  ## Generate the synchronous API
-	$(BIN)/python -m zarrasync._codegen
+	$(BIN)/python -m zarrasync._util.generate_sync
 
 docs: .venv/docs.stamp  ## Build the documentation; warnings are errors
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

@@ -246,7 +246,7 @@ def remove(target: str, s3: dict[str, str]) -> None:
         shutil.rmtree(target, ignore_errors=True)
         return
     from zarrasync import stores
-    from zarrasync._bridge import run
+    from zarrasync._concurrency.bridge import run
 
     store = stores.resolve(target, s3)
     run(store.erase_prefix(""), blocking=store.blocking)

@@ -7,7 +7,8 @@ from functools import cache, reduce
 import msgpack
 import numpy as np
 
-from zarrasync import dtypes, sync
+from zarrasync import sync
+from zarrasync.model import dtypes
 
 FORMATS, SHAPE, CHUNKS = (3, 2, "3-draft", "3-draft-2022"), (6, 6), (3, 6)
 NUMBERS = 1 + np.arange(36).reshape(SHAPE) * 7 % 90

@@ -11,7 +11,8 @@ import pytest
 from s3_server import Bucket
 
 import zarrasync as za
-from zarrasync import _calls, stores
+from zarrasync import stores
+from zarrasync._concurrency import calls
 
 MANY = 1 << 19  # of int32: beyond what signed URLs are for
 
@@ -106,7 +107,7 @@ async def test_an_append_that_is_cancelled_leaves_nothing(
 @pytest.mark.parametrize("again", [True, False])
 async def test_nobody_waits_for_ever(bucket: Bucket, again: bool, monkeypatch: pytest.MonkeyPatch):
     """Who is cancelled a second time waits no longer, and nobody longer than a while."""
-    monkeypatch.setattr(_calls, "_GRACE", 30.0 if again else 0.1)
+    monkeypatch.setattr(calls, "_GRACE", 30.0 if again else 0.1)
     array = await za.create_array(store_of(bucket, "obstore"), shape=(4,), dtype="i4")
     slow = Slow(bucket)
     task = asyncio.create_task(array[...].write(1))

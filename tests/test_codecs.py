@@ -35,9 +35,9 @@ from zarrasync.codecs import (
     chain_of,
     parse_codecs,
 )
-from zarrasync.dtypes import from_numpy
 from zarrasync.errors import ChecksumError, CodecError, MetadataError, UnknownCodecError
-from zarrasync.regions import Region
+from zarrasync.indexing.chunk_selection import Region
+from zarrasync.model.dtypes import from_numpy
 
 SPEC = ArraySpec((8, 6), from_numpy("i4"), np.int32(0))
 DATA = np.arange(48, dtype="i4").reshape(8, 6)
@@ -580,25 +580,25 @@ def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatc
 
 
 def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
-    from zarrasync import _memory
+    from zarrasync._util import memory
 
     parts = [b"a" * (1 << 20), np.full(1 << 20, 98, np.uint8), memoryview(b"c" * 5)]
-    first = _memory.joined(parts, 3 << 20)
+    first = memory.joined(parts, 3 << 20)
     assert bytes(first) == b"a" * (1 << 20) + b"b" * (1 << 20) + b"ccccc"
-    assert _memory.stays(first)
+    assert memory.stays(first)
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 0
     part = first[5:20].view("u1")
     address = first.ctypes.data
     del first
-    other = _memory.joined(parts[::-1], 3 << 20)  # the part still needs the first one's memory
+    other = memory.joined(parts[::-1], 3 << 20)  # the part still needs the first one's memory
     assert other.ctypes.data != address
     assert bytes(part) == b"a" * 15
     del part
-    assert _memory.joined(parts, 3 << 20).ctypes.data == address
-    assert not _memory.stays(np.zeros(3, np.uint8))
-    assert isinstance(_memory.joined([b"few", b" bytes"], 9), bytes)
-    few = [_memory.joined(parts, 32 << 20) for _ in range(2)]  # do not hold what many could lie in
+    assert memory.joined(parts, 3 << 20).ctypes.data == address
+    assert not memory.stays(np.zeros(3, np.uint8))
+    assert isinstance(memory.joined([b"few", b" bytes"], 9), bytes)
+    few = [memory.joined(parts, 32 << 20) for _ in range(2)]  # do not hold what many could lie in
     assert {bytes(one) for one in few} == {b"".join(map(bytes, parts))}
     assert all(isinstance(one, bytes) for one in few)
 

@@ -25,7 +25,7 @@ from conftest import Api
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync._runtime import Gate, KeyLock, drive
+from zarrasync._concurrency.runtime import Gate, KeyLock, drive
 from zarrasync.errors import CodecError, MissingChunkError, ReadOnlyError, WriteConflictError
 from zarrasync.stores import MemoryStore, Store, WrapperStore
 
@@ -206,10 +206,10 @@ def test_sync_calls_from_the_library_loop_are_refused():
     async def wrong():
         return a[...]
 
-    from zarrasync import _bridge
+    from zarrasync._concurrency import bridge
 
     with pytest.raises(RuntimeError, match="inside zarrasync's own event loop"):
-        _bridge.run(wrong(), blocking=False)
+        bridge.run(wrong(), blocking=False)
 
 
 def test_one_store_in_one_loop_after_another():
@@ -969,7 +969,7 @@ async def test_partial_writes_through_a_store_that_is_slow(tmp_path):
 
 
 async def test_what_waits_for_a_thread_is_cancelled_at_once():
-    from zarrasync._runtime import in_worker
+    from zarrasync._concurrency.runtime import in_worker
 
     ended, began = threading.Event(), []
 
@@ -997,7 +997,7 @@ async def test_what_waits_for_a_thread_is_cancelled_at_once():
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_who_is_cancelled_waits_until_the_thread_has_stopped(fails):
-    from zarrasync._runtime import cancel_flag, in_worker
+    from zarrasync._concurrency.runtime import cancel_flag, in_worker
 
     began, heard, ended = threading.Event(), threading.Event(), []
 
@@ -1029,8 +1029,8 @@ async def test_who_is_cancelled_waits_until_the_thread_has_stopped(fails):
 
 async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(monkeypatch: pytest.MonkeyPatch):
     """Else a block that was written counts for more than the budget knows, until its thread has its next turn."""
-    from zarrasync._deliveries import Deliveries
-    from zarrasync._runtime import in_worker
+    from zarrasync._concurrency.deliveries import Deliveries
+    from zarrasync._concurrency.runtime import in_worker
 
     looked, hand = threading.Event(), Deliveries.hand
 
@@ -1053,7 +1053,7 @@ async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(m
 
 def test_results_reach_a_loop_whatever_comes_between():
     """An exception out of the callback that hands results over, as Ctrl-C raises it, costs none of those that follow."""
-    from zarrasync._deliveries import Deliveries
+    from zarrasync._concurrency.deliveries import Deliveries
 
     class Interrupted:
         asked = 0
@@ -1080,8 +1080,8 @@ def test_results_reach_a_loop_whatever_comes_between():
 @needs_fork
 @quiet_fork
 def test_a_forked_child_hears_of_results():
-    from zarrasync._deliveries import deliveries_of
-    from zarrasync._runtime import in_worker
+    from zarrasync._concurrency.deliveries import deliveries_of
+    from zarrasync._concurrency.runtime import in_worker
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(in_worker(_nothing))
@@ -1103,9 +1103,9 @@ async def _nothing() -> None:
 
 def test_threads_that_helpers_call_for_are_waited_for():
     """A helper whose job returns more jobs calls for another one, and may end before that."""
-    from zarrasync._runtime import Cancel
+    from zarrasync._concurrency.runtime import Cancel
     from zarrasync.config import Config
-    from zarrasync.transfer.jobs import run_jobs
+    from zarrasync.transfer.threads import run_jobs
 
     for failing in (False, True):
         begun, released, making, idle = (threading.Event() for _ in range(4))

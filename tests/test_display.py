@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarrasync import stores, sync
-from zarrasync.coverage import Coverage
+from zarrasync.bulk.statistics import sample, summarize
 from zarrasync.errors import SelectionError
-from zarrasync.selectiontext import parse_selection, selection_text
-from zarrasync.statistics import sample, summarize
+from zarrasync.indexing.coverage import Coverage
+from zarrasync.indexing.parse_text import parse_selection, selection_text
 
 VOID = {"input", "br", "meta", "link"}
 

@@ -13,9 +13,10 @@ from conftest import Api
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zarrasync import codecs, dtypes, fills, stores, sync
+from zarrasync import codecs, stores, sync
 from zarrasync.codecs import ArraySpec, parse_codecs
 from zarrasync.errors import CodecError, MetadataError, ShapeError, UnknownCodecError, UnsupportedByFormat
+from zarrasync.model import dtypes, fill_values
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -23,7 +24,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 def bound(data_type: Any, shape: tuple[int, ...], *entries: Any, fill: Any = None) -> Any:
     """Codecs bound to a chunk."""
     found = dtypes.from_numpy(data_type)
-    value = found.default_fill() if fill is None else fills.fill_from_json(found, fill)
+    value = found.default_fill() if fill is None else fill_values.fill_from_json(found, fill)
     spec = ArraySpec(shape, found, value)
     return parse_codecs([*entries]).settle(spec).bind(spec)
 
@@ -85,7 +86,7 @@ async def test_small_numbers(api: Api, name: str, fill: Any, stored: str):
     made = json.loads(again["zarr.json"])
     assert made["data_type"] == name
     data_type = dtypes.from_numpy(name)
-    assert fills.fill_from_json(data_type, made["fill_value"]).tobytes().hex() == stored
+    assert fill_values.fill_from_json(data_type, made["fill_value"]).tobytes().hex() == stored
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ async def test_small_numbers(api: Api, name: str, fill: Any, stored: str):
 )
 def test_small_numbers_have_limits(name: str, fill: Any):
     with pytest.raises(MetadataError, match="does not fit data type"):
-        fills.fill_from_json(dtypes.from_numpy(name), fill)
+        fill_values.fill_from_json(dtypes.from_numpy(name), fill)
 
 
 async def test_upper_bits_of_small_integers_mean_nothing(api: Api):
@@ -700,8 +701,8 @@ async def test_data_types_of_others(api: Api):
 async def test_storage_transformers_of_others(api: Api, zarr_format: Any):
     from dataclasses import replace
 
-    from zarrasync import transformers
     from zarrasync.formats import by_name
+    from zarrasync.model import storage_transformers
 
     store: dict[str, bytes] = {}
     array = await api(api.create_array(store, shape=4, dtype="u1", chunks=2, zarr_format=zarr_format, compressors=None))
@@ -719,7 +720,7 @@ async def test_storage_transformers_of_others(api: Api, zarr_format: Any):
         await api(array.update_attributes({"x": 1}))
         assert (await api(api.load(store))).tolist() == [1, 2, 3, 4]
     finally:
-        transformers._known.clear()
+        storage_transformers._known.clear()
 
 
 def test_extensions_are_found_by_entry_points(tmp_path, monkeypatch):
@@ -728,14 +729,14 @@ def test_extensions_are_found_by_entry_points(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[zarrasync.codecs]\ntest.xor = test_extensions:Xor\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    from zarrasync import _plugins
+    from zarrasync._util import plugins
 
-    _plugins._all.cache_clear()
+    plugins._all.cache_clear()
     try:
         (codec,) = parse_codecs(["bytes", entry("test.xor", mask=1)]).bytes_bytes
         assert type(codec).__name__ == "Xor"
     finally:
-        _plugins._all.cache_clear()
+        plugins._all.cache_clear()
 
 
 # ------------------------------------------------------------------ objects of format 2

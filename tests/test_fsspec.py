@@ -26,7 +26,7 @@ from s3_server import VALUES, Answer, Bucket
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync._runtime import drive
+from zarrasync._concurrency.runtime import drive
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, ShapeError, StoreError, WriteConflictError
 from zarrasync.stores import Listing, local
 
@@ -92,7 +92,7 @@ async def test_a_bucket_of_google_is_asked_for_once(
     api: Api, gcs: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     """Not for each chunk that is absent."""
-    from zarrasync.stores import fsspec
+    from zarrasync.stores.fsspec import store as fsspec
 
     url, options = gcs
     monkeypatch.setattr(fsspec, "_buckets", set())

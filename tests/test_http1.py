@@ -16,7 +16,7 @@ from conftest import http_server
 
 from zarrasync import stores
 from zarrasync.errors import StoreError
-from zarrasync.stores import http1
+from zarrasync.stores.http import client as http1
 
 BODY = bytes(range(256)) * 40
 Script = Callable[[int, bytes], Sequence[bytes | None]]

@@ -15,9 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 import zarrasync as za
 from zarrasync import sync
+from zarrasync.display.values import npy_bytes
 from zarrasync.errors import CodecError, SelectionError, ShapeError
-from zarrasync.regions import in_c_order
-from zarrasync.valuetext import npy_bytes
+from zarrasync.indexing.chunk_selection import in_c_order
 
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

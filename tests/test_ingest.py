@@ -587,7 +587,7 @@ def test_the_command_writes_small_arrays_side_by_side(
     tmp_path: Path, s3: tuple[str, dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     """One that is large waits for its turn; one that fails is named, and what was done before is told."""
-    from zarrasync.cli import ingesting, main
+    from zarrasync.cli import ingest, main
 
     url, options = s3
     arrays = {f"a{i}": VALUES + i for i in range(20)} | {"large": np.zeros((100, 100, 100), "i8")}
@@ -611,7 +611,7 @@ def test_the_command_writes_small_arrays_side_by_side(
     told = [part for name, value in options.items() for part in ("--dest-option", f"{name}={value}")]
     with za.config.set(memory_budget=64 << 20):
         assert main(["ingest", str(tmp_path / "many.npz"), f"{url}/many", *told]) == 0
-    assert (most, with_large) == (ingesting._AT_ONCE, {"large"})
+    assert (most, with_large) == (ingest._AT_ONCE, {"large"})
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if ":" in line] == [*arrays]
     found = sync.open_group(f"{url}/many", storage_options=options)
     for name, values in arrays.items():
@@ -746,12 +746,12 @@ async def test_arrays_in_zarr_whose_chunks_differ_in_size(api: Api, kind: str):
 def test_the_command_reads_members_of_archives_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    from zarrasync.cli import ingesting, main
+    from zarrasync.cli import ingest, main
 
     values = {f"v{n}": np.full(1000, n) for n in range(4)}
     np.savez(tmp_path / "a.npz", **values)
     seen, most = list[weakref.ref[Any]](), 0
-    load = ingesting._Member.load
+    load = ingest._Member.load
 
     def watched(self: Any) -> Any:
         nonlocal most
@@ -761,7 +761,7 @@ def test_the_command_reads_members_of_archives_one_by_one(
         most = max(most, sum(one() is not None for one in seen))
         return found
 
-    monkeypatch.setattr(ingesting._Member, "load", watched)
+    monkeypatch.setattr(ingest._Member, "load", watched)
     assert main(["ingest", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr")]) == 0
     assert most == 1
     for name, want in values.items():

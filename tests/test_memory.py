@@ -13,7 +13,7 @@ import pytest
 from conftest import http_server
 
 from zarrasync import sync
-from zarrasync._memory import alias, empty
+from zarrasync._util.memory import alias, empty
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells of a process's peak")
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from zarrasync import dtypes, errors, fills, formats, sync
+from zarrasync import errors, formats, sync
 from zarrasync.errors import MetadataError, NodeTypeError, UnknownCodecError
-from zarrasync.keys import ChunkKeyEncoding, join, normalize_path
+from zarrasync.model import dtypes, fill_values
+from zarrasync.model.chunk_keys import ChunkKeyEncoding, join, normalize_path
 
 ARRAY3 = {
     "zarr_format": 3,
@@ -232,9 +233,9 @@ def test_limits():
 )
 def test_fill_values_are_exact(dtype, value, text):
     data_type = dtypes.from_numpy(dtype)
-    scalar = fills.as_fill(data_type, value)
-    assert fills.fill_to_json(data_type, scalar) == text
-    back = fills.fill_from_json(data_type, json.loads(json.dumps(text)))
+    scalar = fill_values.as_fill(data_type, value)
+    assert fill_values.fill_to_json(data_type, scalar) == text
+    back = fill_values.fill_from_json(data_type, json.loads(json.dumps(text)))
     assert np.asarray(back, data_type.numpy).tobytes() == np.asarray(scalar, data_type.numpy).tobytes()
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zarrasync import dtypes, sync
+from zarrasync import sync
+from zarrasync.model import dtypes
 
 pytest.importorskip("ml_dtypes")
 SHAPE = (5, 7)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zarrasync import dtypes, formats, sync
+from zarrasync import formats, sync
 from zarrasync.errors import UnsupportedByFormat
+from zarrasync.model import dtypes
 
 pytest.importorskip("ml_dtypes")
 

@@ -30,7 +30,7 @@ from conftest import make_store
 
 import zarrasync as za
 from zarrasync import config, stores, sync
-from zarrasync._runtime import in_worker
+from zarrasync._concurrency.runtime import in_worker
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import ABSENT, Listing, Request
 from zarrasync.stores.remote import Present, RemoteStore, Unsure
@@ -254,7 +254,7 @@ async def test_a_store_pickles(store):
 async def test_blocking_stores_never_suspend(store):
     if not store.blocking:
         pytest.skip("an asynchronous store")
-    from zarrasync._runtime import drive
+    from zarrasync._concurrency.runtime import drive
 
     drive(store.set("k", b"v"))
     assert drive(store.get("k")) == b"v"

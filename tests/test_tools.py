@@ -14,10 +14,10 @@ from conftest import Api
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync.blocks import plan_few
 from zarrasync.cli import main
 from zarrasync.codecs import BytesCodec
 from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, StoreError, UnsupportedByFormat
+from zarrasync.indexing.chunk_blocks import plan_few
 
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
 FIELD = np.random.default_rng(4).normal(size=(31, 17)).astype("f4")

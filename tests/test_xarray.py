@@ -32,7 +32,7 @@ from zarrasync.errors import (
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
-from zarrasync.integrations import _xarraywriting  # after the skip
+from zarrasync.integrations import xarray_write as _xarraywriting  # after the skip
 from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -516,7 +516,7 @@ def test_times_are_not_appended_to_numbers():
 @pytest.mark.parametrize("first", ["a", "b", "time"])
 def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatch: pytest.MonkeyPatch):
     """Nor are others left out beside them: that takes a decision."""
-    monkeypatch.setattr("zarrasync.integrations._xarraywriting._CATCH_UP", 0.2)
+    monkeypatch.setattr("zarrasync.integrations.xarray_write._CATCH_UP", 0.2)
 
     def rows(*names: str) -> Any:
         return xr.Dataset({name: ("time", [1.0, 2.0]) for name in names})
@@ -1251,7 +1251,7 @@ async def test_dask_needs_no_thread_that_its_blocks_wait_for():
 
 
 def test_blocks_of_dask_do_not_grow_much():
-    from zarrasync.integrations._daskwriting import Share
+    from zarrasync.integrations.dask_write import Share
 
     da = pytest.importorskip("dask.array")
     target = sync.create_array({}, shape=(365, 4000, 4000), dtype="f8", chunks=(73, 64, 64))._async

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zarrasync import codecs, config, errors, stores
-    from zarrasync.array import AsyncArray
+    from zarrasync.bulk.copy import copy
+    from zarrasync.bulk.ingest import ingest
+    from zarrasync.bulk.validate import validate
     from zarrasync.config import Config
-    from zarrasync.copying import copy
     from zarrasync.errors import ZarrError
-    from zarrasync.extending import register_codec, register_data_type, register_storage_transformer
-    from zarrasync.group import AsyncGroup
-    from zarrasync.hierarchy import (
+    from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
+    from zarrasync.nodes.array import AsyncArray
+    from zarrasync.nodes.functions import (
         consolidate_metadata,
         create,
         create_array,
@@ -44,9 +45,8 @@ if TYPE_CHECKING:
         open_group,
         save,
     )
-    from zarrasync.ingesting import ingest
-    from zarrasync.selection import AsyncSelection
-    from zarrasync.validation import validate
+    from zarrasync.nodes.group import AsyncGroup
+    from zarrasync.nodes.selection import AsyncSelection
 
 __version__ = "0.1.0"
 
@@ -82,17 +82,17 @@ __all__ = [
 
 # Names are looked up when they are first used: a program that only might read Zarr starts without delay.
 _HOMES = {
-    "AsyncArray": "array",
-    "AsyncGroup": "group",
-    "AsyncSelection": "selection",
+    "AsyncArray": "nodes.array",
+    "AsyncGroup": "nodes.group",
+    "AsyncSelection": "nodes.selection",
     "Config": "config",
     "ZarrError": "errors",
-    "copy": "copying",
-    "ingest": "ingesting",
-    "register_codec": "extending",
-    "register_data_type": "extending",
-    "register_storage_transformer": "extending",
-    "validate": "validation",
+    "copy": "bulk.copy",
+    "ingest": "bulk.ingest",
+    "register_codec": "metadata.extensions",
+    "register_data_type": "metadata.extensions",
+    "register_storage_transformer": "metadata.extensions",
+    "validate": "bulk.validate",
 }
 _MODULES = ("codecs", "config", "errors", "stores", "sync")
 
@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'hierarchy')}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'nodes.functions')}"), name)
     return value
 
 

@@ -13,10 +13,10 @@ from typing import Any, Self, TypeVar
 
 import numpy.typing as npt
 
-from zarrasync._bridge import run
-from zarrasync.array import AsyncArray
-from zarrasync.group import AsyncGroup
-from zarrasync.selection import Accessor, AsyncSelection
+from zarrasync._concurrency.bridge import run
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.selection import Accessor, AsyncSelection
 
 __all__ = [
     "ArrayBase",

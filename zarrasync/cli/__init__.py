@@ -14,11 +14,11 @@ import sys
 from collections.abc import Sequence
 
 import zarrasync
-from zarrasync.cli import changing, ingesting, looking, serving
+from zarrasync.cli import ingest, inspect, modify, serve
 from zarrasync.cli.arguments import Run
 from zarrasync.cli.console import Console
+from zarrasync.display.info import printable
 from zarrasync.errors import ZarrError
-from zarrasync.info import printable
 
 __all__ = ["main", "make_parser"]
 
@@ -71,10 +71,10 @@ def make_parser() -> argparse.ArgumentParser:
         own.add_argument("--debug", action="store_true", help="show the traceback of an error")
         return own
 
-    looking.add(command)
-    ingesting.add(command)
-    changing.add(command)
-    serving.add(command)
+    inspect.add(command)
+    ingest.add(command)
+    modify.add(command)
+    serve.add(command)
     completion = commands.add_parser("completion", help="print completion for a shell, to be evaluated by it")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     completion.set_defaults(run=_completion, json=False, debug=False)

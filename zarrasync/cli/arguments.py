@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from zipfile import ZipFile
 
 from zarrasync import stores, sync
-from zarrasync._bridge import run
+from zarrasync._concurrency.bridge import run
 from zarrasync.cli.console import Console
 
 __all__ = [

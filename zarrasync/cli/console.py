@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zarrasync.info import printable
-from zarrasync.valuetext import strict
+from zarrasync.display.info import printable
+from zarrasync.display.values import strict
 
 __all__ = ["Console", "takes_all_letters"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from zarrasync import _plugins
+from zarrasync._util import plugins
 from zarrasync.codecs._functions import numcodecs_module
 from zarrasync.codecs.base import (
     ArrayArrayCodec,
@@ -118,12 +118,12 @@ def register(codec: type[Codec]) -> None:
     if not name or name in _PARSERS:
         raise ValueError(f"there is a codec {name!r} already" if name else f"{codec.__name__} has no name")
     _registered[name] = codec
-    _plugins.registered()
+    plugins.registered()
 
 
 def registered(name: str) -> type[Codec] | None:
     """The codec of another package that has a name."""
-    found: type[Codec] | None = _registered.get(name) or _plugins.find(_plugins.CODECS, name)
+    found: type[Codec] | None = _registered.get(name) or plugins.find(plugins.CODECS, name)
     return found
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.dtypes import DataType
 from zarrasync.errors import CodecError
-from zarrasync.regions import Part, Region
+from zarrasync.indexing.chunk_selection import Part, Region
+from zarrasync.model.dtypes import DataType
 
 if TYPE_CHECKING:
     from zarrasync.codecs.chain import BoundChain

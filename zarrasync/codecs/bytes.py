@@ -22,9 +22,9 @@ from zarrasync.codecs.base import (
     Piece,
 )
 from zarrasync.codecs.chain import CodecChain, as_bytes_view
-from zarrasync.dtypes import has_order
 from zarrasync.errors import MetadataError
-from zarrasync.regions import Part, Region, assign
+from zarrasync.indexing.chunk_selection import Part, Region, assign
+from zarrasync.model.dtypes import has_order
 
 __all__ = ["BytesCodec", "TransposeCodec"]
 

@@ -21,9 +21,9 @@ from zarrasync.codecs.base import (
     Locator,
     Out,
 )
-from zarrasync.codecs.foreign import watched, watched_maker
+from zarrasync.codecs.third_party import watched, watched_maker
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.regions import Region
+from zarrasync.indexing.chunk_selection import Region
 
 __all__ = ["JOINED", "BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
 

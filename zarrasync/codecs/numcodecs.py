@@ -33,8 +33,8 @@ from zarrasync.codecs.base import (
     Out,
 )
 from zarrasync.codecs.compressors import FILLING, bounded_decoder, deflate
-from zarrasync.dtypes import from_numpy
 from zarrasync.errors import MetadataError, UnknownCodecError
+from zarrasync.model.dtypes import from_numpy
 
 __all__ = ["NumcodecsArray", "NumcodecsBytes", "NumcodecsSerializer", "adapt", "check_complete", "numcodecs_codec"]
 

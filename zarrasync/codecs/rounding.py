@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs.base import Array
-from zarrasync.dtypes import DataType
-from zarrasync.fills import is_float
+from zarrasync.model.dtypes import DataType
+from zarrasync.model.fill_values import is_float
 
 __all__ = ["MODES", "cast"]
 

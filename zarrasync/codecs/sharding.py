@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._memory import joined
+from zarrasync._util.memory import joined
 from zarrasync.codecs.base import (
     Array,
     ArrayBytesCodec,
@@ -30,10 +30,10 @@ from zarrasync.codecs.base import (
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.compressors import Crc32cCodec
-from zarrasync.dtypes import DataType
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.grids import regular_grid
-from zarrasync.regions import Part, Region
+from zarrasync.indexing.chunk_selection import Part, Region
+from zarrasync.model.chunk_grids import regular_grid
+from zarrasync.model.dtypes import DataType
 
 __all__ = ["BoundSharding", "ShardingCodec"]
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from zarrasync.codecs.base import Array, ArrayArrayCodec, ArraySpec, Codec
 from zarrasync.codecs.rounding import MODES, cast
-from zarrasync.dtypes import DataType, from_json, to_json
 from zarrasync.errors import MetadataError
-from zarrasync.fills import fill_from_json, is_float
+from zarrasync.model.dtypes import DataType, from_json, to_json
+from zarrasync.model.fill_values import fill_from_json, is_float
 
 __all__ = ["BitroundCodec", "CastValueCodec", "ReshapeCodec", "ScaleOffsetCodec"]
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TypeAlias
 
-from zarrasync import _json, _plugins
-from zarrasync._runtime import thread_lock
+from zarrasync._concurrency.runtime import thread_lock
+from zarrasync._util import json as _json
+from zarrasync._util import plugins
 from zarrasync.codecs import (
     BloscCodec,
     BytesCodec,
@@ -23,11 +24,11 @@ from zarrasync.codecs import (
     ZstdCodec,
 )
 from zarrasync.errors import MetadataError
-from zarrasync.formats.base import Documents, Format, Kind, Wanted
 from zarrasync.formats.draft import SEED, Y2022, Draft, from_entry
 from zarrasync.formats.v2 import V2
 from zarrasync.formats.v3 import V3, EntryPointFound
-from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata.format import Documents, Format, Kind, Wanted
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
 
 __all__ = [
     "CANDIDATES",
@@ -112,7 +113,7 @@ def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | G
     # A draft looks at more than the documents: its entry point, and names.
     if format_.entry is not None or sum(len(data) for data in given if data is not None) > _LARGE:
         return format_.parse(path, documents)
-    known_as = format_, given, _plugins.generation()
+    known_as = format_, given, plugins.generation()
     with _lock:
         known = _remembered.pop(known_as, None)
         if known is not None:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zarrasync import _json, transformers
+from zarrasync._util import json as _json
 from zarrasync.codecs import (
     ArrayBytesCodec,
     ArraySpec,
@@ -35,10 +35,8 @@ from zarrasync.codecs import (
     parse_codec,
     registered,
 )
-from zarrasync.dtypes import DataType
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, extension, resized
-from zarrasync.formats.draftwords import (
+from zarrasync.formats.draft_names import (
     codec_uri,
     codec_word,
     parse_fill_word,
@@ -46,7 +44,7 @@ from zarrasync.formats.draftwords import (
     render_fill_word,
     render_type,
 )
-from zarrasync.formats.legacy import (
+from zarrasync.formats.numpy_dialect import (
     chain_in_order,
     pack_copies,
     parse_fill,
@@ -55,9 +53,12 @@ from zarrasync.formats.legacy import (
     to_numcodecs,
     unpack_copies,
 )
-from zarrasync.keys import ChunkKeyEncoding, is_key, join
-from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
-from zarrasync.transformers import StorageTransformer
+from zarrasync.metadata.format import Documents, Format, Inspector, Kind, Wanted, extension, resized
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+from zarrasync.model import storage_transformers
+from zarrasync.model.chunk_keys import ChunkKeyEncoding, is_key, join
+from zarrasync.model.dtypes import DataType
+from zarrasync.model.storage_transformers import StorageTransformer
 
 __all__ = ["SEED", "Y2022", "Draft", "from_entry"]
 
@@ -585,7 +586,7 @@ def _parse_transformers(
             shards = _parse_shards(look, f"{where}.configuration.chunks_per_shard", options, chunks)
         else:
             try:
-                stack.append(transformers.parse(uri, options))
+                stack.append(storage_transformers.parse(uri, options))
             except MetadataError as error:
                 look.absorb(where, error)
     return shards, tuple(stack)

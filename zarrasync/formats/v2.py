@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from zarrasync import _json
+from zarrasync._util import json as _json
 from zarrasync.codecs import (
     ArraySpec,
     BytesCodec,
@@ -26,10 +26,8 @@ from zarrasync.codecs import (
     from_numcodecs,
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray
-from zarrasync.dtypes import DataType
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Kind, Wanted, document_key, extension, resized
-from zarrasync.formats.legacy import (
+from zarrasync.formats.numpy_dialect import (
     can_say,
     chain_in_order,
     pack_copies,
@@ -41,8 +39,10 @@ from zarrasync.formats.legacy import (
     to_numcodecs,
     unpack_copies,
 )
-from zarrasync.keys import ChunkKeyEncoding, join
-from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata.format import Documents, Format, Inspector, Kind, Wanted, document_key, extension, resized
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+from zarrasync.model.chunk_keys import ChunkKeyEncoding, join
+from zarrasync.model.dtypes import DataType
 
 __all__ = ["V2"]
 

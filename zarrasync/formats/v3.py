@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from zarrasync import _json, dtypes, fills, transformers
+from zarrasync._util import json as _json
 from zarrasync.codecs import (
     ArrayArrayCodec,
     ArraySpec,
@@ -24,11 +24,12 @@ from zarrasync.codecs import (
     parse_codecs,
 )
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.base import Documents, Format, Inspector, Wanted, document_key, extension, resized
-from zarrasync.grids import Edges, unrolled
-from zarrasync.keys import ChunkKeyEncoding, join
-from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
-from zarrasync.transformers import StorageTransformer
+from zarrasync.metadata.format import Documents, Format, Inspector, Wanted, document_key, extension, resized
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+from zarrasync.model import dtypes, fill_values, storage_transformers
+from zarrasync.model.chunk_grids import Edges, unrolled
+from zarrasync.model.chunk_keys import ChunkKeyEncoding, join
+from zarrasync.model.storage_transformers import StorageTransformer
 
 __all__ = ["V3", "EntryPointFound"]
 
@@ -106,7 +107,7 @@ class V3(Format):
             look.absorb("codecs", error)
         if data_type is not None:
             try:
-                fill = fills.fill_from_json(data_type, document["fill_value"])
+                fill = fill_values.fill_from_json(data_type, document["fill_value"])
             except MetadataError as error:
                 look.absorb("fill_value", error)
         if unknown is not None and len(look.problems) == 1:
@@ -164,7 +165,7 @@ class V3(Format):
                 look.problem(where, f"expected an object with a name, found {item!r}")
                 continue
             try:
-                found.append(transformers.parse(name, configuration))
+                found.append(storage_transformers.parse(name, configuration))
             except MetadataError as error:
                 if not (isinstance(item, Mapping) and item.get("must_understand") is False):
                     look.absorb(where, error)
@@ -351,7 +352,7 @@ def _array(metadata: ArrayMetadata) -> dict[str, Any]:
         "data_type": data_type,
         "chunk_grid": _grid(metadata),
         "chunk_key_encoding": {"name": metadata.keys.name, "configuration": {"separator": metadata.keys.separator}},
-        "fill_value": fills.fill_to_json(metadata.dtype, metadata.fill_value),
+        "fill_value": fill_values.fill_to_json(metadata.dtype, metadata.fill_value),
         "codecs": [codec.to_json() for codec in _plain_orders(metadata.codecs).codecs],
         "attributes": metadata.attributes,
     }

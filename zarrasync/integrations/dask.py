@@ -18,14 +18,14 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
-from zarrasync.alignment import Unaligned, check_unaligned, for_job, is_allowed, is_safe_for_jobs
-from zarrasync.array import AsyncArray
-from zarrasync.creation import check_options, plan_array
+from zarrasync.bulk.overwrite_guard import refuse_own_source
 from zarrasync.errors import ShapeError, StoreError
-from zarrasync.keys import normalize_path
-from zarrasync.lineage import refuse_own_source
-from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.create import check_options, plan_array
+from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.model.chunk_keys import normalize_path
+from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import Store, StoreLike, resolve
+from zarrasync.transfer.unaligned import Unaligned, check_unaligned, for_job, is_allowed, is_safe_for_jobs
 
 __all__ = ["OfThisProcess", "check_reach", "cluster", "from_zarr", "store", "to_zarr"]
 

@@ -16,14 +16,15 @@ from xarray import Dataset, DataTree, Variable
 from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 from xarray.backends.zarr import FillValueCoder
 
-from zarrasync import _bridge, sync
+from zarrasync import sync
+from zarrasync._concurrency import bridge
+from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError
-from zarrasync.integrations import _xarraywriting
-from zarrasync.integrations._xarrayfitting import without_nan
-from zarrasync.integrations._xarrayregions import Wanted
-from zarrasync.integrations._xarraystored import FILL, StoredGroup
-from zarrasync.keys import normalize_path
-from zarrasync.progress import IngestReport
+from zarrasync.integrations import xarray_write
+from zarrasync.integrations.xarray_encode import without_nan
+from zarrasync.integrations.xarray_regions import Wanted
+from zarrasync.integrations.xarray_stored import FILL, StoredGroup
+from zarrasync.model.chunk_keys import normalize_path
 from zarrasync.stores import StoreLike, resolve
 
 __all__ = ["ZarrasyncBackend", "stored_variables", "write_dataset", "write_dataset_async"]
@@ -113,7 +114,7 @@ async def write_dataset_async(
         raise ValueError(f"mode={chosen!r} makes a new group, {what} adds to one that is there: give one of them")
     if append_dim is not None and append_dim not in dataset.dims:
         raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(map(str, dataset.dims))}")
-    return await _xarraywriting.write(
+    return await xarray_write.write(
         dataset,
         resolve(store, storage_options, config),
         group=normalize_path(group),
@@ -136,8 +137,8 @@ def write_dataset(dataset: Dataset, store: StoreLike, **options: Any) -> dict[st
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         **options: As for ``write_dataset_async``.
     """
-    with _xarraywriting.leaving_room(dataset):
-        return _bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
+    with xarray_write.leaving_room(dataset):
+        return bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
 
 
 class ZarrasyncBackend(BackendEntrypoint):

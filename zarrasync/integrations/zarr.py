@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from zarrasync._runtime import in_worker
+from zarrasync._concurrency.runtime import in_worker
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.stores import ABSENT, ReadOnlyStore, Request, StoreLike, Value, resolve
 from zarrasync.stores import Store as Inner

@@ -12,20 +12,20 @@ import numpy as np
 import numpy.typing as npt
 from aiohttp import web
 
-from zarrasync import valuetext
-from zarrasync.array import AsyncArray
+from zarrasync.bulk.statistics import Summary, sample
+from zarrasync.display import values as valuetext
+from zarrasync.display.info import axis_names, chunks_told, shown
 from zarrasync.errors import NodeTypeError, SelectionError
-from zarrasync.group import AsyncGroup
-from zarrasync.info import axis_names, chunks_told, shown
-from zarrasync.keys import join
-from zarrasync.regions import in_c_order
-from zarrasync.selection import AsyncSelection
-from zarrasync.selectiontext import Basic, parse_selection
-from zarrasync.server import answers, tiles
+from zarrasync.indexing.chunk_selection import in_c_order
+from zarrasync.indexing.parse_text import Basic, parse_selection
+from zarrasync.model.chunk_keys import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.selection import AsyncSelection
+from zarrasync.server import responses, tiles
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import BadQuery, TooMuch
-from zarrasync.server.source import Broken, Member, Source
-from zarrasync.statistics import Summary, sample
+from zarrasync.server.state import Broken, Member, Source
 
 __all__ = ["Api"]
 
@@ -61,7 +61,7 @@ class Api:
             told["members"] = None if known is None else [self._told(join(path, name), own) for name, own in known]
         else:
             told["info"] = {name: text for name, text in node.info.items.items() if name != "Store"}
-        return answers.json_answer(told, self.source.max_age)
+        return responses.json_answer(told, self.source.max_age)
 
     def _told(self, path: str, node: Member | Broken) -> dict[str, Any]:
         if isinstance(node, Broken):
@@ -94,7 +94,7 @@ class Api:
             raise SelectionError(f"a picture has two axes, the selection has shape {view.shape}", shape=view.shape)
         if kind == "png" and not view.size:
             raise SelectionError(f"there is nothing to see in a selection of shape {view.shape}", shape=view.shape)
-        headers = {"Cache-Control": answers.cache_control(self.source.max_age)}
+        headers = {"Cache-Control": responses.cache_control(self.source.max_age)}
         if kind == "json":
             return await self.source.read(view, partial(_json_of, self.source.max_age))
         if kind == "bin":
@@ -115,7 +115,7 @@ class Api:
         pyramid = await self._pyramid(request.query.get("path", ""))
         bins = _integer(request.query, "bins", 64, 1, 1024)
         summary = await self._summary(pyramid, _index(request.query, pyramid), bins)
-        return answers.json_answer(valuetext.strict(summary.to_dict()), self.source.max_age)
+        return responses.json_answer(valuetext.strict(summary.to_dict()), self.source.max_age)
 
     async def _summary(self, pyramid: tiles.Pyramid, index: tuple[int, ...], bins: int = 64) -> Summary:
         """The statistics of a plane, of the coarsest level that has elements enough."""
@@ -165,7 +165,7 @@ class Api:
             "levels": [{"path": self._relative(own.array), "shape": list(own.array.shape)} for own in pyramid.levels],
             "range": valuetext.strict(await self._range(pyramid)),
         }
-        return answers.json_answer(told, self.source.max_age)
+        return responses.json_answer(told, self.source.max_age)
 
     async def tile(self, request: web.Request) -> web.StreamResponse:
         """``tiles/{z}/{x}/{y}.png?path=&index=&cmap=&low=&high=&scale=&origin=``: a picture of 256 x 256 pixels."""
@@ -184,8 +184,8 @@ class Api:
         marks = tuple(self.source.mark(level.array) for level in pyramid.levels)
         mark = (marks, index, zoom, x, y, style, lower)
         body, etag = await self._tiles.get(mark, partial(self._drawn, pyramid, index, (zoom, x, y), style, lower))
-        headers = {"ETag": etag, "Cache-Control": answers.cache_control(self.source.max_age)}
-        if answers.matches(request.headers.get("If-None-Match"), etag):
+        headers = {"ETag": etag, "Cache-Control": responses.cache_control(self.source.max_age)}
+        if responses.matches(request.headers.get("If-None-Match"), etag):
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type="image/png", headers=headers)
 
@@ -301,7 +301,7 @@ def _integer(query: Mapping[str, str], name: str, default: int, least: int, most
 
 def _tile(style: tiles.Style, values: npt.NDArray[Any]) -> tuple[bytes, str]:
     body = tiles.render(values, style, (tiles.TILE, tiles.TILE))
-    return body, answers.etag_of(body)
+    return body, responses.etag_of(body)
 
 
 def _picture(query: Mapping[str, str], values: npt.NDArray[Any]) -> bytes:
@@ -310,7 +310,7 @@ def _picture(query: Mapping[str, str], values: npt.NDArray[Any]) -> bytes:
 
 def _json_of(max_age: float, values: npt.NDArray[Any]) -> web.Response:
     told = {"shape": list(values.shape), "dtype": str(values.dtype), "data": valuetext.as_json(values)}
-    return answers.json_answer(told, max_age)
+    return responses.json_answer(told, max_age)
 
 
 def _summarize(total: int, bins: int, values: npt.NDArray[Any]) -> Summary:

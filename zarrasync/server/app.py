@@ -15,15 +15,15 @@ from aiohttp import web
 from aiohttp.payload import Payload
 
 from zarrasync.errors import NodeNotFoundError
-from zarrasync.opening import ConfigLike
-from zarrasync.server.answers import error_answer
+from zarrasync.nodes.opening import ConfigLike
 from zarrasync.server.api import Api
+from zarrasync.server.as_v3 import PresentedStore
 from zarrasync.server.limits import Limits, Turnstile
 from zarrasync.server.metrics import Metrics
-from zarrasync.server.presenting import PresentedStore
-from zarrasync.server.reserve import Keys
+from zarrasync.server.raw_keys import Keys
+from zarrasync.server.responses import error_answer
 from zarrasync.server.sending import Sending
-from zarrasync.server.source import Source
+from zarrasync.server.state import Source
 from zarrasync.stores import CachingStore, PrefixStore, Store, StoreLike
 
 __all__ = ["METRICS", "SOURCE", "create_app", "run"]

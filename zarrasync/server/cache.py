@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from zarrasync._calls import Flights
+from zarrasync._concurrency.calls import Flights
 
 __all__ = ["Cache"]
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from zarrasync.server.limits import Turnstile
-from zarrasync.server.source import Source
+from zarrasync.server.state import Source
 
 __all__ = ["Metrics"]
 

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.array import AsyncArray
 from zarrasync.errors import SelectionError
+from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.limits import BadQuery
 
 __all__ = ["TILE", "Level", "Pyramid", "Style", "colours", "png", "pyramid_paths", "render"]

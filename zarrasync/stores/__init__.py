@@ -11,19 +11,19 @@ from typing import Any, TypeAlias
 
 from zarrasync import config as settings
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
-from zarrasync.stores.caching import CacheStats, CachingStore
-from zarrasync.stores.diskcache import DiskCachingStore
-from zarrasync.stores.faults import FaultyStore, LatencyStore
-from zarrasync.stores.fsspec import FsspecStore
-from zarrasync.stores.http import HTTPStore
+from zarrasync.stores.cache import CacheStats, CachingStore
+from zarrasync.stores.cloud.obstore import ObjectStore, usable
+from zarrasync.stores.cloud.storage_options import translate
+from zarrasync.stores.disk_cache import DiskCachingStore
+from zarrasync.stores.fsspec.store import FsspecStore
+from zarrasync.stores.http.store import HTTPStore
 from zarrasync.stores.local import LocalStore, local_path
 from zarrasync.stores.memory import MemoryStore
-from zarrasync.stores.obstore import ObjectStore, usable
-from zarrasync.stores.options import translate
-from zarrasync.stores.remotezip import RemoteZipStore
+from zarrasync.stores.remote_zip import RemoteZipStore
+from zarrasync.stores.testing import FaultyStore, LatencyStore
 from zarrasync.stores.tracing import Event, Latencies, TracingStore
 from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
-from zarrasync.stores.zarrpython import ZarrPythonStore, is_zarr_store
+from zarrasync.stores.zarr_python import ZarrPythonStore, is_zarr_store
 from zarrasync.stores.zip import ZipStore
 
 __all__ = [

@@ -26,12 +26,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from zarrasync import _bridge
-from zarrasync._calls import together
-from zarrasync._runtime import Gate, KeyLock, KeyLocks, limiter
+from zarrasync._concurrency import bridge
+from zarrasync._concurrency.calls import together
+from zarrasync._concurrency.runtime import Gate, KeyLock, KeyLocks, limiter
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, UnsupportedOperation
-from zarrasync.keys import check_key, check_prefix
+from zarrasync.model.chunk_keys import check_key, check_prefix
 
 __all__ = ["ABSENT", "Listing", "Request", "Store", "Value"]
 
@@ -405,7 +405,7 @@ class Store(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _bridge.run(self.close(), blocking=self.blocking)
+        bridge.run(self.close(), blocking=self.blocking)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and type(other) is type(self) and other.identity == self.identity

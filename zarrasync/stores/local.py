@@ -23,10 +23,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from zarrasync import config
-from zarrasync._calls import pause
+from zarrasync._concurrency.calls import pause
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.keys import check_key, check_prefix
+from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error
 
 fcntl: ModuleType | None

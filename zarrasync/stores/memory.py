@@ -6,10 +6,10 @@ import builtins
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from zarrasync._runtime import thread_lock
+from zarrasync._concurrency.runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import WriteConflictError
-from zarrasync.keys import check_key, check_prefix
+from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Request, Store, Value, clip, store_error
 
 __all__ = ["MemoryStore"]

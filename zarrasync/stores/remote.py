@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from zarrasync._calls import Tally, unbroken
+from zarrasync._concurrency.calls import Tally, unbroken
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
 from zarrasync.stores.base import ABSENT, Store

@@ -101,7 +101,7 @@ class TracingStore(CountingStore):
         """Note an operation; the block puts the bytes that it carried into the list."""
         span: Any = nullcontext()
         if self.spans:
-            attributes = {"zarrasync.store": repr(self.inner), "zarrasync.keys": tuple(keys)}
+            attributes = {"zarrasync.store": repr(self.inner), "zarrasync.model.chunk_keys": tuple(keys)}
             span = _tracer().start_as_current_span(f"zarrasync.{operation}", attributes=attributes)
         nbytes, begin, error = list[int](), time.perf_counter(), None
         try:

@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from zarrasync._runtime import thread_lock, under_lock
+from zarrasync._concurrency.runtime import thread_lock, under_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import ReadOnlyError
-from zarrasync.keys import check_prefix
+from zarrasync.model.chunk_keys import check_prefix
 from zarrasync.stores.base import Listing, Request, Store, Value
 
 __all__ = ["AliasStore", "CountingStore", "Counts", "PrefixStore", "ReadOnlyStore", "WrapperStore", "distrusted"]

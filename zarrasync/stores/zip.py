@@ -16,10 +16,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-from zarrasync._runtime import thread_lock
+from zarrasync._concurrency.runtime import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.keys import check_key, check_prefix
+from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Request, Store, Value, clip, store_error
 
 try:

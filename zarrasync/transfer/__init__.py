@@ -10,9 +10,9 @@ Locks are always taken in this order: byte budget, turn, key lock, request permi
 
 from __future__ import annotations
 
-from zarrasync.transfer.common import Chunks, Missing
-from zarrasync.transfer.fitting import as_array, beside, cast, check_kept, storable
-from zarrasync.transfer.reading import read
-from zarrasync.transfer.writing import write
+from zarrasync.transfer.chunks import Chunks, Missing
+from zarrasync.transfer.convert_values import as_array, beside, cast, check_kept, storable
+from zarrasync.transfer.read import read
+from zarrasync.transfer.write import write
 
 __all__ = ["Chunks", "Missing", "as_array", "beside", "cast", "check_kept", "read", "storable", "write"]

@@ -1,0 +1,1 @@
+"""Helpers without a concept of Zarr: strict JSON, immutable mappings, plugin discovery, memory reuse, code generation."""

@@ -1,0 +1,1 @@
+"""Jobs over whole hierarchies: ingest, copy, validate, statistics."""

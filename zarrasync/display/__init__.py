@@ -1,0 +1,1 @@
+"""What people see: text, HTML, SVG pictures and progress bars of nodes and selections."""

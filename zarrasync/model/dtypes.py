@@ -1,0 +1,419 @@
+"""Data types: one table from Zarr's names to NumPy's.
+
+The core types and ``r*`` are those of the Zarr v3 core specification ("Data types"); the others are
+extension types as registered in zarr-extensions, or as zarr-python names them where no
+registration exists. In memory every array has native byte order: the stored order belongs to the
+codec that makes bytes of an array. NumPy has no integers of less than a byte, so those of 2 and 4 bits are
+bytes in memory; small floating-point types are those of the package ml_dtypes, and complex numbers of them
+structures of a real and an imaginary part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync._util import plugins
+from zarrasync.errors import MetadataError
+
+__all__ = [
+    "BYTES",
+    "NAMED",
+    "OBJECT",
+    "STRING",
+    "DataType",
+    "from_json",
+    "from_numpy",
+    "from_stored",
+    "has_order",
+    "is_raw",
+    "packed",
+    "register",
+    "to_json",
+]
+
+CORE = {
+    "bool": "?",
+    "int8": "i1",
+    "int16": "i2",
+    "int32": "i4",
+    "int64": "i8",
+    "uint8": "u1",
+    "uint16": "u2",
+    "uint32": "u4",
+    "uint64": "u8",
+    "float16": "f2",
+    "float32": "f4",
+    "float64": "f8",
+    "complex64": "c8",
+    "complex128": "c16",
+}  # fmt: skip
+
+SMALL_FLOATS = (
+    "bfloat16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+)
+_SMALL_INTEGERS = {"int2": ("i1", 2), "int4": ("i1", 4), "uint2": ("u1", 2), "uint4": ("u1", 4)}
+_BITS = {"bool": 1, **{name: bits for name, (_, bits) in _SMALL_INTEGERS.items()}, "float4_e2m1fn": 4}
+_BITS |= {"float6_e2m3fn": 6, "float6_e3m2fn": 6}
+_LARGEST = 1 << 26
+_RAW = re.compile(r"r([1-9][0-9]*)")
+_MICROSECONDS = ("\u03bcs", "\u00b5s")
+_TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """A Zarr data type and the NumPy dtype its values have in memory.
+
+    Attributes:
+        name: The Zarr v3 name (``"float32"``, ``"r24"``, ``"numpy.datetime64"``).
+        numpy: The NumPy dtype in memory, in native byte order.
+        configuration: The parameters of an extension type.
+    """
+
+    name: str
+    numpy: np.dtype[Any]
+    configuration: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def itemsize(self) -> int | None:
+        """Bytes of one stored element, or ``None`` where they vary."""
+        return None if self.is_variable else self.numpy.itemsize
+
+    @property
+    def bits(self) -> int:
+        """The bits of a component (of which complex numbers have two) that hold its value."""
+        part = self.name.removeprefix("complex_")
+        return _BITS.get(part, 8 * self.numpy.itemsize // self.components)
+
+    @property
+    def components(self) -> int:
+        """The numbers in an element: two in a complex one."""
+        return 2 if self.is_complex else 1
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether elements have a real and an imaginary part."""
+        return self.numpy.kind == "c" or self.name.startswith("complex_")
+
+    @property
+    def limits(self) -> tuple[int, int] | None:
+        """The least and the greatest value of an integer type of less than a byte."""
+        if self.name not in _SMALL_INTEGERS:
+            return None
+        span = 1 << self.bits
+        return (-span // 2, span // 2 - 1) if self.numpy.kind == "i" else (0, span - 1)
+
+    @property
+    def small_parts(self) -> tuple[tuple[tuple[str, ...], DataType], ...]:
+        """The integers of less than a byte in an element: the names of the fields that lead there, and the type."""
+        if self.limits is not None:
+            return (((), self),)
+        if self.name != "struct":
+            return ()
+        parts = [(part["name"], from_json(part["data_type"])) for part in self.configuration["fields"] if part]
+        return tuple(((name, *path), small) for name, part in parts for path, small in part.small_parts)
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether elements have no fixed size (strings, bytes, objects)."""
+        return self.numpy.kind in "TO"
+
+    def default_fill(self) -> Any:
+        """The fill value of a new array that names none: zero, false, empty or not-a-time."""
+        if self.numpy.kind == "T":
+            return ""
+        if self.numpy.kind == "O":
+            return b"" if self.name == "bytes" else None
+        if self.numpy.kind in "mM":
+            return np.array("NaT", self.numpy)[()]
+        return np.zeros((), self.numpy)[()]
+
+
+# ------------------------------------------------------------------ names <-> NumPy dtypes
+
+
+def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
+    """The Zarr data type of anything NumPy understands as a dtype.
+
+    Args:
+        dtype: A NumPy dtype or what makes one, a Zarr v3 name (``"r24"``, ``"string"``), or a
+            ``DataType`` (returned as it is). ``str`` is a string of any length.
+
+    Raises:
+        MetadataError: If Zarr has no such type.
+    """
+    if isinstance(dtype, DataType):
+        return dtype
+    if dtype is str or dtype is np.str_ or (isinstance(dtype, str) and dtype in ("string", "str", "U")):
+        return STRING
+    if dtype is bytes or dtype is np.bytes_ or (isinstance(dtype, str) and dtype in ("bytes", "S")):
+        return BYTES
+    if isinstance(dtype, str) and (_RAW.fullmatch(dtype) or dtype in NAMED or dtype in _registered):
+        return from_json(dtype)
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise MetadataError(f"data type {dtype!r} is not known to NumPy or Zarr") from error
+    if found.kind == "T":
+        return STRING
+    sized = isinstance(dtype, str) and dtype.endswith("0")
+    if not found.itemsize and found.kind in "US" and not sized:  # NumPy's way to say: of any length
+        return STRING if found.kind == "U" else BYTES
+    return from_stored(found)
+
+
+def from_stored(dtype: np.dtype[Any]) -> DataType:
+    """The Zarr data type of stored elements of a dtype: its text has the length that is said, be it none.
+
+    Raises:
+        MetadataError: If Zarr has no such type.
+    """
+    return _from_native(packed(dtype.newbyteorder("=")))
+
+
+def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A structured dtype without the padding that C alignment puts in: stored elements have none."""
+    if dtype.fields is None:
+        return dtype
+    return np.dtype([(name, packed(dtype.fields[name][0])) for name in dtype.names or ()])
+
+
+@lru_cache(maxsize=512)
+def _from_native(dtype: np.dtype[Any]) -> DataType:
+    if dtype.itemsize > _LARGEST:
+        raise MetadataError(
+            f"an element of data type {dtype} has {dtype.itemsize:,} bytes, at most {_LARGEST:,} make sense"
+        )
+    if dtype.fields is not None:
+        return DataType("struct", dtype, _struct_configuration(dtype))
+    if dtype.subdtype is not None:
+        raise MetadataError(f"a data type with a shape of its own ({dtype}) needs a field to stand in")
+    kind = dtype.kind
+    if kind in "biufc" and dtype.name in CORE:
+        return DataType(dtype.name, dtype)
+    if dtype.type.__module__ == "ml_dtypes":
+        return from_json(dtype.name)
+    if kind in "mM":
+        unit, scale = np.datetime_data(dtype)
+        name = "numpy.datetime64" if kind == "M" else "numpy.timedelta64"
+        return DataType(name, dtype, {"unit": unit, "scale_factor": scale})
+    if kind == "U":
+        return DataType("fixed_length_utf32", dtype, {"length_bytes": dtype.itemsize})
+    if kind == "S":
+        return DataType("null_terminated_bytes", dtype, {"length_bytes": dtype.itemsize})
+    if is_raw(dtype) and dtype.itemsize:
+        return DataType(f"r{8 * dtype.itemsize}", dtype)
+    if kind == "T":
+        return STRING
+    if kind == "O":
+        return OBJECT
+    raise MetadataError(f"Zarr has no data type for the NumPy dtype {dtype!r}")
+
+
+def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
+    assert dtype.fields is not None
+    parts = []
+    for name in dtype.names or ():
+        part = dtype.fields[name][0]
+        if part.base.kind in "TO":
+            raise MetadataError(f"field {name!r}: structured elements have fields of a fixed size, not {part.base}")
+        inner = _from_native(part.base)  # complains about what no format can store
+        # A sub-array has no name in v3, nor has what holds one; it is kept so that v2 can say it.
+        said = not part.subdtype and None not in inner.configuration.get("fields", ())
+        parts.append({"name": name, "data_type": to_json(inner)} if said else None)
+    return {"fields": parts}
+
+
+def _raw(bits: int) -> DataType:
+    if bits % 8 or bits > 8 * _LARGEST:
+        raise MetadataError(f"data type r{bits}: the number of bits must be a multiple of 8 and at most {8 * _LARGEST}")
+    return DataType(f"r{bits}", np.dtype(f"V{bits // 8}"))
+
+
+OBJECT = DataType("object", np.dtype(object))
+"""Any Python objects. Format 2 has codecs that store them; format 3 has no name for them."""
+STRING = DataType("string", np.dtypes.StringDType())
+BYTES = DataType("bytes", np.dtype(object))
+_VARIABLE = {"string": STRING, "bytes": BYTES, "variable_length_bytes": BYTES}
+
+# ------------------------------------------------------------------ names <-> documents
+
+
+def to_json(data_type: DataType) -> str | dict[str, Any]:
+    """The ``data_type`` member of a v3 document.
+
+    Raises:
+        MetadataError: If v3 has no way to say it (a structured type with sub-arrays).
+    """
+    if data_type.name == "object":
+        raise MetadataError("v3 has no data type for objects; use str for text or bytes for byte strings")
+    if not data_type.configuration:
+        return data_type.name
+    if data_type.name == "struct" and None in data_type.configuration["fields"]:
+        raise MetadataError(f"v3 has no data type for fields with a shape: {data_type.numpy}")
+    return {"name": data_type.name, "configuration": dict(data_type.configuration)}
+
+
+def from_json(value: Any) -> DataType:
+    """Parse the ``data_type`` member of a v3 document.
+
+    Raises:
+        MetadataError: If the type is unknown or its configuration wrong; says which.
+    """
+    if isinstance(value, str):
+        if value in CORE:
+            return DataType(value, np.dtype(CORE[value]))
+        if value in _VARIABLE:
+            return _VARIABLE[value]
+        if value in NAMED:
+            return NAMED[value](value)
+        if raw := _RAW.fullmatch(value):
+            return _raw(int(raw[1]))
+        if registered(value) is not None:
+            return from_json({"name": value})
+        raise MetadataError(f"unknown data type {value!r}")
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise MetadataError(f"a data type is a name or an object with a name, found {value!r}")
+    name, configuration = value["name"], value.get("configuration") or {}
+    parse = _EXTENSIONS.get(name) or registered(name)
+    if parse is None:
+        if configuration:
+            raise MetadataError(f"data type {name!r} has no configuration, found {configuration!r}")
+        return from_json(name)
+    try:
+        return parse(configuration)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, MetadataError):
+            raise
+        raise MetadataError(f"data type {name!r}: bad configuration {configuration!r}") from error
+
+
+def _time(kind: str) -> Callable[[Mapping[str, Any]], DataType]:
+    def parse(configuration: Mapping[str, Any]) -> DataType:
+        unit, scale = configuration["unit"], configuration["scale_factor"]
+        unit = "us" if unit in _MICROSECONDS else unit
+        if unit not in _TIME_UNITS or not isinstance(scale, int) or not 0 < scale < 1 << 31:
+            raise ValueError
+        code = kind if unit == "generic" else f"{kind}[{scale}{unit}]"
+        return _from_native(np.dtype(code))
+
+    return parse
+
+
+def _sized(kind: str, width: int = 1) -> Callable[[Mapping[str, Any]], DataType]:
+    def parse(configuration: Mapping[str, Any]) -> DataType:
+        count, rest = divmod(configuration["length_bytes"], width)
+        if rest or not 0 <= count < 1 << 29:
+            raise ValueError
+        return _from_native(np.dtype(f"{kind}{count}"))
+
+    return parse
+
+
+def _struct(configuration: Mapping[str, Any]) -> DataType:
+    fields: list[tuple[str, DataType]] = []
+    for part in configuration["fields"]:
+        name, inner = (part["name"], part["data_type"]) if isinstance(part, Mapping) else part
+        fields.append((name, from_json(inner)))
+    if not fields or not all(isinstance(name, str) and name for name, _ in fields):
+        raise ValueError
+    made = _from_native(np.dtype([(name, part.numpy) for name, part in fields]))
+    # Small integers, and complex numbers of small parts, can not be told from their NumPy dtypes.
+    declared = [{"name": name, "data_type": to_json(part)} for name, part in fields]
+    return DataType("struct", made.numpy, {"fields": declared})
+
+
+def _small_float(name: str) -> DataType:
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise MetadataError(
+            f"data type {name!r} needs the package ml_dtypes: pip install 'zarrasync[codecs]'"
+        ) from error
+    return DataType(name, np.dtype(getattr(ml_dtypes, name)))
+
+
+def _small_integer(name: str) -> DataType:
+    return DataType(name, np.dtype(_SMALL_INTEGERS[name][0]))
+
+
+def _complex(name: str) -> DataType:
+    part = from_json(name.removeprefix("complex_")).numpy
+    if part.name in ("float32", "float64"):
+        return DataType(name, np.dtype(f"c{2 * part.itemsize}"))
+    return DataType(name, np.dtype([("real", part), ("imag", part)]))
+
+
+NAMED: dict[str, Callable[[str], DataType]] = {
+    **dict.fromkeys(SMALL_FLOATS, _small_float),
+    **dict.fromkeys(_SMALL_INTEGERS, _small_integer),
+    **{f"complex_{part}": _complex for part in (*SMALL_FLOATS, "float16", "float32", "float64")},
+}
+_registered: dict[str, Callable[[Mapping[str, Any]], DataType]] = {}
+
+
+def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
+    """Make a data type known under a name.
+
+    Args:
+        name: The name in documents.
+        parse: Makes the data type of its configuration (empty for a bare name). May raise ``ValueError``,
+            ``TypeError`` and ``KeyError`` for a configuration that does not fit.
+
+    Raises:
+        ValueError: If the name is taken.
+    """
+    if name in CORE or name in _VARIABLE or name in NAMED or name in _EXTENSIONS or _RAW.fullmatch(name):
+        raise ValueError(f"there is a data type {name!r} already")
+    _registered[name] = parse
+    plugins.registered()
+
+
+def registered(name: str) -> Callable[[Mapping[str, Any]], DataType] | None:
+    """What makes a data type that is not of this package."""
+    found: Callable[[Mapping[str, Any]], DataType] | None
+    found = _registered.get(name) or plugins.find(plugins.DATA_TYPES, name)
+    return found
+
+
+def has_order(dtype: np.dtype[Any]) -> bool:
+    """Whether stored elements of a dtype have a byte order."""
+    if dtype.fields is not None:
+        return any(has_order(dtype.fields[name][0].base) for name in dtype.names or ())
+    if dtype.kind in "TO" or is_raw(dtype) or dtype.kind == "S":
+        return False
+    return dtype.itemsize > 1
+
+
+def is_raw(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are bytes without a meaning."""
+    return dtype.type is np.void and dtype.fields is None
+
+
+_EXTENSIONS: dict[str, Callable[[Mapping[str, Any]], DataType]] = {
+    "numpy.datetime64": _time("M8"),
+    "numpy.timedelta64": _time("m8"),
+    "fixed_length_utf32": _sized("U", 4),
+    "null_terminated_bytes": _sized("S"),
+    "raw_bytes": _sized("V"),
+    "struct": _struct,
+    "structured": _struct,
+}

@@ -1,0 +1,215 @@
+"""Fill values: what stands in documents for the elements of absent chunks."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from zarrasync.errors import MetadataError
+from zarrasync.model.dtypes import DataType, from_json, from_numpy, is_raw
+
+__all__ = ["as_fill", "fill_from_json", "fill_to_json"]
+
+_SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def fill_from_json(data_type: DataType, value: Any) -> Any:
+    """Parse a v3 ``fill_value`` into a NumPy scalar (``str`` or ``bytes`` for variable types).
+
+    Raises:
+        MetadataError: If the value does not fit the type; says both.
+    """
+    try:
+        return _parse(data_type, value)
+    except (ValueError, TypeError, KeyError, OverflowError, binascii.Error) as error:
+        detail = f": {error}" if str(error) else ""
+        raise MetadataError(f"fill value {value!r} does not fit data type {data_type.name}{detail}") from error
+
+
+def _parse(data_type: DataType, value: Any) -> Any:
+    dtype = data_type.numpy
+    kind = dtype.kind
+    if data_type.is_complex:
+        return _parse_complex(data_type, value)
+    if kind == "b":
+        _need(isinstance(value, bool) or (type(value) is int and value in (0, 1)), "expected true or false")
+        return np.bool_(value)
+    if kind in "iu":
+        whole = isinstance(value, float) and value.is_integer()
+        _need((isinstance(value, int) and not isinstance(value, bool)) or whole, "expected an integer")
+        low, high = data_type.limits or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        _need(low <= value <= high, f"expected {low} to {high}")
+        return np.array(int(value), dtype)[()]
+    if is_float(dtype):
+        return _parse_float(dtype, value)
+    if kind in "mM":
+        if value == "NaT":
+            return np.array("NaT", dtype)[()]
+        _need(isinstance(value, int) and not isinstance(value, bool), 'expected an integer or "NaT"')
+        return np.array(value, np.int64).view(dtype)[()]
+    if kind in "UT":
+        _need(isinstance(value, str), "expected a string")
+        _need(kind == "T" or 4 * len(value) <= dtype.itemsize, "the string is too long")
+        return value if kind == "T" else np.array(value, dtype)[()]
+    if dtype.fields is not None:
+        return _parse_struct(data_type, value)
+    data = _parse_bytes(value)
+    if kind == "O":
+        return data
+    _need(len(data) == dtype.itemsize if kind == "V" else len(data) <= dtype.itemsize, "wrong length")
+    return np.frombuffer(data.ljust(dtype.itemsize, b"\0"), dtype)[0] if dtype.itemsize else np.zeros((), dtype)[()]
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are floating-point numbers, of NumPy's or of smaller types."""
+    return dtype.kind == "f" or (dtype.kind == "V" and dtype.fields is None and not is_raw(dtype))
+
+
+def _parse_float(dtype: np.dtype[Any], value: Any) -> Any:
+    if isinstance(value, str) and value not in _SPECIAL:
+        _need(re.fullmatch(r"0x[0-9a-fA-F]+", value) is not None, "expected NaN, Infinity, -Infinity or 0x…")
+        _need(len(value) == 2 + 2 * dtype.itemsize, f"expected {2 * dtype.itemsize} hexadecimal digits")
+        return np.frombuffer(bytes.fromhex(value[2:]), dtype.newbyteorder(">")).astype(dtype)[0]
+    number = _SPECIAL.get(value, value) if isinstance(value, str) else value
+    _need(isinstance(number, int | float) and not isinstance(number, bool), "expected a number")
+    with np.errstate(over="ignore"):
+        found = dtype.type(number)
+    if dtype.itemsize == 1 or isinstance(value, str):  # wider types round what is too large to infinity
+        _need(_is_kept(float(number), float(found)), f"the type has no {value}")
+    return found
+
+
+def _is_kept(wanted: float, found: float) -> bool:
+    """Whether a number is still what it was, but for rounding: NaN, infinities and finite numbers stay such."""
+    if math.isnan(wanted) or math.isinf(wanted):
+        return math.isnan(found) if math.isnan(wanted) else found == wanted
+    return math.isfinite(found)
+
+
+def _parse_complex(data_type: DataType, value: Any) -> Any:
+    _need(isinstance(value, list | tuple) and len(value) == 2, "expected a pair [real, imaginary]")
+    dtype = data_type.numpy
+    part = dtype.fields["real"][0] if dtype.fields is not None else np.dtype(f"f{dtype.itemsize // 2}")
+    pair = np.array([_parse_float(part, value[0]), _parse_float(part, value[1])], part)
+    return np.frombuffer(pair.tobytes(), dtype)[0]
+
+
+def _parse_struct(data_type: DataType, value: Any) -> Any:
+    dtype = data_type.numpy
+    if isinstance(value, str):  # the legacy "structured" type: the packed bytes in base64
+        data = base64.b64decode(value, validate=True)
+        _need(len(data) == dtype.itemsize, f"expected {dtype.itemsize} bytes")
+        return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)[0]
+    _need(
+        isinstance(value, Mapping) and set(value) == set(dtype.names or ()),
+        "expected an object with one value per field",
+    )
+    filled = np.zeros((), dtype)
+    for field in data_type.configuration["fields"]:
+        _need(field is not None, "fields with a shape have no fill value here")
+        filled[field["name"]] = _parse(from_json(field["data_type"]), value[field["name"]])
+    return filled[()]
+
+
+def _parse_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return base64.b64decode(value, validate=True)
+    _need(isinstance(value, list), "expected base64 text or a list of byte values")
+    return bytes(value)
+
+
+def _need(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def fill_to_json(data_type: DataType, value: Any) -> Any:
+    """The v3 ``fill_value`` of a NumPy scalar; exact, so that it parses back to the same bits."""
+    dtype = data_type.numpy
+    kind = dtype.kind
+    if data_type.is_complex:
+        part = dtype.fields["real"][0] if dtype.fields is not None else np.dtype(f"f{dtype.itemsize // 2}")
+        return [_render_float(part, item) for item in np.frombuffer(np.array(value, dtype).tobytes(), part)]
+    if kind == "b":
+        return bool(value)
+    if kind in "iu":
+        return int(value)
+    if is_float(dtype):
+        return _render_float(dtype, value)
+    if kind in "mM":
+        return "NaT" if np.isnat(value) else int(np.array(value, dtype).view(np.int64))
+    if kind in "UT":
+        return str(value)
+    if kind == "S":
+        return base64.b64encode(bytes(value)).decode()  # without the zeros that pad it
+    if kind == "O":
+        return base64.b64encode(bytes(value)).decode()
+    if dtype.fields is not None:
+        parts = zip(dtype.names or (), data_type.configuration["fields"], strict=True)
+        return {
+            name: fill_to_json(from_json(part["data_type"]) if part else from_numpy(dtype.fields[name][0]), value[name])
+            for name, part in parts
+        }
+    return list(np.array(value, dtype).tobytes())
+
+
+def _render_float(dtype: np.dtype[Any], value: Any) -> float | str:
+    number = float(value)
+    if math.isnan(number):
+        bits = np.array(value, dtype).astype(dtype.newbyteorder(">")).tobytes()
+        usual = np.array(np.nan).astype(dtype).astype(dtype.newbyteorder(">")).tobytes()
+        return "NaN" if bits == usual else "0x" + bits.hex()
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    if dtype.name == "float8_e8m0fnu":  # powers of two that few write as decimal numbers in the same way
+        return "0x" + np.array(value, dtype).tobytes().hex()
+    return number
+
+
+def as_fill(data_type: DataType, value: Any) -> Any:
+    """A user's fill value as the scalar the model keeps.
+
+    Raises:
+        MetadataError: If it can not be cast to the data type without loss of meaning.
+    """
+    if value is None:
+        return None
+    dtype = data_type.numpy
+    try:
+        if dtype.kind == "T":
+            _need(isinstance(value, str), "expected text")
+            return str(value)
+        if dtype.kind == "O":
+            if data_type.name == "object":
+                return value
+            _need(isinstance(value, bytes | bytearray | memoryview), "expected bytes")
+            return bytes(value)
+        _need(dtype.fields is not None or np.ndim(value) == 0, "expected one value")
+        if dtype.kind == "b":
+            _need(isinstance(value, bool | np.bool_) or value in (0, 1), "expected true or false")
+        if dtype.kind in "iu":
+            _need(isinstance(value, int | np.integer | np.bool_) or float(value).is_integer(), "expected an integer")
+            value = int(value)
+            low, high = data_type.limits or (value, value)
+            _need(low <= value <= high, f"expected {low} to {high}")
+        if data_type.is_complex and dtype.fields is not None and not isinstance(value, np.void):
+            number = complex(*map(float, value)) if isinstance(value, tuple) else complex(value)
+            value = (number.real, number.imag)
+        if isinstance(value, bytes | bytearray) and dtype.kind == "V":
+            _need(len(value) == dtype.itemsize, f"expected {dtype.itemsize} bytes")
+            return np.frombuffer(bytes(value), dtype)[0]
+        if dtype.kind in "US" and isinstance(value, str | bytes):
+            _need(np.array(value, dtype)[()] == np.array(value)[()], "the text is too long or of the wrong kind")
+        with np.errstate(over="ignore"):
+            found = np.array(value, dtype)[()]
+        if is_float(dtype):
+            _need(_is_kept(float(value), float(found)), f"the type has no {value}")
+        return found
+    except (ValueError, TypeError, OverflowError) as error:
+        raise MetadataError(f"fill value {value!r} does not fit data type {data_type.name}: {error}") from error

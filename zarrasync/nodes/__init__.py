@@ -1,0 +1,1 @@
+"""Arrays, groups and selections, and the functions that open and create them."""

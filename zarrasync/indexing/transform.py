@@ -233,7 +233,7 @@ class Layout:
         ranked = sorted(range(len(order)), key=order.__getitem__)
         result = buffer.reshape(split).transpose(ranked)
         missing = [dim for dim in range(len(self.shape)) if dim not in order]
-        result = np.expand_dims(result, missing)
+        result = np.expand_dims(result, tuple(missing))
         return result if result.shape == self.shape else np.broadcast_to(result, self.shape).copy()
 
     def to_buffer(self, result: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -114,7 +114,7 @@ def _holds(dtype: npt.DTypeLike, value: Any) -> bool:
     """Whether a value is one of a data type."""
     given, wanted = np.asarray(value), np.dtype(dtype)
     if wanted.kind not in _NUMBERS or given.dtype.kind not in _NUMBERS:
-        return given.dtype.kind == wanted.kind
+        return bool(given.dtype.kind == wanted.kind)
     return _holds_all(wanted, given)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from zarrasync.display.info import DIMENSIONS
 from zarrasync.errors import MetadataError
-from zarrasync.formats import Format
+from zarrasync.metadata.format import Format
 from zarrasync.model import fill_values
 from zarrasync.model.dtypes import DataType
 

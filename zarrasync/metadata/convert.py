@@ -13,9 +13,9 @@ from zarrasync.codecs.chain import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.display.info import DIMENSIONS, shown
 from zarrasync.errors import MetadataError, UnsupportedByFormat
-from zarrasync.formats import Format, Wanted
 from zarrasync.metadata.conventions import Described, reworded
 from zarrasync.metadata.create import chunk_shapes
+from zarrasync.metadata.format import Format, Wanted
 from zarrasync.metadata.types import ArrayMetadata
 
 __all__ = ["Changes", "alike", "translate"]

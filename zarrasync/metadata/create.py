@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zarrasync._util import json as _json
 from zarrasync.codecs import ArraySpec, BytesCodec, Codec, ZstdCodec
 from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
-from zarrasync.formats import Format, Wanted
+from zarrasync.metadata.format import Format, Wanted
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_grids import Edges, guess_chunks, unrolled

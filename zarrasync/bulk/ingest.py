@@ -14,11 +14,10 @@ from zarrasync import formats
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.overwrite_guard import refuse_own_source
 from zarrasync.bulk.sources import Source, opened, source_of
-from zarrasync.display.info import DIMENSIONS
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
-from zarrasync.metadata.conventions import Described, reworded
+from zarrasync.metadata.conventions import DIMENSIONS, Described, reworded
 from zarrasync.metadata.create import check_options, check_same, plan_array
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_keys import normalize_path

@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.model.fill_values import format_fill_value
 from zarrasync.stores import Store
 
-DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute in which xarray keeps the names of axes where a format has no place for them."""
-
 __all__ = [
-    "DIMENSIONS",
     "Info",
     "Tree",
     "array_info",
@@ -26,7 +22,6 @@ __all__ = [
     "group_info",
     "printable",
     "render_tree",
-    "shown",
     "size_text",
 ]
 
@@ -97,13 +92,6 @@ def size_text(count: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
 
 
-def shown(value: Any) -> str:
-    """A fill value, for people."""
-    if isinstance(value, np.datetime64 | np.timedelta64) and np.datetime_data(value.dtype)[0] == "generic":
-        return "NaT" if np.isnat(value) else str(value.astype(np.int64))
-    return str(value) if isinstance(value, np.generic) else repr(value)
-
-
 def chunks_told(metadata: ArrayMetadata) -> dict[str, Any]:
     """The shapes of chunks and shards for programs: per axis a size, or the list of sizes where they differ."""
     stored: list[Any] = list(metadata.write_chunks)
@@ -149,7 +137,7 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Chunk shape": str(metadata.chunks) if metadata.edges is None or metadata.shards else _edges(metadata),
         "Shard shape": str(metadata.shards) if metadata.edges is None or not metadata.shards else _edges(metadata),
         "Dimension names": str(metadata.dimension_names),
-        "Fill value": shown(metadata.fill_value),
+        "Fill value": format_fill_value(metadata.fill_value),
         "Codecs": ", ".join(codec.label for codec in codecs) + _inside(metadata),
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
         "Shards" if metadata.shards else "Chunks": f"{metadata.grid.size:,}",

@@ -1,13 +1,12 @@
 """The draft of Zarr format 3 (text of January 2023): documents under ``meta/``, chunks under ``data/``.
 
-A store has one entry point document, ``zarr.json``, that says how the others are encoded. Two dialects
-were in use. The text's own is read strictly. The older one keeps everything below ``meta/root`` and
-``data/root`` and is what zarr-python 2.13 to 2.18, zarrita and GDAL wrote, each in its own way; it is
-read with patience and written as zarr-python does.
+A store has one entry point document, ``zarr.json``, which specifies how the other documents are encoded. There
+are two dialects. The seed text's own dialect is read strictly. The older one keeps everything below ``meta/root``
+and ``data/root``. zarr-python 2.13 to 2.18, zarrita and GDAL wrote it, each with deviations, so it is read
+leniently and written as zarr-python does.
 
-What the draft says with words of its own becomes ordinary parts of the model: the memory layout ``"F"`` a
-transpose codec, the byte order a parameter of the bytes codec, and the sharding transformer the sharding
-codec, whose stored values are the same but for the index, which has no checksum here.
+Concepts that only the draft has become ordinary parts of the model: the memory layout ``"F"`` becomes a transpose
+codec, the byte order a parameter of the bytes codec, and the sharding transformer the sharding codec.
 """
 
 from __future__ import annotations

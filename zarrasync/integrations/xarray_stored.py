@@ -16,8 +16,8 @@ from xarray.core import indexing
 
 from zarrasync import sync
 from zarrasync.codecs import ObjectCodec, VlenBytesCodec, VlenUtf8Codec
-from zarrasync.display.info import DIMENSIONS
 from zarrasync.errors import MetadataError
+from zarrasync.metadata.conventions import DIMENSIONS
 
 __all__ = ["FILL", "FILTERS", "StoredGroup", "stored_variable"]
 

@@ -28,7 +28,6 @@ from zarrasync._concurrency.runtime import aside, thread_lock
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.overwrite_guard import refuse_own_source
 from zarrasync.bulk.sources import source_of
-from zarrasync.display.info import DIMENSIONS
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
@@ -44,6 +43,7 @@ from zarrasync.integrations.xarray_encode import (
 )
 from zarrasync.integrations.xarray_regions import Wanted, located
 from zarrasync.integrations.xarray_stored import FILL, FILTERS, stored_variable
+from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.create import attributes_of, plan_array
 from zarrasync.model.chunk_keys import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated

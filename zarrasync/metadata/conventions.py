@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarrasync.display.info import DIMENSIONS
 from zarrasync.errors import MetadataError
 from zarrasync.metadata.format import Format
 from zarrasync.model import fill_values
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["MISSING", "Described", "reworded"]
+__all__ = ["DIMENSIONS", "MISSING", "Described", "reworded"]
+
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute that holds xarray's dimension names in formats without a member for them."""
 
 MISSING = "_FillValue"
 """The attribute that tells which value means missing."""

@@ -11,12 +11,12 @@ import numpy as np
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.chain import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
-from zarrasync.display.info import DIMENSIONS, shown
 from zarrasync.errors import MetadataError, UnsupportedByFormat
-from zarrasync.metadata.conventions import Described, reworded
+from zarrasync.metadata.conventions import DIMENSIONS, Described, reworded
 from zarrasync.metadata.create import chunk_shapes
 from zarrasync.metadata.format import Format, Wanted
 from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.model.fill_values import format_fill_value
 
 __all__ = ["Changes", "alike", "translate"]
 
@@ -76,7 +76,7 @@ def translate(
     fill = found.fill
     if fill is None and not target.has_undefined_fill:
         fill = source.spec.fill_value  # what absent elements have read as
-        notes.append(f"{name}: the undefined fill value is {shown(fill)} now")
+        notes.append(f"{name}: the undefined fill value is {format_fill_value(fill)} now")
     fill = target.fill_value(source.dtype, fill)
     spec = ArraySpec(outer, source.dtype, source.spec.fill_value if fill is None else fill)
     wanted = _wanted(source, options, inner if sharded else None)
@@ -121,7 +121,7 @@ def _described(
         found = reworded(told._replace(masks=target.has_undefined_fill), source.ndim, target)
     masks = found.masks and not told.masks and DIMENSIONS in found.attributes and found.fill is not None
     if masks and told.missing is None and found.fill == found.fill:  # not NaN, which is missing anyway
-        notes.append(f"{name}: {shown(found.fill)} means missing to xarray in this format")
+        notes.append(f"{name}: {format_fill_value(found.fill)} means missing to xarray in this format")
     if any(source.dimension_names or ()) and found.names is None and DIMENSIONS not in found.attributes:
         lost = list(source.dimension_names or ())
         notes.append(f"{name}: the names of axes {lost} are lost, as some axes have none")

@@ -14,7 +14,7 @@ import numpy as np
 from zarrasync.errors import MetadataError
 from zarrasync.model.dtypes import DataType, from_json, from_numpy, is_raw
 
-__all__ = ["as_fill", "fill_from_json", "fill_to_json"]
+__all__ = ["as_fill", "fill_from_json", "fill_to_json", "format_fill_value"]
 
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -213,3 +213,10 @@ def as_fill(data_type: DataType, value: Any) -> Any:
         return found
     except (ValueError, TypeError, OverflowError) as error:
         raise MetadataError(f"fill value {value!r} does not fit data type {data_type.name}: {error}") from error
+
+
+def format_fill_value(value: Any) -> str:
+    """Format a fill value for display."""
+    if isinstance(value, np.datetime64 | np.timedelta64) and np.datetime_data(value.dtype)[0] == "generic":
+        return "NaT" if np.isnat(value) else str(value.astype(np.int64))
+    return str(value) if isinstance(value, np.generic) else repr(value)

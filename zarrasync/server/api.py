@@ -14,11 +14,12 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary, sample
 from zarrasync.display import values as valuetext
-from zarrasync.display.info import axis_names, chunks_told, shown
+from zarrasync.display.info import axis_names, chunks_told
 from zarrasync.errors import NodeTypeError, SelectionError
 from zarrasync.indexing.chunk_selection import in_c_order
 from zarrasync.indexing.parse_text import Basic, parse_selection
 from zarrasync.model.chunk_keys import join
+from zarrasync.model.fill_values import format_fill_value
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.selection import AsyncSelection
@@ -76,7 +77,7 @@ class Api:
             "dtype": node.metadata.dtype.name,
             **chunks_told(node.metadata),
             "dimension_names": axis_names(node.metadata),
-            "fill_value": shown(node.fill_value),
+            "fill_value": format_fill_value(node.fill_value),
         }
 
     # -------------------------------------------------------------- values

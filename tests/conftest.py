@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google_server import Google, google_storage
-from s3_server import Bucket, s3_bucket
 
-import zarrasync as za
-from zarrasync import stores, sync
-
-GOLDEN = os.environ.get("ZARRASYNC_GOLDEN", "")
+from tests.support import ROOT
+from tests.support.api import Api
+from tests.support.google_server import Google, google_storage
+from tests.support.s3_server import Bucket, s3_bucket
+from tests.support.servers import AZURE, free_port, http_server, serving
+from tests.support.store_kinds import WRITEABLE, make_store
+from zarrasync import stores
 
 # moto's server and botocore look for these.
 os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
@@ -35,39 +30,9 @@ os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 
-class Api:
-    """One of the two APIs, called in the same way: ``await api(result)``."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.za: Any = za if name == "async" else sync
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.za, name)
-
-    async def __call__(self, result: Any) -> Any:
-        return await result if inspect.isawaitable(result) else result
-
-    async def write(self, target: Any, key: Any, value: Any) -> None:
-        if self.name == "async":
-            await target[key].write(value)
-        else:
-            target[key] = value
-
-
 @pytest.fixture(params=["async", "sync"])
 def api(request: pytest.FixtureRequest) -> Api:
     return Api(request.param)
-
-
-def load_example(name: str) -> Any:
-    """A module of the examples."""
-    path = Path(__file__).parent.parent / "examples" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 # ------------------------------------------------------------------ other implementations
@@ -79,7 +44,7 @@ def zarr2(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     python = os.environ.get("ZARRASYNC_ZARR2", "")
     if not python:
         pytest.skip("ZARRASYNC_ZARR2 does not name the Python of an environment with zarr-python 2.18")
-    oracle = Path(__file__).with_name("zarr2_oracle.py")
+    oracle = ROOT / "tests" / "support" / "zarr2_oracle.py"
 
     def run(*arguments: Any) -> str:
         done = subprocess.run([python, oracle, *map(str, arguments)], capture_output=True, text=True, check=False)
@@ -140,45 +105,6 @@ def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
     return cert, context
 
 
-@contextmanager
-def http_server(root: Path, below: str = "/", *, show_index: bool = False) -> Iterator[str]:
-    """Serve a directory over HTTP with byte ranges; yields the server's URL, below which it lies."""
-    import asyncio
-
-    from aiohttp import web
-
-    loop = asyncio.new_event_loop()
-    ready = threading.Event()
-    address: list[int] = []
-
-    async def start() -> web.AppRunner:
-        app = web.Application()
-        app.router.add_static(below, root, show_index=show_index)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        listener = socket.create_server(("127.0.0.1", 0))
-        address.append(listener.getsockname()[1])
-        await web.SockSite(runner, listener).start()
-        return runner
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
-        ready.set()
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    ready.wait()
-    try:
-        yield f"http://127.0.0.1:{address[0]}"
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-
-
 @pytest.fixture
 def http(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """A URL and the directory that is served there."""
@@ -219,13 +145,6 @@ def google() -> Iterator[Google]:
         yield server
 
 
-AZURE = {
-    "account_name": "devstoreaccount1",
-    # What every emulator has; it is no secret.
-    "account_key": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
-}
-
-
 @pytest.fixture(scope="session")
 def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an emulator of Azure's blobs with a container ``test``."""
@@ -252,105 +171,10 @@ def azure(azure_endpoint: str) -> tuple[str, dict[str, Any]]:
     return f"az://test/{uuid.uuid4().hex}", {"connection_string": connection}
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-@contextmanager
-def serving(command: list[str], port: int, folder: Path) -> Iterator[None]:
-    """A server in a process of its own, once it answers."""
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
-        try:
-            end = time.monotonic() + 60
-            while True:
-                with socket.socket() as probe:
-                    if not probe.connect_ex(("127.0.0.1", port)):
-                        break
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < end, f"{command[0]} does not answer"
-                time.sleep(0.05)
-            yield
-        finally:
-            process.terminate()
-            process.wait()
-
-
 # ------------------------------------------------------------------ stores
-
-WRITEABLE = [
-    "memory",
-    "local",
-    "fsspec-memory",
-    "fsspec-local",
-    "s3",
-    "obstore",
-    "zarr-python",
-    "prefix",
-    "counting",
-    "caching",
-    "caching-s3",
-    "disk-caching",
-    "tracing",
-    "latency",
-    "zip",
-    "gcs",
-    "gcs-obstore",
-    "azure",
-    "azure-obstore",
-]
 
 
 @pytest.fixture(params=WRITEABLE)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> stores.Store:
     """A fresh store of each kind that can be written to."""
     return make_store(request.param, request, tmp_path)
-
-
-def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> stores.Store:
-    if kind == "memory":
-        return stores.MemoryStore()
-    if kind == "local":
-        return stores.LocalStore(tmp_path / "local")
-    if kind == "fsspec-memory":
-        return stores.resolve(f"memory://{uuid.uuid4().hex}")
-    if kind == "fsspec-local":
-        import fsspec
-
-        return stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "fsspec"))
-    if kind == "s3":
-        url, options = request.getfixturevalue("s3")
-        return stores.resolve(url, {**options, "backend": "fsspec"})
-    if kind == "zarr-python":
-        zarr = pytest.importorskip("zarr")
-        return stores.resolve(zarr.storage.LocalStore(tmp_path / "theirs"))
-    if kind == "obstore":
-        pytest.importorskip("obstore")
-        url, options = request.getfixturevalue("s3")
-        # As it is over TLS, where values are not hashed for the signature.
-        return stores.ObjectStore.from_url(url, {**options, "aws_unsigned_payload": True})
-    if kind == "caching":
-        return stores.CachingStore(stores.LocalStore(tmp_path / "cached"))
-    if kind == "caching-s3":
-        return stores.CachingStore(make_store("obstore", request, tmp_path))
-    if kind == "disk-caching":
-        return stores.DiskCachingStore(make_store("obstore", request, tmp_path), tmp_path / "kept")
-    if kind == "tracing":
-        return stores.TracingStore(stores.MemoryStore())
-    if kind == "latency":
-        return stores.LatencyStore(stores.MemoryStore(), 0.001)
-    if kind == "zip":
-        return stores.ZipStore(tmp_path / "written.zip", mode="w")
-    if kind == "gcs":
-        url, options = request.getfixturevalue("gcs")
-        return stores.resolve(url, {**options, "backend": "fsspec"})
-    if kind == "gcs-obstore":
-        return stores.resolve("gs://bucket/somewhere", request.getfixturevalue("google").options())
-    if kind.startswith("azure"):
-        url, options = request.getfixturevalue("azure")
-        return stores.resolve(url, {**options, "backend": "obstore" if kind.endswith("obstore") else "fsspec"})
-    if kind == "prefix":
-        return stores.PrefixStore(stores.MemoryStore(), "some/where/")
-    return stores.CountingStore(stores.LocalStore(tmp_path / "counted"))

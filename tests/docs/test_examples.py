@@ -1,0 +1,122 @@
+"""The examples do what they say; the services answer, and let go of what nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from aiohttp import web
+
+from tests.support import ROOT
+from tests.support.examples import load_example
+from zarrasync import stores, sync
+
+EXAMPLES = ROOT / "examples"
+VALUES = np.arange(50 * 20 * 30, dtype="f4").reshape(50, 20, 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "says"),
+    [
+        ("ingestion_job", (), "again: worker 0"),
+        ("dask_job", ("dask", "distributed"), "20 days"),
+        ("xarray_analysis", ("xarray", "dask"), "mean anomaly per year"),
+        ("migrate_v2_to_v3", (), "1,231 files became 12"),
+    ],
+)
+def test_jobs(name, needs, says, tmp_path):
+    for package in needs:
+        pytest.importorskip(package)
+    command = [sys.executable, EXAMPLES / f"{name}.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout
+    assert any(tmp_path.iterdir())
+
+
+@pytest.fixture
+def weather(tmp_path) -> str:
+    root = sync.create_group(tmp_path / "weather.zarr")
+    root.create_array("t2m", data=VALUES, chunks=(10, 10, 10), attributes={"units": "K"})
+    return str(tmp_path / "weather.zarr")
+
+
+async def answer(session: aiohttp.ClientSession, url: str) -> tuple[int, Any]:
+    async with session.get(url) as found:
+        kind = found.content_type
+        return found.status, await found.json() if kind == "application/json" else await found.text()
+
+
+async def test_aiohttp_service(weather):
+    pytest.importorskip("cmap")
+    runner = web.AppRunner(
+        load_example("aiohttp_service").make_app(weather), access_log=None, handler_cancellation=True
+    )
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with aiohttp.ClientSession() as session:
+        status, told = await answer(session, f"{base}/series/t2m?row=3&column=4")
+        assert (status, told) == (200, {"units": "K", "values": VALUES[:, 3, 4].tolist()})
+        for wrong, code in [("t2m?row=99&column=0", 400), ("t2m?row=x", 400), ("none?row=0&column=0", 404)]:
+            assert (await answer(session, f"{base}/series/{wrong}"))[0] == code
+        assert "viewer.js" in (await answer(session, f"{base}/browse/"))[1]
+        status, told = await answer(session, f"{base}/browse/api/data?path=t2m&select=0,0,:3")
+        assert told["data"] == [0, 1, 2]
+    await runner.cleanup()
+
+
+class Uvicorn:
+    """A FastAPI application on a free port, in this loop."""
+
+    def __init__(self, app: Any) -> None:
+        import uvicorn
+
+        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+
+    async def __aenter__(self) -> str:
+        self.task = asyncio.ensure_future(self.server.serve())
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+        return f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *error: object) -> None:
+        self.server.should_exit = True
+        await self.task
+
+
+async def test_fastapi_service(weather, monkeypatch):
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("fastapi")
+    monkeypatch.setenv("ZARR_URL", weather)
+    async with Uvicorn(load_example("fastapi_service").app) as base, aiohttp.ClientSession() as session:
+        status, told = await answer(session, f"{base}/t2m/series?row=3&column=4")
+        assert (status, told) == (200, {"name": "t2m", "units": "K", "values": VALUES[:, 3, 4].tolist()})
+        status, told = await answer(session, f"{base}/t2m/mean")
+        assert told["mean"] == pytest.approx(VALUES.mean(dtype="f8"))
+        for wrong, code in [("t2m/series?row=99&column=0", 422), ("t2m/series?row=-1", 422), ("none/mean", 404)]:
+            assert (await answer(session, f"{base}/{wrong}"))[0] == code
+
+
+async def test_fastapi_service_lets_go_of_what_nobody_waits_for(weather, monkeypatch):
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("fastapi")
+    slow = stores.CountingStore(stores.LatencyStore(stores.LocalStore(weather), 0.05, concurrency=1))
+    module = load_example("fastapi_service")
+    monkeypatch.setenv("ZARR_URL", weather)
+    monkeypatch.setattr(module.stores, "resolve", lambda url: slow)
+    async with Uvicorn(module.app) as base, aiohttp.ClientSession() as session:
+        request = asyncio.ensure_future(answer(session, f"{base}/t2m/mean"))  # 30 chunks, one after the other
+        while slow.counts.requests < 8:
+            await asyncio.sleep(0.01)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        await asyncio.sleep(0.3)
+        settled = slow.counts.requests
+        await asyncio.sleep(0.3)
+        assert slow.counts.requests == settled < 25

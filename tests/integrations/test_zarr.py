@@ -1,0 +1,119 @@
+"""Stores of zarrasync in the hands of zarr-python, and of what is built on it."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.store_kinds import make_store
+from zarrasync import stores, sync
+
+zarr = pytest.importorskip("zarr")
+
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest  # after the skip
+from zarr.core.buffer import default_buffer_prototype
+
+from zarrasync.integrations.zarr import ZarrStore, zarr_store
+
+VALUES = np.arange(2000.0).reshape(40, 50)
+KINDS = ["memory", "local", "fsspec-memory", "obstore", "latency", "zip"]
+
+
+@pytest.fixture(params=KINDS)
+def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> ZarrStore:
+    return zarr_store(make_store(request.param, request, tmp_path))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_zarr_python_writes_and_reads(theirs: ZarrStore, zarr_format: Any):
+    root = zarr.create_group(theirs, zarr_format=zarr_format, attributes={"a": 1})
+    array = root.create_array("x/y", shape=VALUES.shape, dtype="f8", chunks=(10, 20))
+    array[...] = VALUES
+    array[5:15, 7] = -1
+    expected = VALUES.copy()
+    expected[5:15, 7] = -1
+    np.testing.assert_array_equal(zarr.open_array(theirs, path="x/y")[...], expected)
+    np.testing.assert_array_equal(sync.open_array(theirs.inner, path="x/y")[...], expected)
+    assert sorted(zarr.open_group(theirs).array_keys()) == []
+    assert sorted(zarr.open_group(theirs).group_keys()) == ["x"]
+    del root["x"]
+    assert list(zarr.open_group(theirs).group_keys()) == []
+
+
+async def test_the_interface(theirs: ZarrStore):
+    buffer = default_buffer_prototype().buffer
+    await theirs.set("a/b", buffer.from_bytes(b"0123456789"))
+    prototype = default_buffer_prototype()
+    asked = [None, RangeByteRequest(2, 5), OffsetByteRequest(7), SuffixByteRequest(3), RangeByteRequest(8, 90)]
+    found = await theirs.get_partial_values(prototype, [("a/b", wanted) for wanted in asked])
+    assert [f.to_bytes() for f in found] == [b"0123456789", b"234", b"789", b"789", b"89"]
+    assert await theirs.get("none", prototype) is None
+    assert await theirs.exists("a/b")
+    await theirs.set_if_not_exists("a/b", buffer.from_bytes(b"other"))
+    await theirs.set_if_not_exists("a/c", buffer.from_bytes(b"c"))
+    assert (await theirs.get("a/b")).to_bytes() == b"0123456789"
+    assert sorted([key async for key in theirs.list()]) == ["a/b", "a/c"]
+    assert sorted([key async for key in theirs.list_prefix("a/b")]) == ["a/b"]
+    assert sorted([name async for name in theirs.list_dir("a")]) == ["b", "c"]
+    assert [name async for name in theirs.list_dir("")] == ["a"]
+    await theirs.delete("a/b")
+    await theirs.clear()
+    assert [key async for key in theirs.list()] == []
+
+
+def test_reading_alone(tmp_path: Path):
+    sync.create_array(tmp_path / "x", data=VALUES)
+    store = zarr_store(tmp_path / "x", read_only=True)
+    assert store.read_only
+    with pytest.raises(ValueError, match="read-only"):
+        zarr.open_array(store, mode="r+")
+    np.testing.assert_array_equal(zarr.open_array(store, mode="r")[3], VALUES[3])
+    again = pickle.loads(pickle.dumps(store))
+    assert again == store
+    assert hash(again) == hash(store)
+    assert again.with_read_only() == zarr_store(tmp_path / "x") != store
+    np.testing.assert_array_equal(zarr.open_array(again, mode="r")[3], VALUES[3])
+
+
+def test_it_is_not_wrapped_twice():
+    inner = stores.MemoryStore()
+    assert stores.resolve(zarr_store(inner)) is inner
+
+
+@pytest.mark.filterwarnings("ignore:The data type")
+def test_xarray_writes_through_it(s3):
+    """``Dataset.to_zarr`` knows zarr-python alone; so existing pipelines have our transport."""
+    xarray = pytest.importorskip("xarray")
+    url, options = s3
+    dataset = xarray.Dataset(
+        {"t": (("y", "x"), VALUES, {"unit": "K"})},
+        coords={
+            "x": np.arange(50),
+            "time": np.datetime64("2020-01-01", "ns"),
+            "name": ("y", [str(n) for n in range(40)]),
+        },
+    )
+    dataset.to_zarr(zarr_store(url, storage_options=options), mode="w", consolidated=False)
+    found = xarray.open_dataset(url, engine="zarrasync", storage_options=options)
+    xarray.testing.assert_identical(found.load(), dataset)
+
+
+async def test_opening(tmp_path: Path):
+    """A method of the interface that makes a store of what its class takes."""
+    store = await ZarrStore.open(stores.LocalStore(tmp_path))
+    assert store == zarr_store(tmp_path)
+    zarr.create_group(store)
+    assert sync.open_group(tmp_path).zarr_format == 3
+
+
+def test_a_dictionary_that_zarr_python_has_written():
+    values: dict[str, Any] = {}
+    zarr.create_group(values).create_array("x", data=VALUES, chunks=(10, 20))
+    np.testing.assert_array_equal(sync.open_array(values, path="x")[...], VALUES)
+    array = sync.open_array(values, path="x", mode="r+")
+    array[3, 4] = -1
+    assert array[3].min() == -1

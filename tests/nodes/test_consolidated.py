@@ -1,0 +1,242 @@
+"""Consolidated metadata: read, written, kept fresh, ignored on request; ours and zarr-python's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import stores, sync
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedByFormat
+
+FORMATS = [2, 3, "3-draft-2022"]
+
+
+async def hierarchy(api: Api, store: Any, zarr_format: Any) -> None:
+    root = await api(api.create_group(store, zarr_format=zarr_format, attributes={"title": "né", "nan": float("nan")}))
+    await api(root.create_array("a/b/x", data=np.arange(6.0), chunks=2, attributes={"unit": "K"}))
+    await api(root.create_array("y", shape=(3, 3), dtype="i2", fill_value=7))
+    await api(root.create_group("empty"))
+
+
+def counted() -> tuple[dict[str, bytes], stores.CountingStore]:
+    values: dict[str, bytes] = {}
+    return values, stores.CountingStore(stores.MemoryStore(values))
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+async def test_everything_opens_with_what_the_root_holds(api: Api, zarr_format: Any):
+    _, store = counted()
+    await hierarchy(api, store, zarr_format)
+    plain = dict(await api((await api(api.open_group(store))).members(max_depth=None)))
+    made = await api(api.consolidate_metadata(store))
+    assert set(await api(made.keys())) == {"a", "empty", "y"}
+    for use in (None, True):
+        root = await api(api.open_group(store, use_consolidated=use))
+        store.reset()
+        members = dict(await api(root.members(max_depth=None)))
+        assert store.reset().requests == 0
+        assert set(members) == {"a", "a/b", "a/b/x", "empty", "y"}
+        assert {name: node.metadata for name, node in members.items()} == {n: m.metadata for n, m in plain.items()}
+        inner = await api(root.get("a/b"))
+        assert await api(inner.array_keys()) == ("x",)
+        # A group without documents may have got some meanwhile.
+        assert store.reset().requests == (2 if use is None and zarr_format == "3-draft-2022" else 0)
+        x = await api(inner.get("x"))
+        assert (await api(x.get_basic_selection())).tolist() == list(range(6))
+        assert "a" in str(await api(root.tree()))
+    ignored = await api(api.open_group(store, use_consolidated=False))
+    store.reset()
+    await api(ignored.members())
+    assert store.reset().requests > 0
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+async def test_what_is_absent_there(api: Api, zarr_format: Any):
+    _, store = counted()
+    await hierarchy(api, store, zarr_format)
+    await api(api.consolidate_metadata(store))
+    await api(api.create_array(store, path="late", data=[1], zarr_format=zarr_format))
+    asked = await api(api.open_group(store))
+    assert (await api((await api(asked.get("late"))).get_basic_selection())).tolist() == [1]
+    insisted = await api(api.open_group(store, use_consolidated=True))
+    assert await api(insisted.get("late")) is None
+    with pytest.raises(NodeNotFoundError):
+        await api(insisted.getitem("late"))
+    with pytest.raises(NodeNotFoundError, match="no consolidated metadata"):
+        await api(api.open_group(store, path="a", use_consolidated=True))
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+async def test_writes_through_it_keep_it_fresh(api: Api, zarr_format: Any):
+    _, store = counted()
+    await hierarchy(api, store, zarr_format)
+    await api(api.consolidate_metadata(store))
+    root = await api(api.open_group(store, mode="r+", use_consolidated=True))
+    await api((await api(root.get("a/b/x"))).update_attributes({"unit": "mK"}))
+    await api((await api(root.get("y"))).resize((5, 3)))
+    await api(root.create_array("a/new", data=[1, 2]))
+    await api(root.create_array("y2/deep", data=[1]))
+    await api(root.delete("empty"))
+    await api(root.move("a/b", "moved"))
+    await api(root.update_attributes({"title": "other"}))
+    await api(root.create_array("y", shape=4, dtype="u1", overwrite=True))
+    assert set(await api(root.keys())) == {"a", "moved", "y", "y2"}
+    again = await api(api.open_group(store, use_consolidated=True))
+    store.reset()
+    members = dict(await api(again.members(max_depth=None)))
+    assert store.reset().requests == 0
+    assert set(members) == {"a", "a/new", "moved", "moved/x", "y", "y2", "y2/deep"}
+    assert members["y"].shape == (4,)
+    assert dict(members["moved/x"].attrs) == {"unit": "mK"}
+    assert again.attrs["title"] == "other"
+    report = await api(api.validate(store, data=True))
+    assert [f for f in report.findings if f.severity != "note"] == []
+    truth = await api(api.open_group(store, use_consolidated=False))
+    assert {n: m.metadata for n, m in await api(truth.members(max_depth=None))} == {
+        n: m.metadata for n, m in members.items()
+    }
+
+
+async def test_other_writes_do_not_touch_it(api: Api):
+    values, store = counted()
+    await hierarchy(api, store, 2)
+    await api(api.consolidate_metadata(store))
+    before = values[".zmetadata"]
+    root = await api(api.open_group(store, mode="r+", use_consolidated=False))
+    await api((await api(root.get("y"))).update_attributes({"new": 1}))
+    assert values[".zmetadata"] == before
+    report = await api(api.validate(store))
+    assert [f.message for f in report.findings if f.key == ".zmetadata"] == [
+        "the consolidated metadata is stale: its copy of /y differs from the documents there"
+    ]
+
+
+async def test_where_there_is_no_such_thing(api: Api):
+    for zarr_format, path in (("3-draft", ""), ("3-draft-2022", "a")):
+        _, store = counted()
+        await hierarchy(api, store, zarr_format)
+        with pytest.raises(UnsupportedByFormat, match="no consolidated metadata"):
+            await api(api.consolidate_metadata(store, path=path))
+    with pytest.raises(NodeTypeError):
+        await api(api.consolidate_metadata(store, path="y"))
+    with pytest.raises(NodeNotFoundError):
+        await api(api.consolidate_metadata({}))
+
+
+@pytest.mark.parametrize(
+    "damage", [7, {"kind": "other"}, {"kind": "inline", "metadata": [1]}, {"kind": "inline", "metadata": {"a": 1}}]
+)
+async def test_damaged_copies_are_not_used(api: Api, damage: Any):
+    document = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": damage}
+    for store in (
+        {"zarr.json": json.dumps(document).encode()},
+        {".zgroup": b'{"zarr_format": 2}', ".zmetadata": json.dumps({"metadata": damage}).encode()},
+    ):
+        with pytest.warns(UserWarning, match="consolidated metadata is damaged"):
+            group = await api(api.open_group(store, mode="r+"))
+        await api(group.update_attributes({"a": 1}))
+        with pytest.raises(MetadataError, match=r"consolidated_metadata|zmetadata"):
+            await api(api.open_group(store, use_consolidated=True))
+        await api(api.open_group(store, use_consolidated=False))
+
+
+async def test_changes_made_at_once(api: Api):
+    """Several writers with a view each: what the copies hold in the end is what the documents hold."""
+    for zarr_format in FORMATS:
+        _, store = counted()
+        await hierarchy(api, store, zarr_format)
+        await api(api.consolidate_metadata(store))
+        await at_once(api, store)
+        report = await api(api.validate(store))
+        assert [f for f in report.findings if f.severity != "note"] == []
+
+
+async def at_once(api: Api, store: Any) -> None:
+    async def work(number: int) -> None:
+        root = await api(api.open_group(store, mode="r+", use_consolidated=True))
+        for step in range(4):
+            await api(root.create_group(f"n{number}_{step}"))
+            await api((await api(root.get("y"))).update_attributes({f"by{number}": step}))
+
+    if api.name == "async":
+        await asyncio.gather(*(work(number) for number in range(4)))
+    else:
+        crew = [threading.Thread(target=asyncio.run, args=(work(number),)) for number in range(4)]
+        for member in crew:
+            member.start()
+        for member in crew:
+            member.join()
+
+
+def test_changes_of_several_processes(tmp_path):
+    for zarr_format in (2, 3):
+        place = tmp_path / str(zarr_format)
+        sync.create_group(place, zarr_format=zarr_format).create_group("first")
+        sync.consolidate_metadata(place)
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(3) as pool:
+            pool.starmap(create_groups, [(place, number) for number in range(3)])
+        assert sync.open_group(place, use_consolidated=True).nmembers() == 31
+
+
+def create_groups(place: Any, number: int) -> None:
+    group = sync.open_group(place, mode="r+", use_consolidated=True)
+    for step in range(10):
+        group.create_group(f"n{number}_{step}")
+
+
+async def test_arrays_travel_without_the_hierarchy(api: Api, tmp_path):
+    store = stores.LocalStore(tmp_path)
+    await api(api.create_hierarchy(store, {f"a{n}": {"shape": (1,)} for n in range(200)}))
+    group = await api(api.consolidate_metadata(store))
+    member = await api(group.get("a7"))
+    assert len(pickle.dumps(member)) < 20_000
+    _, orphan = counted()
+    await api(api.create_array(orphan, path="sub/a", data=[1]))
+    known = await api(api.consolidate_metadata(orphan, path="sub"))
+    await api((await api(api.open_group(orphan, mode="r+"))).delete("sub"))
+    with contextlib.suppress(NodeNotFoundError):
+        await api(known.delete("a"))
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_zarr_python_reads_it_and_we_read_theirs(tmp_path, zarr_format: int):
+    zarr = pytest.importorskip("zarr")
+    root = sync.create_group(tmp_path / "ours", zarr_format=zarr_format, attributes={"title": "né"})
+    root.create_array("a/x", data=np.arange(6.0), chunks=2, compressors=None)
+    sync.consolidate_metadata(tmp_path / "ours")
+    theirs = zarr.open_consolidated(str(tmp_path / "ours"))
+    assert theirs["a/x"][...].tolist() == list(range(6))
+    assert theirs.metadata.consolidated_metadata is not None
+    made = zarr.create_group(tmp_path / "theirs", zarr_format=zarr_format)
+    made.create_group("g/h").create_array("x", data=np.arange(3))
+    made["g"].attrs["nan"] = float("nan")
+    zarr.consolidate_metadata(made.store)
+    store = stores.CountingStore(stores.LocalStore(tmp_path / "theirs"))
+    ours = sync.open_group(store, use_consolidated=True)
+    store.reset()
+    assert [name for name, _ in ours.members(max_depth=None)] == ["g", "g/h", "g/h/x"]
+    assert store.reset().requests == 0
+    assert pickle.loads(pickle.dumps(ours))["g/h/x"][...].tolist() == [0, 1, 2]
+    assert sync.validate(store).ok
+
+
+async def test_on_an_object_store(api: Api, s3):
+    url, options = s3
+    root = await api(api.create_group(url, storage_options=options))
+    await api(root.create_array("a/x", data=np.arange(6.0), chunks=2))
+    await api(api.consolidate_metadata(url, storage_options=options))
+    found = await api(api.open_group(url, storage_options=options, mode="r+", use_consolidated=True))
+    await api((await api(found.get("a/x"))).update_attributes({"q": 1}))
+    again = await api(api.open_group(url, storage_options=options, use_consolidated=True))
+    assert dict((await api(again.get("a/x"))).attrs) == {"q": 1}

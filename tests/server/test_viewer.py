@@ -1,0 +1,366 @@
+"""The page in a real browser, and another implementation in it that reads what the server re-serves."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from tests.support.examples import load_example
+
+pytest.importorskip("cmap", reason="the server's extra is not installed")
+playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
+from aiohttp import web
+from PIL import Image
+
+from zarrasync import stores, sync
+from zarrasync.server import create_app
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ZARRITA = os.environ.get("ZARRASYNC_ZARRITA", "")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+Y, X = np.mgrid[0:700, 0:1300]
+WAVE = np.stack([np.sin(X / 60 + t) * np.cos(Y / 40) + X / 1000 for t in range(5)]).astype("f4")
+WAVE[:, 100:140, 200:260] = np.nan
+
+
+def demo() -> dict[str, bytes]:
+    store: dict[str, bytes] = {}
+    root = sync.create_group(store, attributes={"title": "Waves"})
+    root.create_array(
+        "field/wave",
+        data=WAVE,
+        chunks=(1, 100, 130),
+        shards=(1, 700, 1300),
+        dimension_names=("time", "y", "x"),
+        attributes={"units": "m"},
+    )
+    root.create_array("field/<b>odd & name<i>", data=np.arange(600).reshape(20, 30))
+    levels = {"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}]}]}
+    root.create_group("pyramid", attributes={"ome": levels})
+    root.create_array("pyramid/0", data=WAVE[0], chunks=(256, 256))
+    root.create_array("pyramid/1", data=WAVE[0, ::2, ::2], chunks=(256, 256))
+    root.create_array("numbers", data=np.arange(10))
+    empty = np.full((2, 300, 500), np.nan, "f4")
+    empty[1] = WAVE[1, :300, 300:800]
+    root.create_array("empty", data=empty, chunks=(1, 100, 100))
+    return store
+
+
+@pytest_asyncio.fixture
+async def base() -> AsyncIterator[str]:
+    app = web.Application()
+    app.add_subapp("/waves", create_app(demo()))
+    if ZARRITA:
+        app.router.add_static("/node_modules", ZARRITA)
+    app.router.add_get("/zarrita.html", zarrita_page)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+@pytest_asyncio.fixture
+async def page(request: Any, tmp_path: Path, base: str) -> AsyncIterator[Any]:
+    """A page of a browser that fails the test for anything its console complains of."""
+    options = getattr(request, "param", {})
+    complaints: list[str] = []
+    async with playwright.async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM)
+        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+        page = await context.new_page()
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        folder = Path(os.environ.get("ZARRASYNC_ARTIFACTS", tmp_path))
+        folder.mkdir(parents=True, exist_ok=True)
+        await page.screenshot(path=folder / (re.sub(r"\W+", "-", request.node.name) + ".png"))
+        await browser.close()
+    assert complaints == []
+
+
+async def zarrita_page(request: web.Request) -> web.Response:
+    return web.Response(text=ZARRITA_PAGE, content_type="text/html")
+
+
+async def settled(page: Any) -> None:
+    await page.locator("#canvas[aria-busy=false]").wait_for()
+
+
+async def value_at(page: Any, x: float, y: float) -> tuple[int, int, float]:
+    """The row, the column and the value that the page reads at a place of the canvas."""
+    row, column, value = re.fullmatch(r".+ (\d+), .+ (\d+): (\S+)", await readout(page, x, y)).groups()
+    return int(row), int(column), float(value)
+
+
+async def readout(page: Any, x: float, y: float) -> str:
+    """What the page says of a place of the canvas."""
+    box = await page.locator("#canvas").bounding_box()
+    await page.mouse.move(box["x"] + x, box["y"] + y)
+    told = page.locator("#readout")
+    await playwright.expect(told).to_have_text(re.compile(r"\d+, .+ \d+: [^…]"))
+    return await told.text_content()
+
+
+async def pixel(page: Any, x: float, y: float) -> tuple[int, int, int]:
+    """What is seen at a place of the canvas."""
+    box = await page.locator("#canvas").bounding_box()
+    clip = {"x": box["x"] + x, "y": box["y"] + y, "width": 1, "height": 1}
+    return Image.open(io.BytesIO(await page.screenshot(clip=clip))).convert("RGB").getpixel((0, 0))
+
+
+async def open_wave(page: Any, base: str) -> None:
+    await page.goto(f"{base}/waves/")
+    await page.get_by_role("treeitem", name="field").click()
+    await page.get_by_role("treeitem", name="wave").click()
+    await settled(page)
+
+
+async def test_a_slider_moves_through_time_and_the_cursor_reads_values(page, base):
+    await open_wave(page, base)
+    await playwright.expect(page.locator("#title")).to_have_text("/field/wave")
+    await playwright.expect(page.locator("#facts")).to_contain_text("(5, 700, 1300)")
+    for time in (0, 3):
+        await page.locator("#axis-0").fill(str(time))
+        await settled(page)
+        for place in ((300, 90), (520, 210), (640, 130)):
+            row, column, value = await value_at(page, *place)
+            assert value == pytest.approx(float(WAVE[time, row, column]), rel=1e-6)
+    await page.locator("#axis-0").press("ArrowRight")
+    await playwright.expect(page.locator("#sliders output")).to_have_text("4 / 4")
+    await playwright.expect(page).to_have_url(re.compile("index=4"))
+
+
+async def test_what_is_seen_are_the_values(page, base):
+    await open_wave(page, base)
+    await page.locator("#cmap").select_option("gray")
+    await settled(page)
+    low, high = [float(await page.locator(f"#{name}").input_value()) for name in ("low", "high")]
+    for place in ((300, 90), (520, 210), (640, 130), (760, 50)):
+        row, column, value = await value_at(page, *place)
+        red, green, blue = await pixel(page, *place)
+        assert red == green == blue
+        near = WAVE[0, max(row - 3, 0) : row + 4, max(column - 3, 0) : column + 4]  # a pixel stands for some elements
+        spread = float(near.max() - near.min()) / (high - low)
+        assert red / 255 == pytest.approx(np.clip((value - low) / (high - low), 0, 1), abs=spread + 0.02)
+
+
+async def test_pan_and_zoom(page, base):
+    await open_wave(page, base)
+    box = await page.locator("#canvas").bounding_box()
+    before = await value_at(page, 400, 150)
+    await page.mouse.wheel(0, -720)  # eight times as large; what is under the pointer stays
+    await settled(page)
+    after = await value_at(page, 401, 150)
+    assert abs(after[0] - before[0]) <= 3
+    assert abs(after[1] - before[1]) <= 3
+    await page.mouse.move(box["x"] + 400, box["y"] + 150)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + 300, box["y"] + 100, steps=4)
+    await page.mouse.up()
+    await settled(page)
+    moved = await value_at(page, 301, 100)
+    assert abs(moved[0] - after[0]) <= 3
+    assert abs(moved[1] - after[1]) <= 3
+    assert moved[2] == pytest.approx(float(WAVE[0, moved[0], moved[1]]), rel=1e-6)
+    scale = await page.evaluate("window.zarrasync.plane.view.scale")
+    await page.locator("#canvas").focus()
+    await page.keyboard.press("-")
+    smaller = await page.evaluate("window.zarrasync.plane.view.scale")
+    assert smaller == pytest.approx(scale / 1.5, rel=1e-6)
+    told = f"{smaller:.6g}"[:5]
+    await playwright.expect(page).to_have_url(re.compile(rf"at=[^&]*%2C{re.escape(told)}"))
+    await page.keyboard.press("0")
+    await settled(page)
+    await page.get_by_role("button", name="zoom in").click()
+    await settled(page)
+
+
+async def test_an_address_brings_the_view_back(page, base):
+    await page.goto(f"{base}/waves/#path=field%2Fwave&index=2&cmap=magma&at=350%2C650%2C2&flip=1")
+    await settled(page)
+    await playwright.expect(page.locator("#axis-0")).to_have_value("2")
+    await playwright.expect(page.locator("#cmap")).to_have_value("magma")
+    await playwright.expect(page.get_by_role("treeitem", name="wave")).to_have_attribute("aria-selected", "true")
+    row, column, value = await value_at(page, 400, 150)
+    assert value == pytest.approx(float(WAVE[2, row, column]), rel=1e-6)
+    await playwright.expect(page).to_have_url(re.compile("at=350%2C650%2C2"))
+
+
+async def test_an_address_is_followed_in_an_open_page(page, base):
+    """Links to the same node, and to other ones with a place."""
+    await page.goto(f"{base}/waves/#path=field%2Fwave&index=0")
+    await settled(page)
+    await page.evaluate("location.hash = '#path=field%2Fwave&index=3&cmap=magma&range=-1,1'")
+    await playwright.expect(page.locator("#axis-0")).to_have_value("3")
+    await playwright.expect(page.locator("#cmap")).to_have_value("magma")
+    await playwright.expect(page.locator("#low")).to_have_value("-1")
+    await page.evaluate("location.hash = '#path=pyramid%2F0&at=100,200,4'")
+    await playwright.expect(page.locator("#title")).to_have_text("/pyramid/0")
+    await playwright.expect(page).to_have_url(re.compile("at=100%2C200%2C4"))
+    await settled(page)
+
+
+async def test_planes_without_values_and_those_beside(page, base):
+    await page.goto(f"{base}/waves/#path=empty&index=0")
+    await settled(page)
+    # All of the plane is in view, and stays there as what is around it comes.
+    view, height = await page.evaluate("[window.zarrasync.plane.view, document.getElementById('canvas').clientHeight]")
+    assert view["scale"] * 300 <= height + 1
+    await playwright.expect(page.locator("figcaption")).to_have_text("no values")
+    await page.get_by_role("button", name="auto").click()
+    await page.locator("#axis-0").fill("1")
+    await settled(page)
+    await playwright.expect(page.locator("figcaption")).to_contain_text("mean")
+    box = await page.locator("#canvas").bounding_box()
+    assert len({await pixel(page, box["width"] / 2 + dx, box["height"] / 2) for dx in (-60, 0, 60)}) > 1
+    assert "NaN" not in await readout(page, box["width"] / 2, box["height"] / 2)
+    await page.locator("#axis-0").fill("0")
+    await settled(page)
+    assert (await readout(page, box["width"] / 2 + 3, box["height"] / 2)).endswith("NaN")
+
+
+async def test_the_tree_by_keys_and_by_search(page, base):
+    await page.goto(f"{base}/waves/")
+    await page.get_by_role("treeitem", name="field").focus()
+    await page.keyboard.press("ArrowRight")
+    await page.get_by_role("treeitem", name="wave").wait_for()
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        await page.keyboard.press(key)
+    await playwright.expect(page.locator("#title")).to_have_text("/field/wave")
+    await settled(page)
+    await page.get_by_role("treeitem", name="wave").press("ArrowLeft")
+    await page.keyboard.press("ArrowLeft")
+    await playwright.expect(page.get_by_role("treeitem", name="field")).to_have_attribute("aria-expanded", "false")
+    await page.get_by_role("searchbox").fill("numb")
+    await playwright.expect(page.get_by_role("treeitem", name="field")).to_be_hidden()
+    await page.get_by_role("treeitem", name="numbers").click()
+    await playwright.expect(page.locator("#title")).to_have_text("/numbers")
+    await playwright.expect(page.locator("#plane")).to_be_hidden()
+
+
+async def test_names_are_text(page, base):
+    await page.goto(f"{base}/waves/")
+    await page.get_by_role("treeitem", name="field").click()
+    await page.get_by_role("treeitem", name="odd").click()
+    await playwright.expect(page.locator("#title")).to_have_text("/field/<b>odd & name<i>")
+    await settled(page)
+    assert await page.locator("#title b, nav b, nav i").count() == 0
+
+
+@pytest.mark.parametrize("page", [{"color_scheme": "dark"}], indirect=True)
+async def test_a_pyramid_in_the_dark(page, base):
+    await page.goto(f"{base}/waves/#path=pyramid")
+    await settled(page)
+    await playwright.expect(page.locator("#histogram rect")).to_have_count(80)
+    row, column, value = await value_at(page, 500, 200)
+    assert value == pytest.approx(float(WAVE[0, row, column]), rel=1e-6)
+    tabs = page.locator("#snippet [role=tab]")
+    for name in await tabs.all_text_contents():
+        await page.get_by_role("tab", name=name, exact=True).click()
+        await playwright.expect(page.locator("#snippet pre")).to_contain_text("/waves/zarr")
+
+
+async def test_the_demo_dataset(page, tmp_path):
+    """The world from the coarse level, a place from the fine one, and its value."""
+    pytest.importorskip("global_land_mask")
+    demo = load_example("quickstart")
+    mask, latitude, longitude = (array[(slice(None, None, 3),) * array.ndim] for array in demo.load_source())
+    await demo.ingest(stores.LocalStore(tmp_path), mask, latitude, longitude)
+    runner = web.AppRunner(create_app(tmp_path), access_log=None, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/#path=&flip=1")
+    await settled(page)
+    await page.get_by_role("treeitem", name="pyramid").click()
+    await page.get_by_role("treeitem", name="land").last.wait_for()
+    await page.get_by_role("treeitem", name="land").first.click()
+    await settled(page)
+    box = await page.locator("#canvas").bounding_box()
+    await page.mouse.move(box["x"] + 500, box["y"] + 120)
+    for _ in range(5):
+        await page.mouse.wheel(0, -240)
+        await settled(page)
+    found = re.fullmatch(r"latitude (\d+), longitude (\d+): (\w+)", await readout(page, 500, 121))
+    assert found[3] == str(bool(mask[int(found[1]), int(found[2])]))
+    await runner.cleanup()
+
+
+async def test_the_code_on_the_page_runs(page, base):
+    import asyncio
+
+    await open_wave(page, base)
+    await page.locator("#axis-0").fill("2")
+    code = await page.locator("#snippet pre").text_content()
+    found: dict[str, Any] = {}
+    await asyncio.to_thread(exec, code, found)
+    np.testing.assert_array_equal(found["values"], WAVE[2])
+
+
+@pytest.mark.parametrize("page", [{"viewport": {"width": 400, "height": 800}, "has_touch": True}], indirect=True)
+async def test_a_telephone(page, base):
+    await page.goto(f"{base}/waves/#path=pyramid")
+    await settled(page)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+ZARRITA_PAGE = """<!doctype html><link rel="icon" href="data:,">
+<script type="importmap">{"imports": {
+  "zarrita": "/node_modules/zarrita/dist/src/index.js",
+  "@zarrita/storage/fetch": "/node_modules/@zarrita/storage/dist/src/fetch.js",
+  "numcodecs/blosc": "/node_modules/numcodecs/dist/blosc.js",
+  "numcodecs/lz4": "/node_modules/numcodecs/dist/lz4.js",
+  "numcodecs/zstd": "/node_modules/numcodecs/dist/zstd.js"
+}}</script>
+<script type="module">
+import * as zarr from "zarrita";
+window.read = async (path, selection) => {
+  const store = new zarr.FetchStore(new URL("/waves/zarr", location.href), { useSuffixRequest: true });
+  const array = await zarr.open.v3(zarr.root(store).resolve(path), { kind: "array" });
+  const { data, shape } = await zarr.get(array, selection?.map((s) => (Array.isArray(s) ? zarr.slice(...s) : s)));
+  return { data: [...data].map(Number), shape };
+};
+window.ready = true;
+</script>"""
+
+
+@pytest.mark.skipif(not ZARRITA, reason="ZARRASYNC_ZARRITA does not name a node_modules folder with zarrita")
+async def test_zarrita_reads_what_is_served(page, base):
+    await page.goto(f"{base}/zarrita.html")
+    await page.wait_for_function("window.ready")
+    told = await page.evaluate("window.read('/field/wave', [2, [10, 400, 3], null])")
+    np.testing.assert_array_equal(np.array(told["data"], "f4").reshape(told["shape"]), WAVE[2, 10:400:3])
+    told = await page.evaluate("window.read('/numbers')")
+    assert told["data"] == list(range(10))
+
+
+@pytest.mark.skipif(not ZARRITA, reason="ZARRASYNC_ZARRITA does not name a node_modules folder with zarrita")
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+async def test_zarrita_reads_older_formats_translated(page, zarr_format):
+    store: dict[str, bytes] = {}
+    values = np.arange(48.0).reshape(6, 8)
+    root = sync.create_group(store, zarr_format=zarr_format)
+    root.create_array("a", data=values, chunks=(4, 3), order="F", compressors="gzip")
+    app = web.Application()
+    app.add_subapp("/waves", create_app(store))
+    app.router.add_static("/node_modules", ZARRITA)
+    app.router.add_get("/zarrita.html", zarrita_page)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/zarrita.html")
+    await page.wait_for_function("window.ready")
+    # Its F order is one of memory: what belongs where stands in the strides.
+    told = await page.evaluate("window.read('/a', [[0, 6], 5])")
+    assert told["data"] == values[:, 5].tolist()
+    await runner.cleanup()

@@ -1,0 +1,123 @@
+"""What S3 was told to store or erase before a call was cancelled happens before anything that comes later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.s3_server import Bucket
+from zarrasync import stores
+from zarrasync._concurrency import calls
+
+MANY = 1 << 19  # of int32: beyond what signed URLs are for
+
+
+class Slow:
+    """Holds up the first change of a chunk."""
+
+    def __init__(self, bucket: Bucket, key: str = "/c/") -> None:
+        self._bucket, self._key = bucket, key
+        self.begun, self.go = threading.Event(), threading.Event()
+        bucket.fault = self._fault
+
+    def _fault(self, key: str, data: bytes | None) -> None:
+        if self._bucket.writing and self._key in key and not self.begun.is_set():
+            self.begun.set()
+            self.go.wait(30)
+
+
+def store_of(bucket: Bucket, backend: str) -> Any:
+    if backend != "zarr-python":
+        return stores.resolve("s3://bucket/x", bucket.options(backend=backend))
+    zarr, obstore = pytest.importorskip("zarr"), pytest.importorskip("obstore.store")
+    s3: Any = obstore.S3Store(
+        "bucket", prefix="x", endpoint=bucket.url, access_key_id="k", secret_access_key="s", region="us-east-1",
+        client_options={"allow_http": True},
+    )  # fmt: skip
+    return zarr.storage.ObjectStore(s3)
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec", "zarr-python"])
+@pytest.mark.parametrize("size", [4, MANY])
+async def test_a_later_write_holds(bucket: Bucket, backend: str, size: int):
+    array = await za.create_array(
+        store_of(bucket, backend), shape=(size,), chunks=(size,), dtype="i4", compressors=None
+    )
+    slow = Slow(bucket)
+    first = asyncio.create_task(array[...].write(1))
+    await asyncio.to_thread(slow.begun.wait, 30)
+    first.cancel()
+    second = asyncio.create_task(array[...].write(2))
+    done, _ = await asyncio.wait([first, second], timeout=0.2)
+    assert not done  # the one comes to its end, the other waits for that
+    slow.go.set()
+    await second
+    assert first.cancelled()
+    assert np.frombuffer(bucket.values["x/c/0"], "i4").tolist() == [2] * size
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+async def test_what_was_being_erased_is_gone_before_it_is_written_again(bucket: Bucket, backend: str):
+    array = await za.create_array(store_of(bucket, backend), data=np.ones(4, "i4"), compressors=None)
+    slow = Slow(bucket, "?delete")
+    first = asyncio.create_task(array[...].write(0))  # nothing but the fill value
+    await asyncio.to_thread(slow.begun.wait, 30)
+    first.cancel()
+    second = asyncio.create_task(array[...].write(3))
+    done, _ = await asyncio.wait([first, second], timeout=0.2)
+    assert not done
+    slow.go.set()
+    await second
+    assert first.cancelled()
+    assert (await array[...]).tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+@pytest.mark.parametrize("stage", ["/c/", "zarr.json"])
+async def test_an_append_that_is_cancelled_leaves_nothing(
+    bucket: Bucket, backend: str, stage: str, caplog: pytest.LogCaptureFixture
+):
+    """Its place is given back, whether it was just being taken or filled, and no chunk is read for that."""
+    store = store_of(bucket, backend)
+    array = await za.create_array(store, data=np.ones(4, "i4"), chunks=(4,))
+    slow = Slow(bucket, stage)
+    bucket.asked.clear()
+    task = asyncio.create_task(array.append(np.full(40, 7, "i4")))
+    await asyncio.to_thread(slow.begun.wait, 30)
+    task.cancel()
+    slow.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "could not be repaired" not in caplog.text
+    assert (await za.open_array(store)).shape == (4,)
+    assert [key for key in bucket.values if key.startswith("x/c/")] == ["x/c/0"]
+    assert bucket.asked.count("?delete") == (stage == "/c/")
+    chunks = [key for key in bucket.asked if "/c/" in key]
+    assert len(chunks) <= 10  # stored once each, and not looked at
+    await array.append(np.full(4, 8, "i4"))
+    await array.resize((48,))
+    assert (await array[...]).tolist() == [1] * 4 + [8] * 4 + [0] * 40
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_nobody_waits_for_ever(bucket: Bucket, again: bool, monkeypatch: pytest.MonkeyPatch):
+    """Who is cancelled a second time waits no longer, and nobody longer than a while."""
+    monkeypatch.setattr(calls, "_GRACE", 30.0 if again else 0.1)
+    array = await za.create_array(store_of(bucket, "obstore"), shape=(4,), dtype="i4")
+    slow = Slow(bucket)
+    task = asyncio.create_task(array[...].write(1))
+    await asyncio.to_thread(slow.begun.wait, 30)
+    task.cancel()
+    if again:
+        done, _ = await asyncio.wait([task], timeout=0.1)
+        assert not done
+        task.cancel()
+    done, _ = await asyncio.wait([task], timeout=20)
+    assert done
+    assert task.cancelled()
+    slow.go.set()

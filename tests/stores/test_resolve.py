@@ -1,0 +1,399 @@
+"""What people write for a store: URLs of all kinds, their options, mappings, other libraries' stores."""
+
+from __future__ import annotations
+
+import asyncio
+import dbm.dumb
+import json
+import os
+import shelve
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+
+import zarrasync as za
+from tests.support.api import Api
+from tests.support.servers import http_server
+from zarrasync import stores, sync
+from zarrasync.errors import MissingChunkError, NodeNotFoundError, StoreError
+from zarrasync.stores import local
+
+VALUES = np.arange(100, dtype="i4").reshape(10, 10)
+
+
+def make(store: Any, **options: Any) -> None:
+    sync.create_array(store, data=VALUES, chunks=3, shards=6, **options)
+
+
+# ------------------------------------------------------------------ files
+
+
+def test_file_urls_name_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither a number sign nor a question mark ends a path, and no name is taken for that of a host."""
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "run")
+    for name in ("run#2", "run?x=1", "a b"):
+        sync.create_array(f"file://{tmp_path}/{name}", data=np.zeros(1), overwrite=True)
+        assert sync.open_array(tmp_path / name).shape == (1,)
+    sync.create_group("file://new.zarr", overwrite=True)
+    assert (tmp_path / "new.zarr" / "zarr.json").is_file()
+    assert sync.open_array(f"file://localhost{tmp_path}/run").shape == (10, 10)
+    assert sync.open_array((tmp_path / "a b").as_uri()).shape == (1,)
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "run")[...], VALUES)
+
+
+def test_colons_in_names_are_no_chains(tmp_path: Path):
+    sync.create_array(tmp_path / "run", data=np.full(4, 7))
+    for number, name in enumerate(("run::a.zarr", "run::b.zarr", "x::y")):
+        sync.create_array(f"{tmp_path}/{name}", data=np.full(4, number), overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["run", "run::a.zarr", "run::b.zarr", "x::y"]
+    assert [int(sync.open_array(f"{tmp_path}/{name}")[0]) for name in ("run", "run::a.zarr", "run::b.zarr")] == [
+        7,
+        0,
+        1,
+    ]
+    assert isinstance(stores.resolve("http://[::1]:9/x?t=12::30"), stores.HTTPStore)
+    fsspec.register_implementation("mycache", type("Mine", (DirFileSystem,), {"protocol": "mycache"}), clobber=True)
+    assert isinstance(stores.resolve("mycache::memory://x"), stores.FsspecStore)
+
+
+def test_names_that_are_no_utf8(tmp_path: Path):
+    name = os.path.join(tmp_path, os.fsdecode(b"caf\xe9.zarr"))
+    array = sync.create_array(name, data=np.arange(1, 11), chunks=5)
+    array[1] = 7
+    array.attrs["a"] = 1
+    array.append([11])
+    assert sync.open_array(name)[...].tolist() == [1, 7, *range(3, 12)]
+
+
+def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As in containers whose /tmp is read-only."""
+    monkeypatch.setattr(local, "_SHARED", ("/proc", str(tmp_path)))
+    array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
+    array[1] = 5
+    assert (tmp_path / "zarrasync.lock").is_file()
+    monkeypatch.setattr(local, "_LOCK_FILE", "sys")  # others have one that can not be opened here
+    monkeypatch.setattr(local, "_SHARED", ("/proc", str(tmp_path)))
+    with pytest.raises(StoreError, match="no place for the file"):
+        array[1] = 6
+    monkeypatch.setattr(local, "_LOCK_FILE", "zarrasync.lock")
+    monkeypatch.setattr(local, "_SHARED", ("/proc",))
+    with pytest.raises(StoreError, match="no place for the file"):
+        array[1] = 6
+    assert array[:3].tolist() == [0, 5, 2]
+
+
+# ------------------------------------------------------------------ fsspec's chains
+
+
+UNCLOSED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fsspec's files
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache", pytest.param("blockcache", marks=UNCLOSED)])
+async def test_caches_of_fsspec(api: Api, s3, cache: str, tmp_path: Path):
+    url, options = s3
+    make(url, storage_options=options)
+    chained = {"s3": options, cache: {"cache_storage": str(tmp_path / "cache")}}
+    for _ in range(2):
+        array = await api(api.open_array(f"{cache}::{url}", storage_options=chained))
+        np.testing.assert_array_equal(await api(array.view[2:5, 5:8].read()), VALUES[2:5, 5:8])
+        np.testing.assert_array_equal(await api(array.view[...].read()), VALUES)
+
+
+@pytest.mark.parametrize("kind", ["s3", "file", "memory"])
+async def test_directories_of_filesystems(api: Api, s3, kind: str, tmp_path: Path):
+    """Through a URL, and as an object; both are the same place as the path that they stand for."""
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    url, options = {"s3": s3, "file": (f"file://{tmp_path}", {}), "memory": (f"memory://{tmp_path}", {})}[kind]
+    array = await api(api.create_array(f"dir://below/a.zarr::{url}", data=VALUES, storage_options={kind: options}))
+    fs = fsspec.filesystem(kind, **options)
+    store = stores.FsspecStore(DirFileSystem(url.partition("://")[2], fs), "below/a.zarr")
+    same = stores.FsspecStore(fs, f"{url}/below/a.zarr")
+    assert store.location("key") == same.location("key")
+    for place in (array.store, store, same):
+        np.testing.assert_array_equal(await api((await api(api.open_array(place))).view[...].read()), VALUES)
+
+
+@pytest.mark.parametrize("remote", ["s3", "http"])
+def test_references_to_what_is_far_away(s3, http, remote: str, tmp_path: Path):
+    url, options = s3
+    web, root = http
+    if remote == "s3":
+        with fsspec.filesystem("s3", **options).open(f"{url}/d.bin", "wb") as file:
+            file.write(VALUES.tobytes())
+    else:
+        url, options = web, {}
+        (root / "d.bin").write_bytes(VALUES.tobytes())
+    document = {"zarr_format": 2, "shape": [10, 10], "chunks": [10, 10], "dtype": "<i4", "compressor": None}
+    document |= {"fill_value": 0, "order": "C", "filters": None}
+    refs = {".zgroup": '{"zarr_format":2}', "x/.zarray": json.dumps(document), "x/0.0": [f"{url}/d.bin", 0, 400]}
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    given = {"fo": str(tmp_path / "refs.json"), "remote_protocol": remote, "remote_options": options}
+
+    async def read() -> Any:
+        group = await za.open_group("reference://", storage_options=given)
+        return await (await group["x"])[...].read()
+
+    for _ in range(2):  # a loop of its own each time
+        np.testing.assert_array_equal(asyncio.run(read()), VALUES)
+    np.testing.assert_array_equal(sync.open_group("reference://", storage_options=given)["x"][...], VALUES)
+    mapper = fsspec.get_mapper("reference://", **given)
+    np.testing.assert_array_equal(sync.open_group(mapper)["x"][...], VALUES)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("zip::file:///nowhere/nope.zip", {}),
+        ("reference://", {"fo": "/nowhere/nope.json"}),
+        ("ftp://127.0.0.1:1/x", {}),
+    ],
+)
+def test_what_can_not_be_opened_is_an_error_of_ours(url: str, options: dict[str, Any]):
+    with pytest.raises(StoreError, match="can not be opened"):
+        sync.open(url, storage_options=options)
+
+
+# ------------------------------------------------------------------ the web
+
+
+async def test_urls_as_people_write_them(api: Api, http):
+    url, root = http
+    make(root / "é" / "a b.zarr")
+    for path in ("é/a b.zarr", "%C3%A9/a%20b.zarr"):
+        array = await api(api.open_array(f"{url}/{path}"))
+        np.testing.assert_array_equal(await api(array.view[...].read()), VALUES)
+
+
+def test_options_of_fsspecs_web_filesystem(http):
+    url, root = http
+    make(root / "a")
+    readahead = {"block_size": 0, "cache_type": "none", "simple_links": True}
+    for options in (readahead, {"ssl": False}):
+        np.testing.assert_array_equal(sync.open_array(f"{url}/a", storage_options=options)[...], VALUES)
+    with pytest.raises(TypeError, match="are .*headers.*; found 'hedders'"):
+        stores.resolve(url, {"hedders": {}})
+
+
+def test_directories_with_links_from_the_root(tmp_path: Path):
+    """As aiohttp shows them. Nothing that is there may be missing from a copy."""
+    group = sync.create_group(tmp_path / "d x.zarr", zarr_format=2)
+    group.create_array("a", data=VALUES)
+    group.create_array("deep/..b", data=VALUES + 1)
+    with http_server(tmp_path, "/s/", show_index=True) as server:
+        url = f"{server}/s"
+        assert sync.open_group(f"{url}/d x.zarr").array_keys() == ("a",)
+        with stores.resolve(f"{url}/d x.zarr") as store:
+            found = asyncio.run(store.list_prefix(""))
+        assert {".zgroup", "a/.zarray", "a/0.0", "deep/..b/0.0"} <= set(found)
+        copied: dict[str, bytes] = {}
+        assert sync.copy(f"{url}/d x.zarr", copied, verify=True).arrays == 2
+    np.testing.assert_array_equal(sync.open_array(copied, path="deep/..b")[...], VALUES + 1)
+
+
+# ------------------------------------------------------------------ object stores
+
+
+@pytest.fixture
+def profile(nobody: Path) -> Any:
+    """Writes what files of AWS's tools say; nothing stands in the environment."""
+
+    def write(credentials: str = "", config: str = "") -> None:
+        (nobody / "credentials").write_text(credentials)
+        (nobody / "config").write_text(config)
+
+    return write
+
+
+KEYS = "aws_access_key_id = k\naws_secret_access_key = s\n"
+
+
+def test_keys_in_the_files_of_aws(s3, profile, monkeypatch: pytest.MonkeyPatch):
+    url, options = s3
+    make(url, storage_options=options)
+    profile(
+        f"[default]\n{KEYS}",
+        "[default]\nregion = eu-central-1\naws_session_token = of others\n[profile renewed]\ncredential_process = /none\n",
+    )
+    where = {"endpoint_url": options["endpoint_url"]}
+    np.testing.assert_array_equal(sync.open_array(url, storage_options=where)[...], VALUES)
+    told = stores.resolve(url, where).store.config
+    assert (told["access_key_id"], told["region"], "session_token" in told) == ("k", "eu-central-1", False)
+    for name in ("renewed", "unknown"):  # which botocore can do, or say
+        monkeypatch.setenv("AWS_PROFILE", name)
+        with pytest.raises(StoreError, match="credential"):
+            sync.open_array(url, storage_options=where)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    np.testing.assert_array_equal(sync.open_array(url, storage_options=where)[...], VALUES)
+
+
+def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):
+    profile("", f"[profile default]\n{KEYS}region = eu-west-1\nendpoint_url = http://127.0.0.1:9\n")
+    told = stores.resolve("s3://b/x").store.config
+    assert (told["access_key_id"], told["region"], told["endpoint"]) == ("k", "eu-west-1", "http://127.0.0.1:9")
+    told = stores.resolve("s3://b/x", {"anon": True}).store.config
+    assert ("access_key_id" in told, told["region"]) == (False, "eu-west-1")
+    told = stores.resolve("s3://b/x", {"key": "a", "secret": "b", "endpoint_url": "https://own"}).store.config
+    assert (told["access_key_id"], told["region"], told["endpoint"]) == ("a", "eu-west-1", "https://own")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    assert stores.resolve("s3://b/x").store.config["region"] == "eu-north-1"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://around")
+    assert stores.resolve("s3://b/x").store.config["endpoint"] == "http://around"
+    for name in ("aws_endpoint_url", "aws_endpoint", "endpoint_url"):
+        assert stores.resolve("s3://b/x", {name: "https://own"}).store.config["endpoint"] == "https://own"
+    profile("no ini file", "\0")
+    assert "access_key_id" not in stores.resolve("s3://b/x").store.config
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "match"),
+    [
+        ("s3://", {}, "names no bucket"),
+        ("gs:///x", {"token": "anon"}, "names no bucket"),
+        ("az://c/x", {}, "'az://c' can not be opened: .*Account must be specified$"),
+        ("s3://b/x", {"endpoint_url": "127.0.0.1:9"}, "has no scheme: 'https://127.0.0.1:9'"),
+    ],
+)
+def test_urls_of_object_stores_that_say_too_little(url: str, options: dict[str, Any], match: str):
+    with pytest.raises(ValueError, match=match):
+        sync.open(url, storage_options=options)
+
+
+def test_an_emulator_of_google_without_tls(http):
+    """Its options are obstore's, and it is asked without TLS."""
+    url, _ = http
+    options = {"token": "anon", "endpoint_url": url}
+    assert isinstance(stores.resolve("gs://bucket/x", options), stores.ObjectStore)
+    with pytest.raises(NodeNotFoundError):
+        sync.open("gs://bucket/x", storage_options=options)
+
+
+def test_all_kinds_of_obstores_stores(tmp_path: Path, http):
+    obstore = pytest.importorskip("obstore")
+    url, root = http
+    make(root / "a")
+    web = obstore.store.HTTPStore.from_url(f"{url}/a", client_options={"allow_http": True})
+    np.testing.assert_array_equal(sync.open_array(web)[...], VALUES)
+    for given in (obstore.store.MemoryStore(), obstore.store.LocalStore(tmp_path / "x", mkdir=True)):
+        make(given)
+        sync.open_array(given, mode="r+")[1, 1:3] = 7
+        assert sync.open_array(given)[1, :4].tolist() == [10, 7, 7, 13]
+
+
+# ------------------------------------------------------------------ mappings
+
+
+class Fresh(dict[str, bytes]):
+    """A mapping that makes its values anew for each look, as those do that keep them elsewhere."""
+
+    kind: Any = bytes
+
+    def __getitem__(self, key: str) -> Any:
+        return self.kind(bytearray(super().__getitem__(key)))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(bytes(data), "u1")])
+async def test_mappings_that_make_values_anew(api: Api, kind: Any):
+    values = Fresh()
+    values.kind = kind
+    array = await api(api.create_array(values, data=np.arange(10), chunks=4))
+    with za.config.set(total_timeout=5):
+        await api.write(array, slice(1, 3), 7)
+        await api(array.append([1]))
+    assert (await api(array.view[...].read())).tolist() == [0, 7, 7, *range(3, 10), 1]
+
+
+def test_mappings_of_parts_of_one_buffer():
+    made: dict[str, bytes] = {}
+    sync.create_array(made, data=np.arange(10), chunks=4, compressors=None)
+    blob, values, start = memoryview(b"".join(made.values())), dict[str, Any](), 0
+    for key, value in made.items():
+        values[key] = blob[start : start + len(value)]
+        start += len(value)
+    array = sync.open_array(values, mode="r+")
+    assert array[...].tolist() == list(range(10))
+    array[1:3] = 7
+    assert array[...].tolist() == [0, 7, 7, *range(3, 10)]
+
+
+def test_a_shelf(tmp_path: Path):
+    with shelve.Shelf(dbm.dumb.open(str(tmp_path / "shelf"))) as values:  # other databases belong to one thread
+        array = sync.create_array(values, data=np.arange(10), chunks=4)
+        array[1:3] = 7
+        array.attrs["x"] = 1
+        assert sync.open_array(values)[:4].tolist() == [0, 7, 7, 3]
+
+
+def test_mappings_that_hold_something_else():
+    with pytest.raises(StoreError, match=r"could not read 'zarr.json' in MemoryStore.*str"):
+        sync.open({"zarr.json": "{}"}, zarr_format=3)
+
+    class Failing(dict[str, bytes]):
+        def __getitem__(self, key: str) -> bytes:
+            raise OSError("the disk is gone")
+
+        def __len__(self) -> int:
+            raise OSError("the disk is gone")
+
+    with pytest.raises(StoreError, match=r"in MemoryStore\(Failing\): OSError: the disk is gone"):
+        sync.open(Failing())
+    assert sync.open_group({"zarr.json": b'{"zarr_format":3,"node_type":"group"}', 3: b""}).keys() == ()
+
+
+def test_what_lasts():
+    """What another process, or a later one, may take for the same data."""
+    assert stores.resolve("s3://bucket/x", {"anon": True}).lasting
+    assert not stores.resolve("memory://x").lasting
+    assert not stores.PrefixStore(stores.MemoryStore(), "a/").lasting
+
+
+def test_what_is_kept_of_mappings_is_nobody_elses(tmp_path: Path):
+    """The next mapping may lie where the last one lay in memory."""
+    for number in range(20):
+        values: dict[str, bytes] = {}
+        sync.create_array(values, data=np.full(4, number))
+        store = stores.DiskCachingStore(stores.resolve(values), tmp_path)
+        assert sync.open_array(store)[0] == number
+        assert sync.open_array(store)[1] == number
+        assert store.hits
+        del store, values
+
+
+# ------------------------------------------------------------------ what is no store, and settings
+
+
+def test_what_is_no_store():
+    for wrapper in (stores.CachingStore, stores.ReadOnlyStore):
+        with pytest.raises(TypeError, match=rf"{wrapper.__name__} wraps a Store, found"):
+            wrapper({})
+    with pytest.raises(TypeError, match="a path is text, found 3"):
+        sync.open_array({}, path=3)
+    array = sync.create_array({}, data=VALUES)
+    with pytest.raises(TypeError, match="out is a NumPy array, found list"):
+        array.view[...].read(out=[1])
+
+
+def test_seconds_may_be_whole():
+    with za.config.set(total_timeout=8) as settings:
+        assert settings.total_timeout == 8.0
+        assert isinstance(settings.total_timeout, float)
+
+
+async def test_chunks_that_are_absent_from_a_shard(api: Api):
+    array = await api(api.create_array({}, shape=(8,), chunks=1, shards=4, dtype="f8", fill_value=-1))
+    await api.write(array, slice(0, 1), 5)
+    assert (await api(array.view[:1].read(missing="error"))).tolist() == [5]
+    with pytest.raises(MissingChunkError, match="3 of the chunks .* absent .*: c/0$"):
+        await api(array.view[:4].read(missing="error"))
+    with pytest.raises(MissingChunkError) as found:
+        await api(array.view[2:8].read(missing="error"))
+    assert found.value.keys == ("c/0", "c/1")

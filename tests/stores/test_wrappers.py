@@ -1,0 +1,303 @@
+"""Stores that watch, hinder or fail on purpose, and those that are reached in a roundabout way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.api import Api
+from zarrasync import stores, sync
+from zarrasync.errors import ShapeError, StoreError
+
+VALUES = np.arange(10_000, dtype="i4").reshape(100, 100)
+
+# ------------------------------------------------------------------ tracing
+
+
+async def test_operations_are_counted_and_timed(api: Api):
+    events: list[stores.Event] = []
+    store = stores.TracingStore(stores.LatencyStore(stores.MemoryStore(), 0.01), on_event=events.append)
+    array = await api(api.create_array(store, data=VALUES, chunks=(50, 50)))
+    np.testing.assert_array_equal(await api(array[...]), VALUES)
+    fetched = [event.keys for event in events if event.operation == "fetch"]
+    assert len(fetched) == len(store.latencies["fetch"]) < store.counts.fetches == sum(map(len, fetched)) == 4 + 4
+    assert store.latencies["put"].quantile(0.5) >= 0.01
+    assert store.latencies["put"].total >= 5 * 0.01
+    assert "p99" in repr(store.latencies["put"])
+    limits = store.latencies["fetch"].buckets()
+    assert limits[-1][1] == len(store.latencies["fetch"])
+    assert [count for _, count in limits] == sorted(count for _, count in limits)
+    assert sum(e.nbytes for e in events if e.operation == "put") == store.counts.bytes_written
+    assert {e.operation for e in events} == {"fetch", "put"}
+    assert all(e.seconds >= 0.01 and e.error is None for e in events)
+
+
+async def test_failures_are_traced():
+    events: list[stores.Event] = []
+    store = stores.TracingStore(stores.FaultyStore(stores.MemoryStore(), 1.0), on_event=events.append)
+    with pytest.raises(StoreError, match="on purpose"):
+        await store.get("k")
+    (event,) = events
+    assert isinstance(event.error, StoreError)
+    assert event.keys == ("k",)
+
+
+def test_latencies_of_nothing():
+    nothing = stores.Latencies()
+    assert (len(nothing), nothing.buckets(), nothing.quantile(0.9), repr(nothing)) == (0, [], 0.0, "<no operations>")
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        nothing.quantile(2)
+
+
+async def test_spans(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    store = stores.TracingStore(stores.MemoryStore(), spans=True)
+    await store.set("k", b"value")
+    with provider.get_tracer("mine").start_as_current_span("request"):
+        assert await store.get("k") == b"value"
+    put, fetch, request = exporter.get_finished_spans()
+    assert (put.name, fetch.name) == ("zarrasync.put", "zarrasync.fetch")
+    assert fetch.parent.span_id == request.context.span_id
+    assert fetch.attributes["zarrasync.bytes"] == 5
+
+
+async def test_spans_of_helping_threads_have_a_parent(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    store = stores.TracingStore(stores.LocalStore(tmp_path), spans=True)
+    values = np.random.default_rng(0).random((64, 1 << 15))
+    array = await api(api.create_array(store, shape=values.shape, chunks=(1, 1 << 15), config={"threads": 4}))
+    exporter.clear()
+    with provider.get_tracer("mine").start_as_current_span("request") as request:
+        for _ in range(3):
+            await api(array.view.write(values))
+            await api(array.view.read())
+    spans = [span for span in exporter.get_finished_spans() if span.name != "request"]
+    assert len(spans) > 6
+    assert {span.parent.span_id if span.parent else None for span in spans} == {request.context.span_id}
+
+
+def test_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
+    with pytest.raises(ImportError, match=r"zarrasync\[otel\]"):
+        stores.TracingStore(stores.MemoryStore(), spans=True)
+
+
+# ------------------------------------------------------------------ hindrance
+
+
+async def test_latency_is_paid_once_for_what_is_asked_at_once():
+    store = stores.LatencyStore(stores.MemoryStore(), 0.05, jitter=0.001)
+    await za.create_array(store, data=VALUES, chunks=(10, 10))
+    array = await za.open_array(store, zarr_format=3)
+    begin = time.perf_counter()
+    np.testing.assert_array_equal(await array[...], VALUES)
+    assert 0.05 <= time.perf_counter() - begin < 20 * 0.05  # a hundred chunks, nearly at once
+    with pytest.raises(ValueError, match="at least 0"):
+        stores.LatencyStore(stores.MemoryStore(), -1)
+
+
+async def test_failures_on_purpose(api: Api):
+    """Whatever fails, what is read is right or an error, and what is written is there or an error."""
+    memory = stores.MemoryStore()
+    await api(api.create_array(memory, data=VALUES, chunks=(10, 10), shards=(50, 50), fill_value=-1))
+    faulty = pickle.loads(pickle.dumps(stores.FaultyStore(memory, 0.2, seed=1)))
+    faulty.inner = memory
+    outcomes = {"right": 0, "error": 0}
+    for row in range(100):
+        try:
+            array = await api(api.open_array(faulty, mode="r+"))
+            np.testing.assert_array_equal(await api(array[row]), VALUES[row])
+            await api.write(array, row, VALUES[row])
+            outcomes["right"] += 1
+        except StoreError as error:
+            assert "on purpose" in str(error)
+            outcomes["error"] += 1
+    assert min(outcomes.values()) > 5
+    np.testing.assert_array_equal(await api((await api(api.open_array(memory)))[...]), VALUES)
+
+
+async def test_failures_that_are_chosen():
+    def fails(operation: str, key: str) -> bool:
+        if key == "worse":
+            raise StoreError("much worse", key=key)
+        return operation == "put" and key == "bad"
+
+    store = stores.FaultyStore(stores.MemoryStore(), fails=fails)
+    await store.set("good", b"1")
+    with pytest.raises(StoreError, match="on purpose"):
+        await store.set("bad", b"1")
+    with pytest.raises(StoreError, match="much worse"):
+        await store.get_partial_values([("good", (0, None)), ("worse", (0, 1))])
+    assert await store.list() == ["good"]
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        stores.FaultyStore(stores.MemoryStore(), 2)
+
+
+# ------------------------------------------------------------------ roundabout ways
+
+
+def test_chained_urls(s3, tmp_path: Path):
+    """Fsspec's chains: a cache of whole files in front of S3, a zip in memory."""
+    url, options = s3
+    sync.create_array(f"{url}/x", data=VALUES, chunks=(50, 50), storage_options=options)
+    given = {"s3": options, "simplecache": {"cache_storage": str(tmp_path / "cache")}}
+    array = sync.open_array(f"simplecache::{url}/x", storage_options=given)
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert list((tmp_path / "cache").iterdir())
+
+    sync.create_array(stores.ZipStore(archive := tmp_path / "a.zip", mode="w"), data=VALUES).store.__exit__(
+        None, None, None
+    )
+    np.testing.assert_array_equal(sync.open_array(f"zip://::{archive.as_uri()}")[...], VALUES)
+
+
+def test_references(tmp_path: Path):
+    """A kerchunk document: metadata inline, chunks as parts of other files."""
+    data = VALUES[:10].tobytes()
+    (tmp_path / "data.bin").write_bytes(b"header" + data)
+    document = {
+        "zarr_format": 2, "shape": [10, 100], "chunks": [5, 100], "dtype": "<i4", "compressor": None,
+        "fill_value": 0, "order": "C", "filters": None,
+    }  # fmt: skip
+    half = len(data) // 2
+    references = {
+        "version": 1,
+        "refs": {
+            ".zgroup": json.dumps({"zarr_format": 2}),
+            "x/.zarray": json.dumps(document),
+            "x/.zattrs": json.dumps({"unit": "K"}),
+            "x/0.0": [str(tmp_path / "data.bin"), 6, half],
+            "x/1.0": [str(tmp_path / "data.bin"), 6 + half, half],
+        },
+    }
+    (tmp_path / "refs.json").write_text(json.dumps(references))
+    options = {"fo": str(tmp_path / "refs.json"), "remote_protocol": "file"}
+    group = sync.open_group("reference://", storage_options=options)
+    assert group["x"].attrs["unit"] == "K"
+    np.testing.assert_array_equal(group["x"][...], VALUES[:10])
+    np.testing.assert_array_equal(group["x"][3:7, 5], VALUES[3:7, 5])
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
+def test_the_names_of_a_group_are_listed_once(zarr_format: int | str):
+    """``list`` asks for the length, too."""
+    counting = stores.CountingStore(stores.MemoryStore())
+    group = sync.create_group(counting, zarr_format=zarr_format)
+    for name in "abc":
+        group.create_group(name)
+    counting.reset()
+    assert [name for name in group] == ["a", "b", "c"]  # the way that asks for no length
+    once = counting.reset().requests
+    for ask in (list, sorted, tuple):
+        assert list(ask(group)) == ["a", "b", "c"]
+        assert counting.reset().requests == once
+    names = iter(group)
+    next(names)
+    group.create_group("d")
+    assert (len(group), list(names)) == (4, ["b", "c"])
+    names = iter(group)
+    group.create_group("e")
+    assert (len(group), list(names)) == (5, ["a", "b", "c", "d"])
+
+
+async def test_icechunk(api: Api, tmp_path: Path):
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repository.writable_session("main")
+    root = await api(api.create_group(session.store))
+    array = await api(root.create_array("x", shape=VALUES.shape, dtype="i4", chunks=(50, 50)))
+    await api.write(array, ..., VALUES)
+    await api.write(array, (3, 3), -1)  # a part of a chunk that nobody else has before it is committed
+    await api.write(array, (3, 3), VALUES[3, 3])
+    session.commit("values")
+    found = await api(api.open_array(repository.readonly_session("main"), path="x"))  # itself, as well as its store
+    np.testing.assert_array_equal(await api(found[20:70, ::3]), VALUES[20:70, ::3])
+    theirs = pytest.importorskip("zarr").open_array(repository.readonly_session("main").store, path="x", mode="r")
+    np.testing.assert_array_equal(theirs[...], VALUES)
+
+
+async def test_ingesting_into_icechunk(api: Api, tmp_path: Path):
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repository.writable_session("main")
+    await api(api.ingest(VALUES, session.store, path="x", chunks=(50, 50)))
+    await api(api.copy(session.store, session.store, source_path="x", dest_path="y", resume=True))
+    for path in "xy":
+        found = await api(api.open_array(session.store, path=path))
+        np.testing.assert_array_equal(await api(found[...]), VALUES)
+
+
+async def test_stores_of_one_session_of_icechunk(api: Api, tmp_path: Path):
+    """A session makes a new store whenever it is asked for one; its forks are merged, which tells nobody of conflicts."""
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repository.writable_session("main")
+    assert stores.resolve(session.store).identity == stores.resolve(session.store).identity
+    assert stores.resolve(session.store).identity != stores.resolve(repository.writable_session("main").store).identity
+    array = await api(api.create_array(session.store, shape=(10,), chunks=(10,), dtype="i4"))
+    await api(array.append(np.arange(5)))
+    assert (await api(array[...]))[10:].tolist() == list(range(5))
+
+    def write(number: int) -> None:
+        own = sync.open_array(session.store, mode="r+")
+        for turn in range(50):
+            own[number] = turn + 1
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, range(3)))
+    assert (await api(array[:3])).tolist() == [50, 50, 50]
+    session.commit("values")
+    fork = await api(api.open_array(repository.writable_session("main").fork().store, mode="r+"))
+    with pytest.raises(ShapeError, match="cuts the chunks"):
+        await api.write(fork, 3, 1)
+
+
+def test_stores_of_zarr_python_around_others():
+    zarr = pytest.importorskip("zarr")
+    memory = zarr.storage.MemoryStore()
+    wrapped = zarr.storage.LoggingStore(memory, log_level="ERROR")
+    assert stores.resolve(memory).identity == stores.resolve(wrapped).identity
+    assert stores.resolve(memory.with_read_only(True)).identity == stores.resolve(memory).identity
+    assert not stores.resolve(wrapped).portable
+    obstore = pytest.importorskip("obstore")
+    inner = obstore.store.MemoryStore()
+    for read_only in (True, False):
+        found = stores.resolve(zarr.storage.ObjectStore(inner, read_only=read_only))
+        assert found.conditional
+        assert found.writeable is not read_only
+
+
+def test_uvloop():
+    uvloop = pytest.importorskip("uvloop")
+
+    async def read() -> np.ndarray:
+        store = stores.LatencyStore(stores.MemoryStore(), 0.001)
+        array = await za.create_array(store, data=VALUES, chunks=(10, 10))
+        return await array[...]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        np.testing.assert_array_equal(runner.run(read()), VALUES)

@@ -1,0 +1,81 @@
+"""Servers that tests start: files over HTTP, and emulators in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+AZURE = {
+    "account_name": "devstoreaccount1",
+    # What every emulator has; it is no secret.
+    "account_key": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+}
+
+
+@contextmanager
+def http_server(root: Path, below: str = "/", *, show_index: bool = False) -> Iterator[str]:
+    """Serve a directory over HTTP with byte ranges; yields the server's URL, below which it lies."""
+    loop = asyncio.new_event_loop()
+    ready = threading.Event()
+    address: list[int] = []
+
+    async def start() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_static(below, root, show_index=show_index)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        listener = socket.create_server(("127.0.0.1", 0))
+        address.append(listener.getsockname()[1])
+        await web.SockSite(runner, listener).start()
+        return runner
+
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        ready.set()
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield f"http://127.0.0.1:{address[0]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def serving(command: list[str], port: int, folder: Path) -> Iterator[None]:
+    """A server in a process of its own, once it answers."""
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        try:
+            end = time.monotonic() + 60
+            while True:
+                with socket.socket() as probe:
+                    if not probe.connect_ex(("127.0.0.1", port)):
+                        break
+                assert process.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < end, f"{command[0]} does not answer"
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()
+            process.wait()

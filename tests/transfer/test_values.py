@@ -1,0 +1,623 @@
+"""Values on their way into arrays and out of them: what is written is there, what can not be is refused whole."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.api import Api
+from zarrasync import stores, sync
+from zarrasync.errors import CodecError, ShapeError, StoreError, UnsupportedOperation, ZarrError
+
+ZERO = np.array([0, 0, 5, 0])
+
+
+# ------------------------------------------------------------------ fill values that are undefined
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft-2022"])
+@pytest.mark.parametrize("dtype", ["i4", "M8[s]"])
+async def test_no_value_is_that_of_absent_chunks_where_there_is_none(api: Api, zarr_format: Any, dtype: str):
+    """``null`` leaves open what other readers make of absent chunks."""
+    store: dict[str, bytes] = {}
+    options = {"shape": 4, "chunks": 2, "dtype": dtype, "zarr_format": zarr_format, "fill_value": None}
+    array = await api(api.create_array(store, **options))
+    await api.write(array, ..., ZERO.astype(dtype))
+    assert await api(array.nchunks_initialized()) == 2
+    await api.write(array, 2, np.array(0, dtype))  # a part of a chunk, which is zero then
+    assert await api(array.nchunks_initialized()) == 2
+    np.testing.assert_array_equal(await api(array.view.read(missing="error")), np.zeros(4, dtype))
+    await api(array.resize(3))
+    await api(array.resize(4))
+    assert await api(array.nchunks_initialized()) == 2
+    copied: dict[str, bytes] = {}
+    await api(api.copy(store, copied, compressors=None))
+    assert await api((await api(api.open_array(copied))).nchunks_initialized()) == 2
+
+
+class Unlisted(stores.MemoryStore):
+    """A store that can not list, as many of the web's."""
+
+    async def list_prefix(self, prefix: str) -> list[str]:
+        raise UnsupportedOperation("no listing here")
+
+
+@pytest.mark.parametrize("listable", [True, False])
+async def test_copies_into_other_chunks_stay_sparse_where_there_is_no_fill_value(api: Api, listable: bool):
+    data: dict[str, bytes] = {}
+    options = {"shape": (100, 70), "chunks": (10, 10), "dtype": "i4", "zarr_format": 2, "fill_value": None}
+    source = await api(api.create_array(data, **options))
+    await api.write(source, (slice(33, 38), slice(61, 70)), 7)
+    await api.write(source, (slice(0, 10), slice(0, 10)), 0)  # zeros that are stored are values
+    store = stores.MemoryStore(data) if listable else Unlisted(data)
+    for chunks, count in (((5, 7), 2 * 2 + 2 * 2), ((20, 30), 2), ((100, 70), 1)):
+        copied: dict[str, bytes] = {}
+        done: list[int] = []
+        report = await api(api.copy(store, copied, chunks=chunks, progress=done.append))
+        target = await api(api.open_array(copied))
+        wanted = count if listable else target.cdata_shape[0] * target.cdata_shape[1]
+        assert await api(target.nchunks_initialized()) == wanted
+        assert sum(done) == source.nbytes
+        np.testing.assert_array_equal(await api(target.view.read()), await api(source.view.read()))
+        if listable:
+            assert report.nbytes < source.nbytes or chunks == (100, 70)
+            again = await api(api.copy(data, copied, chunks=chunks, resume=True, verify=True))
+            assert again.copied == 0
+
+
+def test_zeros_beside_no_fill_value_are_read_by_zarr_python(tmp_path: Path):
+    zarr = pytest.importorskip("zarr")
+    theirs = zarr.create_array(tmp_path, shape=(4,), chunks=(2,), dtype="M8[s]", zarr_format=2, fill_value=None)
+    theirs[:] = np.array([9, 9, 9, 9], "M8[s]")
+    sync.open_array(tmp_path, mode="r+")[0:2] = np.zeros(2, "M8[s]")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path)[:], np.array([0, 0, 9, 9], "M8[s]"))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "i1", ">i2", "f4", "M8[s]", "c16", "S3", [("a", "i4"), ("b", "u1")]])
+async def test_chunks_of_nothing_but_the_fill_value_are_told_by_every_element(api: Api, dtype: Any):
+    values = np.zeros((8, 4, 5), dtype)
+    at = [(1, 0, 0), (2, 3, 4), (3, 2, 1), (5, 1, 4), (6, 3, 3)]
+    for spot in at:
+        values[spot] = np.ones((), dtype)
+    for chunks in ((1, 4, 5), (1, 2, 5)):
+        array = await api(
+            api.create_array({}, data=values, chunks=chunks, compressors=None, fill_value=values[0, 0, 0])
+        )
+        assert await api(array.nchunks_initialized()) == len(at)
+        np.testing.assert_array_equal(await api(array.view.read()), values)
+
+
+# ------------------------------------------------------------------ data types
+
+
+@pytest.mark.parametrize("dtype", [str, np.str_, "U", "<U", np.dtype(str), "string"])
+def test_text_of_any_length(dtype: Any):
+    array = sync.create_array({}, shape=2, dtype=dtype)
+    array[:] = ["abc", "de"]
+    assert array[:].tolist() == ["abc", "de"]
+
+
+@pytest.mark.parametrize("dtype", [bytes, np.bytes_, "S", np.dtype(bytes), "bytes"])
+def test_bytes_of_any_length(dtype: Any):
+    array = sync.create_array({}, shape=2, dtype=dtype)
+    array[:] = [b"abc\0", bytearray(b"de")]
+    assert array[:].tolist() == [b"abc\0", b"de"]
+
+
+@pytest.mark.parametrize("value", [3, True, [1, 2], -1, np.int64(7), None, "text", 1.5])
+def test_bytes_are_made_of_bytes_alone(value: Any):
+    """``bytes(3)`` is three zeros."""
+    array = sync.create_array({}, shape=2, dtype="bytes")
+    given = np.empty(1, object)
+    given[0] = value
+    with pytest.raises(CodecError, match="is not bytes"):
+        array[:1] = given
+
+
+def test_strings_of_no_length_can_be_opened_again():
+    for zarr_format, dtype in ((2, "S0"), (2, "U0"), (3, "S0"), (3, "U0")):
+        store: dict[str, bytes] = {}
+        sync.create_array(store, shape=3, dtype=dtype, zarr_format=zarr_format)
+        assert sync.open_array(store)[:].tolist() == np.zeros(3, dtype).tolist()
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_text_is_refused_rather_than_spelt_out(missing: Any):
+    dtype = np.dtypes.StringDType(na_object=missing)
+    array = sync.create_array({}, shape=2, dtype="string")
+    array[:] = np.array(["a", "b"], dtype)
+    assert array[:].tolist() == ["a", "b"]
+    with pytest.raises(CodecError, match="can not be stored"):
+        array[:] = np.array(["c", missing], dtype)
+    assert array[:].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("bytes", b"ab\0\0"), ("U4", "ab"), ("string", "ab"), ("i4", 7)])
+async def test_arrays_without_axes_keep_type_and_value(api: Api, dtype: str, value: Any):
+    array = await api(api.create_array({}, shape=(), dtype=dtype))
+    await api.write(array, (), value)
+    copied = await api(api.create_array({}, data=array.view))
+    assert copied.dtype == array.dtype
+    for one in (array, copied):
+        assert await api(one.view[()].read()) == value
+        blocks = one.view.chunks()
+        found = [block async for block in blocks] if api.name == "async" else list(blocks)
+        assert [(at, block.dtype, block.tolist()) for at, block in found] == [((), array.dtype, value)]
+    if api.name == "sync":
+        for made in (np.asarray(array), np.asarray(array.view), np.asarray(copied)):
+            assert (made.dtype, made.tolist()) == (array.dtype, value)
+        other = sync.create_array({}, shape=1, dtype=dtype)
+        other[:] = array
+        assert other[:].tolist() == [value]
+
+
+# ------------------------------------------------------------------ what fits, and what does not
+
+
+@pytest.mark.parametrize("dtype", ["i4", "string", "bytes"])
+async def test_single_elements(api: Api, dtype: str):
+    value = {"i4": 5, "string": "x", "bytes": b"x"}[dtype]
+    array = await api(api.create_array({}, shape=(3, 3), dtype=dtype, chunks=2))
+    for key, given in (((0, 0), [value]), ((1, 2), np.array([[value]], array.dtype)), ((2, 0, None), [value])):
+        await api.write(array, key, given)
+        assert await api(array.view[key].read()) == value
+    out = np.empty(1, array.dtype)
+    await api(array.view[2, 0, None].read(out=out))
+    assert out.tolist() == [value]
+
+
+def test_elements_that_are_arrays_or_lists():
+    ragged = sync.create_array({}, shape=3, dtype=object, zarr_format=2, filters=[numcodecs.VLenArray("i4")])
+    ragged[0], ragged[1] = np.array([1, 2], "i4"), np.array([3], "i4")
+    assert [value.tolist() for value in ragged[:]] == [[1, 2], [3], []]
+    options = {"dtype": object, "zarr_format": 2, "filters": [numcodecs.JSON()], "fill_value": [1, 2]}
+    listed = sync.create_array({}, shape=3, chunks=2, **options)
+    listed[0] = [3, [4]]
+    listed[1] = {"a": 1}
+    listed.resize(1)
+    listed.resize(3)
+    assert listed[:].tolist() == [[3, [4]], [1, 2], [1, 2]]
+
+
+async def test_values_for_nothing_have_to_fit_all_the_same(api: Api):
+    array = await api(api.create_array({}, shape=4, dtype="i4"))
+    with pytest.raises(ShapeError, match="do not fit"):
+        await api.write(array, slice(0, 0), [1, 2, 3])
+    with pytest.raises(CodecError, match="can not be stored"):
+        await api.write(array, slice(0, 0), ["x"])
+    await api.write(array, slice(0, 0), 3)
+    await api.write(array, slice(0, 0), np.empty(0))
+
+
+async def test_what_can_not_be_cast_changes_nothing(api: Api):
+    array = await api(api.create_array({}, shape=4, dtype="M8[D]", chunks=2))
+    given = np.array(["2000-01-01", "2000-01-02", "2000-01-03", "never"], object)
+    with pytest.raises(CodecError, match="can not be stored"):
+        await api.write(array, ..., given)
+    assert await api(array.nchunks_initialized()) == 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array(["2000-01-01", "2000-01-02", "NaT", "2500-01-01"], "M8[s]"),
+        np.array(["2000", "2000", "NaT", "0101"], ">M8[Y]"),
+        ["2000-01-01", "2000-01-02", "NaT", "2500-01-01"],
+        [dt.datetime(2000, 1, 1), dt.datetime(2000, 1, 2), None, dt.datetime(2500, 1, 1)],
+        np.ma.array(np.array(["2000-01-01", "2000-01-02", "1000-01-01", "2500-01-01"], "M8[D]"), mask=[0, 0, 1, 0]),
+    ],
+)
+async def test_times_that_do_not_fit_are_refused(api: Api, given: Any):
+    array = await api(api.create_array({}, shape=4, dtype="M8[ns]", chunks=2))
+    with pytest.raises(CodecError, match="can not be stored as datetime64"):
+        await api.write(array, ..., given)
+    assert await api(array.nchunks_initialized()) == 0
+    await api.write(array, slice(3), given[:3])
+    days = ["2000-01-01", "2000-01-01" if str(given[1]) == "2000" else "2000-01-02", "NaT", "NaT"]
+    np.testing.assert_array_equal(await api(array.view.read()), np.array(days, "M8[ns]"))
+
+
+def test_times_of_objects_and_numbers():
+    """As NumPy takes them, in the array's own units."""
+    spans = sync.create_array({}, shape=2, dtype="m8[ns]")
+    for given in (
+        np.array([np.timedelta64(1500, "ns"), np.timedelta64(1, "ns")], object),
+        [1500, 1],
+        np.array([1500, 1], object),
+    ):
+        spans[:] = given
+        assert spans[:].astype("i8").tolist() == [1500, 1]
+    months = sync.create_array({}, shape=2, dtype="m8[M]")
+    months[:] = np.array([np.timedelta64(2, "Y"), None], object)
+    assert months[:].astype("i8")[0] == 24
+    moments = sync.create_array({}, shape=2, dtype="M8[s]")
+    for given in ([5, None], np.array([5, None], object)):
+        moments[:] = given
+        np.testing.assert_array_equal(moments[:], np.array([5, "NaT"], "M8[s]"))
+    for array in (spans, moments):
+        with pytest.raises(CodecError):
+            array[:] = [1.5, 2.7]
+    for unit in ("D", "us", "ns"):
+        with pytest.raises(CodecError, match="beyond its range|Overflow"):
+            sync.create_array({}, shape=2, dtype=f"m8[{unit}]")[:] = [dt.timedelta(days=999999999), None]
+
+
+@pytest.mark.parametrize("dtype", [str, "U3", "S3", bytes, "M8[s]", "f8", "i4"])
+def test_what_is_masked_whole_becomes_the_fill_value(dtype: Any):
+    array = sync.create_array({}, shape=2, dtype=dtype)
+    fill = array[0].copy() if isinstance(array[0], np.generic) else array[0]
+    array[0] = np.ma.masked
+    array[:] = np.ma.array([1.5, 2.5], mask=True)
+    assert np.array_equal(array[0], fill) or np.isnat(array[0])
+
+
+@pytest.mark.parametrize("how", ["array", "function"])
+async def test_what_is_to_be_verified_is_refused_alike(api: Api, how: str):
+    times = np.array(["2000-01-01", "9999-01-01"], "M8[s]")
+    source = times if how == "array" else lambda region: times[region]
+    for verify in (True, False):
+        options = {"shape": 2, "dtype": "M8[ns]", "verify": verify, "mode": "w"}
+        with pytest.raises(CodecError, match="beyond its range|Overflow"):
+            await api(api.ingest(source, {}, **options))
+
+
+def test_durations_of_all_kinds():
+    array = sync.create_array({}, shape=3, dtype="m8[ms]")
+    for given in (
+        [1, 2, 3],
+        ["1", "2", "NaT"],
+        [dt.timedelta(seconds=1), None, dt.timedelta(0)],
+        np.arange(3, dtype="m8[s]"),
+    ):
+        array[:] = given
+        np.testing.assert_array_equal(array[:], np.asarray(given, "m8[ms]"))
+    with pytest.raises(CodecError, match="can not be stored"):
+        array[:] = np.array([1, 2, 1 << 62], "m8[s]")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.nan, pytest.importorskip("pandas").NA])
+@pytest.mark.parametrize("dtype", ["U4", "S4"])
+async def test_missing_text_is_not_spelt_out(api: Api, dtype: str, missing: Any):
+    array = await api(api.create_array({}, shape=3, dtype=dtype, chunks=1))
+    given = np.array(["ab", "cd", missing], object)
+    for values in (given, given.tolist(), np.ma.array(given, mask=[1, 0, 0])):
+        with pytest.raises(CodecError, match="no way to say that some is missing"):
+            await api.write(array, ..., values)
+    assert await api(array.nchunks_initialized()) == 0
+    await api.write(array, ..., np.ma.array(given, mask=[0, 0, 1]))
+    np.testing.assert_array_equal(await api(array.view.read()), np.array(["ab", "cd", ""], dtype))
+    await api.write(array, ..., [1, "ef", 2.5])
+    np.testing.assert_array_equal(await api(array.view.read()), np.array(["1", "ef", "2.5"], dtype))
+
+
+async def test_what_is_not_bytes_is_refused_before_anything_is_stored(api: Api):
+    array = await api(api.create_array({}, shape=3, dtype=bytes, chunks=1))
+    for bad in ("text", None, 7):
+        with pytest.raises(CodecError, match="not bytes"):
+            await api.write(array, ..., np.array([b"a", b"b", bad], object))
+    assert await api(array.nchunks_initialized()) == 0
+    await api.write(array, 0, bytearray(b"xyz"))
+    await api.write(array, 1, memoryview(b"uv"))
+    assert (await api(array.view.read())).tolist() == [b"xyz", b"uv", b""]
+
+
+def test_fields_that_are_masked_become_fill_values():
+    dtype = np.dtype([("a", "i4"), ("b", [("c", "f8"), ("d", "i2")])])
+    array = sync.create_array({}, shape=2, dtype=dtype, fill_value=(7, (8.0, 9)))
+    array[:] = np.ma.array([(1, (2, 3)), (4, (5, 6))], mask=[(0, (1, 0)), (1, (0, 1))], dtype=dtype)
+    assert array[:].tolist() == [(1, (8.0, 3)), (7, (5.0, 9))]
+
+
+async def test_progress_counts_bytes_of_the_array(api: Api):
+    dtype = np.dtype([("a", "i4"), ("b", "f8")])
+    for array_type, fields, given, each in (("f4", None, "f8", 4), ("i8", None, "i1", 8), (dtype, "a", "i8", 4)):
+        array = await api(api.create_array({}, shape=100, dtype=array_type, chunks=10))
+        done: list[int] = []
+        view = array.view if fields is None else array.view[fields]
+        await api(view.write(np.ones(100, given), progress=done.append))
+        assert sum(done) == 100 * each
+
+
+class Watched(np.ndarray):
+    """Values that tell on which thread they are looked at."""
+
+    threads: list[int] = []
+
+    def __getitem__(self, key: Any) -> Any:
+        self.threads.append(threading.get_ident())
+        return np.asarray(self)[key]
+
+
+@pytest.mark.parametrize("how", ["write", "append"])
+async def test_what_is_cast_whole_does_not_hold_up_the_event_loop(how: str):
+    days = np.arange(1 << 18).astype("M8[D]")
+    array = await za.create_array({}, shape=days.size, dtype="M8[s]", chunks=days.size)
+    given = np.ma.MaskedArray(days.view(Watched), days < days[9], keep_mask=True)
+    Watched.threads.clear()
+    await (array[:].write(given) if how == "write" else array.append(given))
+    assert Watched.threads
+    assert threading.get_ident() not in Watched.threads
+    np.testing.assert_array_equal((await array[-days.size :])[9:], days[9:])
+
+
+# ------------------------------------------------------------------ appends that fail
+
+
+class Full(stores.MemoryStore):
+    """A store that has no room for some values.
+
+    Attributes:
+        room: How many it still has room for.
+        begins: How the keys of those begin.
+        ever: Whether it has no room ever after.
+    """
+
+    room, begins, ever = 1 << 30, "c/", True
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        if key.startswith(self.begins):
+            if self.room < 1:
+                self.room = 0 if self.ever else 1 << 30
+                raise StoreError("the disk is full", key=key)
+            self.room -= 1
+        return await super().put(key, data, if_version=if_version)
+
+
+@pytest.mark.parametrize("kind", ["local", "memory", "full"])
+async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str, tmp_path: Path):
+    store = {"local": lambda: stores.LocalStore(tmp_path), "memory": stores.MemoryStore, "full": Full}[kind]()
+    array = await api(api.create_array(store, shape=3, dtype="int4" if kind != "full" else "i4", chunks=4))
+    await api.write(array, ..., [1, 2, 3])
+    if kind == "full":
+        store.room = 1
+    with pytest.raises(ZarrError):
+        await api(array.append([5, 5, 5, 5, 5, 99] if kind != "full" else np.arange(5, 15)))
+    if kind == "full":
+        store.room = 1 << 30
+    await api(array.append([7]))
+    await api(array.resize(8))
+    np.testing.assert_array_equal(await api(array.view.read()), [1, 2, 3, 7, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_a_failed_append_stores_nothing_more_where_there_is_no_fill_value(api: Api, exclusive: bool):
+    store = Full()
+    store.exclusive, store.begins, store.ever = exclusive, tuple("0123456789"), False
+    options = {"shape": 3, "chunks": 4, "dtype": "i4", "zarr_format": 2, "fill_value": None}
+    array = await api(api.create_array(store, **options))
+    await api.write(array, ..., [1, 2, 3])
+    store.room = 2
+    with pytest.raises(StoreError, match="disk is full"):
+        await api(array.append(np.arange(5, 18)))
+    assert [key for key in await store.list_prefix("") if key[0] != "."] == ["0"]
+    assert (await api(api.open_array(store))).shape == (3,)
+
+
+async def test_what_can_not_be_repaired_is_logged(api: Api, caplog: pytest.LogCaptureFixture):
+    store = Full()
+    store.exclusive = False
+    array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=4))
+    store.room = 0
+    with pytest.raises(StoreError, match="disk is full"):
+        await api(array.append([7]))
+    assert "could not be repaired: StoreError: the disk is full" in caplog.text
+
+
+async def test_an_append_whose_shape_can_not_be_stored_leaves_nothing(api: Api):
+    store = Full()
+    array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=2))
+    store.room, store.begins = 0, "zarr.json"
+    with pytest.raises(StoreError, match="disk is full"):
+        await api(array.append(np.full(6, 7)))
+    store.room = 1 << 30
+    await api(array.resize(8))
+    np.testing.assert_array_equal(await api(array.view.read()), [1, 1, 0, 0, 0, 0, 0, 0])
+
+
+async def test_a_resize_that_fails_takes_nothing_away(api: Api):
+    store = Full()
+    array = await api(api.create_array(store, data=np.ones(10, "i4"), chunks=4))
+    store.room = 0
+    with pytest.raises(StoreError, match="disk is full"):
+        await api(array.resize(3))
+    np.testing.assert_array_equal(await api((await api(api.open_array(store))).view.read()), np.ones(10))
+
+
+async def test_an_append_that_waits_for_its_turn_can_be_cancelled():
+    class Slow(stores.LatencyStore):
+        held = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.held and key.startswith("c/"):
+                begun.set()
+                await go_on.wait()
+            return await super().put(key, data, if_version=if_version)
+
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    store = Slow(stores.MemoryStore(), 0.0)
+    one = await za.create_array(store, data=np.ones(2, "i4"), chunks=2)
+    other = await za.open_array(store, mode="r+")
+    store.held = True
+    first = asyncio.create_task(one.append(np.full(2, 3)))
+    await begun.wait()
+    second = asyncio.create_task(other.append(np.full(2, 4)))
+    await asyncio.sleep(0.05)
+    second.cancel()
+    done, _ = await asyncio.wait([second], timeout=10)
+    assert done
+    assert second.cancelled()
+    assert not first.done()
+    go_on.set()
+    await first
+    np.testing.assert_array_equal(await (await za.open_array(store))[...], [1, 1, 3, 3])
+
+
+async def test_who_is_cancelled_twice_repairs_nothing_that_others_wrote():
+    class Slow(stores.LatencyStore):
+        slow = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.slow and key.startswith("c/"):
+                begun.set()
+                await asyncio.sleep(0.2)
+            return await super().put(key, data, if_version=if_version)
+
+        async def erase_values(self, keys: Any) -> None:
+            await asyncio.sleep(0.2 * self.slow)
+            await super().erase_values(keys)
+
+    begun = asyncio.Event()
+    store = Slow(stores.MemoryStore(), 0.0)
+    one = await za.create_array(store, data=np.ones(2, "i4"), chunks=2)
+    other = await za.open_array(store, mode="r+")
+    store.slow = True
+    appending = asyncio.create_task(one.append(np.full(8, 7)))
+    await begun.wait()
+    for _ in range(3):
+        appending.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await appending
+    store.slow = False
+    await other.append(np.full(4, 5))
+    await asyncio.sleep(0.3)
+    np.testing.assert_array_equal(await other[...], [1, 1, 5, 5, 5, 5])
+
+
+async def test_shrinking_stores_nothing_where_nothing_was(api: Api):
+    for fill_value in (None, 3):
+        options = {"shape": (30, 30), "chunks": (4, 4), "dtype": "i4", "zarr_format": 2, "fill_value": fill_value}
+        array = await api(api.create_array({}, **options))
+        await api.write(array, (28, 5), 9)
+        await api(array.resize((29, 27)))
+        assert await api(array.nchunks_initialized()) == 1
+        assert await api(array.view[28, 5].read()) == 9
+
+
+# ------------------------------------------------------------------ listed grids, and blocks
+
+
+async def test_an_axis_of_one_size_beside_listed_ones(api: Api):
+    """It may have more chunks than can be listed."""
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, shape=(30, 2 * 10**6), dtype="u1", chunks=[[10, 20], 1]))
+    opened = await api(api.open_array(store, mode="r+"))
+    await api.write(opened, (12, slice(5, 9)), [1, 2, 3, 4])
+    assert sorted(key for key in store if key.startswith("c/")) == [f"c/1/{n}" for n in range(5, 9)]
+    np.testing.assert_array_equal(await api(opened.view[11:13, 4:10].read()), [[0] * 6, [0, 1, 2, 3, 4, 0]])
+    whole = await api(api.create_array({}, shape=(30, 7), chunks=[[10, 20], -1]))
+    assert whole.metadata.grid.shape == (2, 1)
+
+
+async def test_chunks_of_many_sizes_are_fetched_together(api: Api):
+    values = np.arange(1830, dtype="i4")
+    inner = stores.LatencyStore(stores.MemoryStore(), 0.0)
+    array = await api(api.create_array(inner, data=values, chunks=[list(range(1, 61))]))
+    asked: list[int] = []
+
+    class Watching(stores.LatencyStore):
+        busy = 0
+
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            self.busy += len(requests)
+            asked.append(self.busy)
+            try:
+                return await super().fetch(requests, versions=versions)
+            finally:
+                self.busy -= len(requests)
+
+    array = await api(api.open_array(Watching(inner, 0.01)))
+    np.testing.assert_array_equal(await api(array.view.read()), values)
+    assert max(asked) > 30
+
+
+@pytest.mark.parametrize("edges", [[30] * 61, list(range(1, 61))])
+async def test_as_many_requests_as_allowed_whatever_the_sizes(api: Api, edges: list[int]):
+    class Watching(stores.LatencyStore):
+        busy = most = 0
+
+        async def watched(self, count: int, call: Any) -> Any:
+            self.busy += count
+            self.most = max(self.most, self.busy)
+            try:
+                return await call
+            finally:
+                self.busy -= count
+
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            return await self.watched(len(requests), super().fetch(requests, versions=versions))
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            return await self.watched(1, super().put(key, data, if_version=if_version))
+
+    store, values = Watching(stores.MemoryStore(), 0.005), np.arange(1830, dtype="i4")
+    array = await api(api.create_array(store, shape=1830, dtype="i4", chunks=[edges], config={"concurrency": 4}))
+    store.most = 0
+    await api(array.view.write(values))
+    assert 2 <= store.most <= 4
+    store.most = 0
+    np.testing.assert_array_equal(await api(array.view.read()), values)
+    assert 2 <= store.most <= 4
+
+
+async def test_blocks_of_endless_arrays_are_found_one_by_one(api: Api):
+    array = await api(api.create_array({}, shape=(10**15,), dtype="u1", chunks=10**6))
+    blocks = array.view.chunks()
+    region, block = (await anext(blocks)) if api.name == "async" else next(blocks)
+    assert (region, block.shape) == ((slice(0, 10**6),), (10**6,))
+    if api.name == "async":
+        await blocks.aclose()
+
+
+# ------------------------------------------------------------------ masks of no axes
+
+MASKS: list[Any] = [
+    True,
+    False,
+    np.array(True),
+    np.bool_(False),
+    (True, [0, 1]),
+    (slice(None), True),
+    (0, True),
+    ([0, 2], True, slice(None)),
+    (True, False),
+    (None, True),
+    (..., True),
+    (slice(None), True, [0, 1]),
+    (True, slice(None), [0, 1]),
+    np.array([], bool),
+    np.zeros((0, 4), bool),
+    np.zeros((3, 0), bool),
+]
+
+
+@pytest.mark.parametrize("key", MASKS, ids=repr)
+async def test_booleans_that_take_no_axis(api: Api, key: Any):
+    values = np.arange(12).reshape(3, 4)
+    array = await api(api.create_array({}, data=values, chunks=(2, 3)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = await api(array.view[key].read())
+    assert found.shape == values[key].shape
+    np.testing.assert_array_equal(found, values[key])
+    values[key] = -5
+    await api.write(array, key, -5)
+    np.testing.assert_array_equal(await api(array.view.read()), values)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2,), (3, 5)])
+async def test_masks_of_another_shape_are_refused(api: Api, shape: tuple[int, ...]):
+    array = await api(api.create_array({}, data=np.arange(12).reshape(3, 4)))
+    with pytest.raises(IndexError):
+        np.arange(12).reshape(3, 4)[np.zeros(shape, bool)]
+    with pytest.raises(IndexError, match="does not match"):
+        array.view[np.zeros(shape, bool)]

@@ -15,62 +15,85 @@ from zarrasync import sync
 
 PACKAGE = Path(za.__file__).parent
 
-# Packages import from the rows above their own, never from below.
-LAYERS = [
-    ("ground", {"errors", "config", "_util", "_concurrency"}),
-    ("model", {"model", "indexing", "codecs", "metadata"}),
-    ("bytes", {"stores", "formats"}),
-    ("engine", {"transfer"}),
-    ("nodes", {"nodes", "display", "bulk"}),
-    ("surface", {"integrations", "server", "__init__", "_sync_base", "sync", "cli", "__main__"}),
+# From the ground up: a module imports from its own package and from those that stand before it.
+ORDER = [
+    "errors",
+    "config",
+    "_util",
+    "_concurrency",
+    "model",
+    "indexing",
+    "codecs",
+    "metadata",
+    "formats",
+    "stores",
+    "transfer",
+    "display",
+    "nodes",
+    "bulk",
+    "__init__",
+    "_sync_base",
+    "sync",
+    "integrations",
+    "server",
+    "cli",
+    "__main__",
 ]
+WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
+
+
+# Imports against that order, and files that are too long: to be mended, and nothing may be added.
+UPWARD = {
+    "display.html -> nodes",
+    "indexing.chunk_blocks -> metadata",
+    "metadata.conventions -> display",
+    "metadata.conventions -> formats",
+    "metadata.convert -> display",
+    "metadata.convert -> formats",
+    "metadata.create -> formats",
+    "transfer.unaligned -> nodes",
+}
+LONG = {"formats.draft"}
 
 
 def modules() -> dict[str, Path]:
     return {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
 
 
-def layer(name: str) -> int:
-    top = name.split(".")[0]
-    return next(number for number, (_, names) in enumerate(LAYERS) if top in names)
+def package(module: str) -> str:
+    return module.split(".")[0]
 
 
 def imports(path: Path) -> set[str]:
-    """Modules of the package that a module imports at run time."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = []
-    found = set()
-    for node in ast.walk(tree):
+    """Modules of zarrasync that a module imports, also in functions and for type checkers."""
+    targets = set()
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zarrasync"):
             inner = node.module.removeprefix("zarrasync").lstrip(".")
-            found.update({inner} if inner else {alias.name for alias in node.names if alias.name in known_tops()})
-    return {name for name in found if name}
+            targets |= {inner} if inner else {a.name if a.name in ORDER else "__init__" for a in node.names}
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if package(alias.name) == "zarrasync"]
+            targets |= {name.removeprefix("zarrasync").lstrip(".") or "__init__" for name in names}
+    return targets
 
 
-def known_tops() -> set[str]:
-    return {name for _, names in LAYERS for name in names}
-
-
-def test_every_module_has_a_layer():
-    for name in modules():
-        layer(name)
+def test_every_module_has_a_package_in_the_order():
+    assert {package(name) for name in modules()} == set(ORDER)
 
 
 def test_imports_go_down_only():
-    wrong = [
-        f"{name} ({LAYERS[layer(name)][0]}) imports {target} ({LAYERS[layer(target)][0]})"
+    upward = {
+        f"{name} -> {package(target)}"
         for name, path in modules().items()
         for target in imports(path)
-        if layer(target) > layer(name)
-    ]
-    assert wrong == []
+        if ORDER.index(package(target)) > ORDER.index(package(name))
+    }
+    assert sorted(upward - UPWARD) == []
 
 
 def test_the_model_knows_no_io():
     for name, path in modules().items():
-        if LAYERS[layer(name)][0] == "model":
+        if package(name) in WITHOUT_IO:
             text = path.read_text()
             assert not re.search(r"^\s*(import asyncio|from asyncio|import os$|async def)", text, re.MULTILINE), name
 
@@ -103,7 +126,7 @@ def _has_docstring(node: ast.AST) -> bool:
 
 
 def test_files_stay_small():
-    long = {n: len(p.read_text().splitlines()) for n, p in modules().items() if n != "sync"}
+    long = {n: len(p.read_text().splitlines()) for n, p in modules().items() if n not in {"sync", *LONG}}
     assert {name: count for name, count in long.items() if count > 600} == {}
 
 

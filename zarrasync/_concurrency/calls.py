@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextvars import copy_context
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from zarrasync._concurrency.runtime import SLICE, cancel_flag, driven, regardless
 from zarrasync.errors import WriteConflictError
@@ -75,7 +75,7 @@ class Tally:
     def __init__(self) -> None:
         self.conflicts = self.retries = 0
 
-    def __enter__(self) -> Tally:
+    def __enter__(self) -> Self:
         _tallies.append(self)
         return self
 

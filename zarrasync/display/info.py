@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
@@ -60,7 +60,7 @@ class Tree(str):  # noqa: SLOT000  # one cannot have slots beside a text
     name: str
     members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]
 
-    def __new__(cls, text: str, name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
+    def __new__(cls, text: str, name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Self:
         made = super().__new__(cls, text)
         made.name, made.members = name, members
         return made

@@ -151,8 +151,8 @@ class Region(NamedTuple):
             cuts[axis] = _join(cuts[axis], run)
         if not all(cuts):
             return
-        chunks, boxes, spots, full, counts = zip(*(zip(*own) for own in cuts)) if cuts else ((),) * 5
-        parts = zip(product(*chunks), product(*boxes), product(*spots), product(*full), product(*counts))
+        chunks, boxes, spots, full, counts = zip(*(zip(*own) for own in cuts)) if cuts else ((),) * 5  # noqa: B905  # hot path
+        parts = zip(product(*chunks), product(*boxes), product(*spots), product(*full), product(*counts))  # noqa: B905  # hot path
         for coords, box, place, whole, count in parts:
             yield Part(coords, Region((), box, place, plain), False not in whole, axis, math.prod(count))
 

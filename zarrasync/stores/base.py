@@ -343,7 +343,7 @@ class Store(ABC):
         """What was begun with a value, and not ended, as its writer was killed; where the store keeps such notes."""
         return None
 
-    async def set_pending(self, key: str, note: bytes | None) -> None:
+    async def set_pending(self, key: str, note: bytes | None) -> None:  # noqa: B027  # optional
         """Note what is begun with a value, or that it has ended; for who holds its lock. Only stores of files keep it."""
 
     async def list_dir(self, prefix: str) -> Listing:
@@ -388,7 +388,7 @@ class Store(ABC):
     def _unable(self, verb: str) -> UnsupportedOperation:
         return UnsupportedOperation(f"{self!r} can not {verb}")
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  # optional
         """Let go of connections that this store made; a later call makes new ones."""
 
     async def __aenter__(self) -> Self:

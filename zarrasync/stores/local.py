@@ -18,8 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, TracebackType
 from urllib.parse import unquote
 
 from zarrasync import config
@@ -78,12 +77,14 @@ class _Exclusive:
             raise
         self._token = _held.set(_held.get() | {self._place})
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         _held.reset(self._token)
         try:
             _let_go(self._handle, self._place)
         finally:
-            await self._key_lock.__aexit__(*error)
+            await self._key_lock.__aexit__(kind, error, trace)
 
 
 _held: ContextVar[frozenset[str]] = ContextVar("zarrasync_held", default=frozenset())

@@ -25,7 +25,9 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync._concurrency.runtime import Gate, KeyLock, drive
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.gates import FifoGate
+from zarrasync._concurrency.locks import KeyLock
 from zarrasync.errors import CodecError, MissingChunkError, ReadOnlyError, WriteConflictError
 from zarrasync.stores import MemoryStore, Store, WrapperStore
 
@@ -184,7 +186,7 @@ async def test_a_sync_write_says_so_rather_than_wait_for_a_task_of_the_loop_it_b
 async def test_a_sync_read_does_not_wait_for_permits_of_the_loop_it_blocks():
     inner = MemoryStore()
     await za.create_array(inner, data=np.arange(4))
-    gate = Gate(1)
+    gate = FifoGate(1)
     await gate.acquire()
 
     class Gated(Slow):
@@ -281,7 +283,7 @@ async def test_bytes_in_flight_are_bounded():
 
 
 async def test_a_gate_serves_in_order_across_threads_and_loops():
-    gate = Gate(2)
+    gate = FifoGate(2)
     await gate.acquire(2)
     order: list[str] = []
 
@@ -969,7 +971,7 @@ async def test_partial_writes_through_a_store_that_is_slow(tmp_path):
 
 
 async def test_what_waits_for_a_thread_is_cancelled_at_once():
-    from zarrasync._concurrency.runtime import in_worker
+    from zarrasync._concurrency.offload import run_in_worker
 
     ended, began = threading.Event(), []
 
@@ -982,8 +984,8 @@ async def test_what_waits_for_a_thread_is_cancelled_at_once():
         began.append(2)
 
     threads = za.config.get().pool_size + 1
-    blocked = [asyncio.ensure_future(in_worker(block, computing=True)) for _ in range(threads)]
-    waiting = asyncio.ensure_future(in_worker(late, computing=True))
+    blocked = [asyncio.ensure_future(run_in_worker(block, computing=True)) for _ in range(threads)]
+    waiting = asyncio.ensure_future(run_in_worker(late, computing=True))
     await asyncio.sleep(0)
     try:
         waiting.cancel()
@@ -997,14 +999,15 @@ async def test_what_waits_for_a_thread_is_cancelled_at_once():
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_who_is_cancelled_waits_until_the_thread_has_stopped(fails):
-    from zarrasync._concurrency.runtime import cancel_flag, in_worker
+    from zarrasync._concurrency.cancel import cancel_flag
+    from zarrasync._concurrency.offload import run_in_worker
 
     began, heard, ended = threading.Event(), threading.Event(), []
 
     async def work():
         flag = cancel_flag()
         began.set()
-        while not flag.set:
+        while not flag.cancelled:
             heard.wait(0.001)
         ended.append(heard.wait(30))
         if fails:
@@ -1012,7 +1015,7 @@ async def test_who_is_cancelled_waits_until_the_thread_has_stopped(fails):
 
     loop, complaints = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda loop, context: complaints.append(context["message"]))
-    call = asyncio.ensure_future(in_worker(work))
+    call = asyncio.ensure_future(run_in_worker(work))
     await asyncio.to_thread(began.wait, 30)
     call.cancel()
     call.cancel()
@@ -1030,9 +1033,9 @@ async def test_who_is_cancelled_waits_until_the_thread_has_stopped(fails):
 async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(monkeypatch: pytest.MonkeyPatch):
     """Else a block that was written counts for more than the budget knows, until its thread has its next turn."""
     from zarrasync._concurrency.deliveries import Deliveries
-    from zarrasync._concurrency.runtime import in_worker
+    from zarrasync._concurrency.offload import run_in_worker
 
-    looked, hand = threading.Event(), Deliveries.hand
+    looked, hand = threading.Event(), Deliveries.deliver
 
     def hand_and_pause(*args: Any) -> None:
         hand(*args)
@@ -1041,9 +1044,9 @@ async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(m
     async def work(block: np.ndarray) -> int:
         return block.nbytes
 
-    monkeypatch.setattr(Deliveries, "hand", hand_and_pause)
+    monkeypatch.setattr(Deliveries, "deliver", hand_and_pause)
     block = np.ones(100)
-    made, job = weakref.ref(block), in_worker(partial(work, block))
+    made, job = weakref.ref(block), run_in_worker(partial(work, block))
     del block
     try:
         assert (await job, made()) == (800, None)
@@ -1070,7 +1073,7 @@ def test_results_reach_a_loop_whatever_comes_between():
         loop.set_exception_handler(lambda loop, context: heard.append(str(context["exception"])))
         futures = [Interrupted(), loop.create_future(), loop.create_future()]
         for number, future in enumerate(futures):
-            mail.hand(future, number, None)
+            mail.deliver(future, number, None)
         assert await asyncio.wait_for(asyncio.gather(*futures[1:]), 5) == [1, 2]
         assert heard == ["between"]
 
@@ -1081,16 +1084,16 @@ def test_results_reach_a_loop_whatever_comes_between():
 @quiet_fork
 def test_a_forked_child_hears_of_results():
     from zarrasync._concurrency.deliveries import deliveries_of
-    from zarrasync._concurrency.runtime import in_worker
+    from zarrasync._concurrency.offload import run_in_worker
 
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(in_worker(_nothing))
+    loop.run_until_complete(run_in_worker(_nothing))
     deliveries_of(loop)._due = True  # as if the parent was about to be woken
     child = os.fork()
     if not child:
         code = 1
         with contextlib.suppress(BaseException):
-            loop.run_until_complete(asyncio.wait_for(in_worker(_nothing), 5))
+            loop.run_until_complete(asyncio.wait_for(run_in_worker(_nothing), 5))
             code = 0
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -1103,7 +1106,7 @@ async def _nothing() -> None:
 
 def test_threads_that_helpers_call_for_are_waited_for():
     """A helper whose job returns more jobs calls for another one, and may end before that."""
-    from zarrasync._concurrency.runtime import Cancel
+    from zarrasync._concurrency.cancel import CancelFlag
     from zarrasync.config import Config
     from zarrasync.transfer.threads import run_jobs
 
@@ -1135,5 +1138,5 @@ def test_threads_that_helpers_call_for_are_waited_for():
 
         expected = pytest.raises(RuntimeError, match="last") if failing else contextlib.nullcontext()
         with expected:
-            run_jobs([first, maker], Config(threads=4), Cancel(), 3)
+            run_jobs([first, maker], Config(threads=4), CancelFlag(), 3)
         assert done == [1]

@@ -30,7 +30,7 @@ import pytest
 import zarrasync as za
 from tests.support.store_kinds import make_store
 from zarrasync import config, stores, sync
-from zarrasync._concurrency.runtime import in_worker
+from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import ABSENT, Listing, Request
 from zarrasync.stores.remote import Present, RemoteStore, Unsure
@@ -254,7 +254,7 @@ async def test_a_store_pickles(store):
 async def test_blocking_stores_never_suspend(store):
     if not store.blocking:
         pytest.skip("an asynchronous store")
-    from zarrasync._concurrency.runtime import drive
+    from zarrasync._concurrency.drive import drive
 
     drive(store.set("k", b"v"))
     assert drive(store.get("k")) == b"v"
@@ -841,7 +841,7 @@ def test_waiting_for_another_process_can_be_given_up(tmp_path: Path):
 
     async def wait() -> None:
         async with asyncio.timeout(0.3):
-            await in_worker(lambda: store.put("k", b"v", if_version=("a", "b", "c")))
+            await run_in_worker(lambda: store.put("k", b"v", if_version=("a", "b", "c")))
 
     with pytest.raises(TimeoutError):
         asyncio.run(wait())

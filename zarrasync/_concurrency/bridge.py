@@ -17,7 +17,10 @@ from concurrent.futures import Future, InvalidStateError
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
-from zarrasync._concurrency.runtime import BLOCKED_LOOP, drive
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.fork import reset_in_child, thread_lock
+from zarrasync._concurrency.gates import BLOCKED_LOOP
 
 __all__ = ["iterate", "run"]
 
@@ -74,8 +77,7 @@ class _Loop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.pid = os.getpid()
-        self.thread = threading.Thread(target=self._run, name="zarrasync-loop", daemon=True)
-        self.thread.start()
+        self.thread = clock.current().start_thread("zarrasync-loop", self._run)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -103,7 +105,7 @@ class _Loop:
 
 
 _current: _Loop | None = None
-_lock = threading.Lock()
+_lock = thread_lock()
 
 
 def _get() -> _Loop:
@@ -170,8 +172,8 @@ def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, N
     async def close() -> None:
         if getattr(source, "ag_running", False):  # a step that was given up has yet to hear of it
             async with asyncio.timeout(_CLOSING):
-                while source.ag_running:  # type: ignore[attr-defined]  # noqa: ASYNC110  # nobody tells when it ends
-                    await asyncio.sleep(0)
+                while source.ag_running:  # type: ignore[attr-defined]
+                    await clock.sleep(0)
         aclose = getattr(source, "aclose", None)
         if aclose is not None:
             await aclose()
@@ -191,12 +193,11 @@ def _stop() -> None:
         _current.stop()
 
 
-def _after_fork() -> None:
-    """A child has neither its parent's loop thread nor a right to its lock."""
-    global _current, _lock
-    _current, _lock = None, threading.Lock()
+@reset_in_child
+def _reset() -> None:
+    """Forget the loop: its thread does not exist in a child."""
+    global _current
+    _current = None
 
 
 atexit.register(_stop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import weakref
 from collections import deque
 from typing import Any
+
+from zarrasync._concurrency.fork import reset_in_child
 
 __all__ = ["Deliveries", "deliveries_of"]
 
@@ -15,29 +16,29 @@ __all__ = ["Deliveries", "deliveries_of"]
 class Deliveries:
     """Results of worker threads for the tasks of a loop, which is woken once for all that are ready.
 
-    Waking it for each would make it a third who wants the interpreter while the others work.
+    Waking it for each result would make the loop compete with the workers for the interpreter.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._ready: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._due = False
+        self._scheduled = False
 
-    def hand(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        """From a thread: end a future of the loop."""
+    def deliver(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        """End a future of the loop, from a thread."""
         self._ready.append((future, result, error))
-        if not self._due:  # else who empties the queue is yet to come, and says so before it looks
+        if not self._scheduled:  # otherwise the loop has yet to look, and clears the flag before it does
             self._wake()
 
     def _wake(self) -> None:
         loop = self._loop()
         if loop is not None:
-            self._due = True
-            with contextlib.suppress(RuntimeError):  # it was closed: nobody waits any more
-                loop.call_soon_threadsafe(self._deliver)
+            self._scheduled = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(self._drain)
 
-    def _deliver(self) -> None:
-        self._due = False
+    def _drain(self) -> None:
+        self._scheduled = False
         try:
             while self._ready:
                 future, result, error = self._ready[0]
@@ -48,17 +49,18 @@ class Deliveries:
                         future.set_result(result)
                 self._ready.popleft()
         finally:
-            if self._ready:  # Ctrl-C came between
+            if self._ready:  # interrupted by Ctrl-C
                 self._wake()
 
 
-_known: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Deliveries] = weakref.WeakKeyDictionary()
+_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Deliveries] = weakref.WeakKeyDictionary()
 
 
 def deliveries_of(loop: asyncio.AbstractEventLoop) -> Deliveries:
-    """Those to a loop."""
-    return _known.get(loop) or _known.setdefault(loop, Deliveries(loop))
+    """Return the deliveries to a loop."""
+    return _by_loop.get(loop) or _by_loop.setdefault(loop, Deliveries(loop))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_known.clear)  # who was to empty a queue is not there
+@reset_in_child
+def _reset() -> None:
+    _by_loop.clear()

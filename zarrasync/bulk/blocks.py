@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
@@ -15,10 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync._concurrency import bridge
-from zarrasync._concurrency.calls import Tally
-from zarrasync._concurrency.runtime import aside, cancel_flag, drive, driven, thread_lock
-from zarrasync.bulk.sources import Source, in_threads, pair_of
+from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency.cancel import cancel_flag
+from zarrasync._concurrency.drive import drive, driven
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import compute, iterate_in_worker
+from zarrasync._concurrency.retry import RetryCounts
+from zarrasync.bulk.sources import Source, pair_of
 from zarrasync.display.progress import Bar, IngestReport, reporting
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.indexing.chunk_blocks import Region, bounds, corners, cut_into_units, plan_blocks, plan_few, units
@@ -26,7 +29,6 @@ from zarrasync.indexing.chunk_selection import in_c_order
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import on_store
 from zarrasync.stores import CountingStore
-from zarrasync.transfer.chunks import side_by_side
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
 
@@ -64,7 +66,7 @@ async def write_blocks(
         concurrency: Blocks at the same time.
         progress: Show a progress bar, or call this with the bytes done since the last call.
     """
-    begin, report, tally, counting = time.monotonic(), IngestReport(), Tally(), target.store
+    begin, report, tally, counting = clock.monotonic(), IngestReport(), RetryCounts(), target.store
     assert isinstance(counting, CountingStore)
     work = Ingestion(source, target, region, unaligned, report, concurrency)
     rows = source.shape[0] if source.shape else 0
@@ -73,7 +75,7 @@ async def write_blocks(
     counts = counting.reset()
     report.stored, report.requests = counts.bytes_written, counts.requests
     report.retries, report.conflicts = tally.retries, tally.conflicts
-    report.seconds = time.monotonic() - begin
+    report.seconds = clock.monotonic() - begin
     return report
 
 
@@ -213,16 +215,16 @@ class Ingestion:
             await work(region, None)
 
         count = self._in_memory(self.concurrency or _AT_ONCE)
-        await side_by_side(one, self._regions(count) if regions is None else regions, count)
+        await for_each(one, self._regions(count) if regions is None else regions, count)
 
     async def _pairs_on_loop(self, work: Callable[[Region, Any], Awaitable[None]], count: int) -> None:
         """Take blocks as they come, and no more of them than are worked on, and there is room for."""
         pairs: Any = self.source.pairs
-        source = aiter(pairs) if self.source.asynchronous else in_threads(iter(pairs))
+        source = aiter(pairs) if self.source.asynchronous else iterate_in_worker(iter(pairs))
         running: dict[asyncio.Future[None], int] = {}
         try:
             async for item in source:
-                pair = await aside(partial(pair_of, item))  # which copies it
+                pair = await compute(partial(pair_of, item))  # which copies it
                 size = self._size_of(pair)
                 while running and (len(running) >= count or sum(running.values()) + size > self._room):
                     for task in (await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))[0]:
@@ -346,7 +348,7 @@ class Ingestion:
             return
         found = await self.source.get(self._of_source(place)) if given is None else given
         fit, dtype = partial(self._ready, place, found), self.target.dtype
-        block = await (aside(fit) if self.keep_sums else transfer.beside(fit, found, dtype))
+        block = await (compute(fit) if self.keep_sums else transfer.beside(fit, found, dtype))
         if missing:
             await self._store(place, block)
             self._note(place)
@@ -373,7 +375,7 @@ class Ingestion:
 
     async def _compare(self, region: Region, _: Any) -> None:
         found = await self.target.view[region].read()
-        await aside(partial(self._judge, region, found))
+        await compute(partial(self._judge, region, found))
 
     def _judge(self, region: Region, found: Block) -> None:
         block = transfer.as_array(found, self.target.dtype, self.target.metadata.spec.fill_value)

@@ -14,6 +14,7 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.overwrite_guard import place_of
 from zarrasync.bulk.sources import source_of
@@ -34,7 +35,6 @@ from zarrasync.nodes.group import AsyncGroup, as_node, make_levels
 from zarrasync.nodes.node import Metadata, Node, find_all, on_store
 from zarrasync.nodes.opening import ConfigLike
 from zarrasync.stores import Request, StoreLike, resolve
-from zarrasync.transfer.chunks import side_by_side
 from zarrasync.transfer.threads import Progress
 
 __all__ = ["CopyReport", "copy"]
@@ -222,7 +222,7 @@ async def _copy_all(
                 await _compare(node, target)
 
     blocking = place.store.blocking and nodes[0][1].store.blocking
-    await side_by_side(copy_one, pairs, 1 if blocking else _ARRAYS)
+    await for_each(copy_one, pairs, 1 if blocking else _ARRAYS)
 
 
 def _planned(
@@ -334,7 +334,7 @@ async def _copy_values(
     coords = lazy_product([range(n) for n in grid.shape])
     while batch := list(islice(coords, _BATCH)):
         missing = [at for at in batch if at not in there]
-        await side_by_side(copy_one, missing, count)
+        await for_each(copy_one, missing, count)
         report.skipped += len(batch) - len(missing)
         report.copied += fetched
         report.nbytes += fetched * each

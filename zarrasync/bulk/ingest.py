@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync._concurrency import clock
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.overwrite_guard import refuse_own_source
 from zarrasync.bulk.sources import Source, opened, source_of
@@ -97,7 +97,7 @@ async def ingest(
         ChecksumError: If ``verify`` finds a difference.
         WriteConflictError: If others kept changing a chunk.
     """
-    begin = time.monotonic()
+    begin = clock.monotonic()
     if unaligned is not None:
         check_unaligned(unaligned)
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:
@@ -123,7 +123,7 @@ async def ingest(
         progress=progress,
     )
     report.requests += opening.requests
-    report.seconds = time.monotonic() - begin
+    report.seconds = clock.monotonic() - begin
     return report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 
 from zarrasync import formats
 from zarrasync._concurrency import bridge
-from zarrasync._concurrency.runtime import driven, in_worker
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.bulk import hdf5
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
@@ -24,7 +25,7 @@ from zarrasync.nodes.functions import open_array
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import resolve
 
-__all__ = ["Source", "in_threads", "opened", "pair_of", "source_of"]
+__all__ = ["Source", "opened", "pair_of", "source_of"]
 
 _NAMES = ("dims", "dimensions")
 """What xarray and h5netcdf call the names of axes."""
@@ -69,7 +70,7 @@ class Source:
             return await self.read(region)
         if self.instant:
             return self.read(region)
-        found = await in_worker(partial(self._get_here, region))
+        found = await run_in_worker(partial(self._get_here, region))
         return await found if inspect.isawaitable(found) else found
 
     async def _get_here(self, region: Region) -> Any:
@@ -190,18 +191,3 @@ def pair_of(item: Any) -> tuple[Region, Any]:
         raise TypeError(f"an iterable gives pairs of a region and its block, found {type(item).__name__}: {item!r:.80}")
     region, block = item
     return region, block.copy() if isinstance(block, np.ndarray) else block
-
-
-async def in_threads(items: Iterator[Any]) -> AsyncIterator[Any]:
-    """Step through an iterator that may take its time, without holding up the loop."""
-    nothing = object()
-
-    async def step() -> Any:
-        return next(items, nothing)
-
-    while True:
-        item = await in_worker(step)
-        if item is nothing:
-            return
-        yield item
-        del item  # it may be large, and the next one takes a while

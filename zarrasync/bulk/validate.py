@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync._concurrency.gather import for_each
 from zarrasync._util import json as _json
 from zarrasync.display.info import axis_names, counted
 from zarrasync.errors import (
@@ -28,7 +29,6 @@ from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.node import Found, Node, find, find_all, on_store
 from zarrasync.nodes.opening import ConfigLike
 from zarrasync.stores import ReadOnlyStore, Request, StoreLike, resolve
-from zarrasync.transfer.chunks import side_by_side
 
 __all__ = ["Finding", "Report", "validate"]
 
@@ -311,7 +311,7 @@ async def _check_chunks(array: AsyncArray, look: _Look) -> None:
         keys = sorted(await chunks.store.list_prefix(""))
     except UnsupportedOperation:
         keys = [chunks.key(coords) for coords in product(*map(range, grid.shape))]
-    await side_by_side(check, keys, 1 if chunks.store.blocking else chunks.concurrency)
+    await for_each(check, keys, 1 if chunks.store.blocking else chunks.concurrency)
     look.report.chunks += stored
     if stored < grid.size:
         message = f"{grid.size - stored:,} of {grid.size:,} stored values are absent and read as the fill value"

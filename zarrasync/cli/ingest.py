@@ -13,6 +13,7 @@ from zipfile import BadZipFile, ZipFile
 import zarrasync
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
+from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.ingest import creation_of
 from zarrasync.bulk.overwrite_guard import refuse_own_source
 from zarrasync.bulk.sources import source_of
@@ -35,7 +36,6 @@ from zarrasync.nodes.functions import check_arrays
 from zarrasync.nodes.opening import place_of
 from zarrasync.stores import Store, resolve
 from zarrasync.stores.local import local_path
-from zarrasync.transfer.chunks import side_by_side
 
 __all__ = ["add"]
 
@@ -112,8 +112,8 @@ async def _write(
 
         limit = zarrasync.config.get().memory_budget // (2 * _AT_ONCE)
         small = [name for name in arrays if sizes[name] <= limit]
-        await side_by_side(write, small, 1 if store.blocking else _AT_ONCE)
-        await side_by_side(write, [name for name in arrays if sizes[name] > limit], 1)
+        await for_each(write, small, 1 if store.blocking else _AT_ONCE)
+        await for_each(write, [name for name in arrays if sizes[name] > limit], 1)
 
 
 def _layouts(given: argparse.Namespace, store: Store, arrays: dict[str, Any]) -> dict[str, dict[str, Any]]:

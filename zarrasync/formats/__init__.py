@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TypeAlias
 
-from zarrasync._concurrency.runtime import thread_lock
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util import json as _json
 from zarrasync._util import plugins
 from zarrasync.codecs import (

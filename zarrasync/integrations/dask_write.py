@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 import uuid
 import weakref
 from collections import deque
@@ -23,7 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import sync, transfer
-from zarrasync._concurrency.runtime import aside
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import checksum
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError
@@ -32,7 +33,6 @@ from zarrasync.integrations.dask import OfThisProcess, cluster
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import CountingStore
-from zarrasync.transfer.chunks import side_by_side
 
 __all__ = ["Share", "write_together"]
 
@@ -130,7 +130,7 @@ async def write_together(shares: Sequence[Share], *, verify: bool) -> list[Inges
         StoreError: If other processes would write into copies of a store that is in this one's memory.
         ChecksumError: If ``verify`` finds a difference.
     """
-    begin = time.monotonic()
+    begin = clock.monotonic()
     shares = [share.aligned() for share in shares]
     goals = [_Goal(sync.Array(share.target)) for share in shares]
     written = [_written(share, goal, verify) for share, goal in zip(shares, goals, strict=True)]
@@ -140,13 +140,13 @@ async def write_together(shares: Sequence[Share], *, verify: bool) -> list[Inges
         report = IngestReport(share.source.npartitions, nbytes=share.source.size * max(share.target.dtype.itemsize, 1))
         if verify:
             pairs = zip(share.regions(), own.reshape(-1).tolist(), strict=True)
-            await side_by_side(partial(_compare, share.target), pairs, _AT_ONCE)
+            await for_each(partial(_compare, share.target), pairs, _AT_ONCE)
             report.verified = report.blocks
         store = share.target.store
         assert isinstance(store, CountingStore)
         counts = store.reset()
         report.stored, report.requests = counts.bytes_written, counts.requests
-        report.seconds = time.monotonic() - begin
+        report.seconds = clock.monotonic() - begin
         reports.append(report)
     return reports
 
@@ -173,7 +173,7 @@ async def _on_a_thread(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequen
 async def _compare(target: AsyncArray, expected: tuple[Region, int]) -> None:
     region, own = expected
     found = await target.view[region].read()
-    if await aside(partial(checksum, found)) != own:
+    if await compute(partial(checksum, found)) != own:
         spot = ", ".join(f"{s.start}:{s.stop}" for s in region)
         raise ChecksumError(f"{target.name}[{spot}] in {target.store!r} is not what was written there")
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -23,8 +19,11 @@ from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 import zarrasync as za
 from zarrasync import config as settings
 from zarrasync import formats, sync
-from zarrasync._concurrency.calls import in_any_case, to_their_end, together
-from zarrasync._concurrency.runtime import aside, thread_lock
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.gather import gather, gather_all
+from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.overwrite_guard import refuse_own_source
 from zarrasync.bulk.sources import source_of
@@ -105,11 +104,11 @@ async def write(
     if into and found is not None and found._node.known is not None:
         # Copies of metadata may be older than an array that another program has put there.
         arrays = {name: _on(array, known=None) for name, array in arrays.items()}
-        await together([array.refresh for name, array in arrays.items() if name in dataset.variables])
-    present = await _on_a_thread(partial(_present, arrays, dataset.variables))
+        await gather([array.refresh for name, array in arrays.items() if name in dataset.variables])
+    present = await run_in_new_thread(partial(_present, arrays, dataset.variables))
     place: dict[str, slice] | None = None
     if region is not None:
-        dataset, place = await _on_a_thread(partial(located, dataset, region, present))
+        dataset, place = await run_in_new_thread(partial(located, dataset, region, present))
     variables, attributes = encode_dataset_coordinates(dataset)
     work = _Work(spoken, store, group, arrays, append_dim, place, verify, config)
     names = [str(name) for name in variables]
@@ -117,7 +116,7 @@ async def write(
     for name in names:
         normalize_path(join(group, name))
     # Values that are scaled, or made text of, are so here and now, which would hold up an event loop.
-    plans = await _on_a_thread(
+    plans = await run_in_new_thread(
         lambda: [work.plan(name, variables[name], encoding.get(name), present.get(name)) for name in names]
     )
     for plan in plans:
@@ -127,7 +126,7 @@ async def write(
     if any(_is_dask(plan.encoded.data) for plan in plans):
         from zarrasync.integrations.dask import check_reach
 
-        await aside(partial(check_reach, store))  # not on a loop, which may be the client's
+        await compute(partial(check_reach, store))  # not on a loop, which may be the client's
     _check_sizes(plans, present, append_dim)
     _check_rows(plans, present, append_dim)
     attributes = attributes_of(_plain(attributes))
@@ -147,7 +146,7 @@ async def write(
         reports = await work.fill(plans, places)
     except BaseException:
         for array, axis, start, stop in reversed(reserved):
-            await in_any_case(partial(array._give_back, axis, start, stop))
+            await run_cleanup(partial(array._give_back, axis, start, stop))
         raise
     if not spoken.has_dimension_names if consolidated is None else consolidated:
         await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
@@ -155,15 +154,6 @@ async def write(
         await work.note(plan for plan in plans if plan.joins)
     await _refresh_above(node, store, group, config)
     return dict(zip(names, reports, strict=True))
-
-
-async def _on_a_thread(function: Callable[[], T]) -> T:
-    """What reads through blocking calls come to: on a thread of their own, as these wait for others that loops have."""
-    pool = ThreadPoolExecutor(1, "zarrasync-xarray")
-    try:
-        return await asyncio.get_running_loop().run_in_executor(pool, copy_context().run, function)
-    finally:
-        pool.shutdown(wait=False)
 
 
 _filters = thread_lock()
@@ -238,7 +228,7 @@ def _check_rows(plans: Sequence[Plan], present: Mapping[str, Variable], append_d
 
 async def _check_names(group: AsyncGroup, names: Sequence[str]) -> None:
     """Complain about groups that have the names of variables, which would be replaced with all that is in them."""
-    for name, node in zip(names, await together([partial(group.get, name) for name in names]), strict=True):
+    for name, node in zip(names, await gather([partial(group.get, name) for name in names]), strict=True):
         if isinstance(node, AsyncGroup):
             raise NodeExistsError(f"{node.name} in {group.store!r} is a group; a variable {name!r} can not go there")
 
@@ -439,22 +429,22 @@ class _Work:
         rows = [plan for plan in plans if plan.length is not None and self.region is None]
         rows.sort(key=lambda plan: (plan.name != self.append_dim, plan.name))
         await self._catch_up(rows)
-        await to_their_end([partial(self._reserve, first, None, reserved) for first in rows[:1]])
+        await gather_all([partial(self._reserve, first, None, reserved) for first in rows[:1]])
         at = reserved[0][2] if reserved else None
-        await to_their_end([partial(self._reserve, plan, at, reserved) for plan in rows[1:]])
+        await gather_all([partial(self._reserve, plan, at, reserved) for plan in rows[1:]])
         # What is replaced comes last, when nothing can be refused any more.
         made = [plan for plan in plans if not plan.joins]
         taken = await self._taken({plan.name for plan in made})
         create = self.node.create_array
         try:
-            arrays = await together(
+            arrays = await gather(
                 [
                     partial(create, plan.name, shape=plan.encoded.shape, overwrite=plan.name in taken, **plan.options)
                     for plan in made
                 ]
             )
         except BaseException:
-            await in_any_case(partial(self.note, made))
+            await run_cleanup(partial(self.note, made))
             raise
         await self.note(made)
         self.arrays.update({plan.name: array for plan, array in zip(made, arrays, strict=True)})
@@ -493,13 +483,13 @@ class _Work:
     async def _catch_up(self, rows: Sequence[Plan]) -> None:
         """Wait until all arrays are as long as the first one was: another writer may be about to make them so."""
         first = (rows[0].length or 0) if rows else 0
-        end = time.monotonic() + _CATCH_UP
+        end = clock.monotonic() + _CATCH_UP
         for plan in rows[1:]:
             length, pause = plan.length or 0, 0.02
             while length < first:
-                if time.monotonic() > end:
+                if clock.monotonic() > end:
                     raise self._uneven(plan.name, length, first)
-                await asyncio.sleep(pause)
+                await clock.sleep(pause)
                 pause = min(2 * pause, 0.5)
                 array = await self.node.get(plan.name)
                 assert isinstance(array, za.AsyncArray)
@@ -540,7 +530,7 @@ class _Work:
 
             shares = [self._share(*own) for own in lazy]
             budget = settings.resolve(self.config).memory_budget
-            remote = await aside(cluster) is not None  # not on a loop, which may be the client's
+            remote = await compute(cluster) is not None  # not on a loop, which may be the client's
             small = [remote or share.held <= budget for share in shares]
             calls += [partial(one, *own) for own, fits in zip(lazy, small, strict=True) if not fits]
 
@@ -551,7 +541,7 @@ class _Work:
 
             if any(small):
                 calls.append(of_dask)
-        await together(calls)
+        await gather(calls)
         return [reports[plan.name] for plan in plans]
 
     def _share(self, plan: Plan, target: za.AsyncArray, place: Place | None) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from zarrasync._concurrency.runtime import in_worker
+from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.stores import ABSENT, ReadOnlyStore, Request, StoreLike, Value, resolve
 from zarrasync.stores import Store as Inner
@@ -71,7 +71,7 @@ class ZarrStore(Store):
         return self.inner.listable
 
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await (in_worker(make) if self.inner.blocking else make())
+        return await (run_in_worker(make) if self.inner.blocking else make())
 
     # -------------------------------------------------------------- reading
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync._concurrency.calls import in_any_case
+from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.codecs import Codec
 from zarrasync.display.info import Info, array_info, size_text
 from zarrasync.errors import ShapeError, StoreError
@@ -401,7 +401,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             await on_store(partial(put, values, axis, undo), self.store)
         except BaseException:  # a thread may have done all of it before it noticed that it was cancelled
             for step in undo:
-                await in_any_case(partial(on_store, step, self.store))
+                await run_cleanup(partial(on_store, step, self.store))
             raise
         return self.shape
 

@@ -7,10 +7,10 @@ that others may let grow old; what is written through a group that was opened wi
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from zarrasync import formats
+from zarrasync._concurrency import clock
 from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflictError
 from zarrasync.formats import Format
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
@@ -85,14 +85,14 @@ class Consolidated:
         key = self.format.consolidated_key(self.path)
         assert key is not None
         changed = list(changed)
-        begin = time.monotonic()
+        begin = clock.monotonic()
         async with store.lock(key):
             while True:
                 try:
                     await self._note(store, key, changed, tuple(erased))
                     return
                 except WriteConflictError:  # another process was faster
-                    if time.monotonic() - begin > _PATIENCE:
+                    if clock.monotonic() - begin > _PATIENCE:
                         raise
                 except ConditionsUnsupported:
                     if store.conditional:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy.typing as npt
 
 from zarrasync import formats
+from zarrasync._concurrency.gather import gather
 from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import ShapeLike, attributes_of, check_options, check_same
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
@@ -30,7 +31,7 @@ from zarrasync.nodes.group import (
     make_levels,
     plan_with_data,
 )
-from zarrasync.nodes.node import Node, document_of, gather, on_store
+from zarrasync.nodes.node import Node, document_of, on_store
 from zarrasync.nodes.opening import ConfigLike, Mode, find_node, open_array_at, open_or_create, place_of
 from zarrasync.stores import Request, StoreLike
 
@@ -476,7 +477,7 @@ async def save(
     for own in planned.values():  # before anything is replaced
         await plan_with_data(node, own)
     group = await create_group_at(node, overwrite=True)
-    await gather([group.create_array(name, **own) for name, own in planned.items()], node.store)
+    await gather([partial(group.create_array, name, **own) for name, own in planned.items()])
 
 
 async def load(
@@ -500,7 +501,7 @@ async def load(
         return await found[...].read()
     members = await found.members(max_depth=None)
     arrays = [(name, node) for name, node in members if isinstance(node, AsyncArray)]
-    values = await gather([array[...].read() for _, array in arrays], found.store)
+    values = await gather([array[...].read for _, array in arrays])
     return {name: value for (name, _), value in zip(arrays, values, strict=True)}
 
 
@@ -544,7 +545,7 @@ async def _documents_below(node: Node) -> dict[str, bytes]:
     format_, found = node.format, dict[str, bytes]()
     level = [node]
     while level:
-        listed = await gather([place.children(None) for place in level], node.store)
+        listed = await gather([partial(place.children, None) for place in level])
         below = [place.child(name) for place, own in zip(level, listed, strict=True) for name in own]
         keys = [format_.document_keys(place.path) for place in below]
         values = iter(await node.store.fetch([Request(key) for own in keys for key in own]))

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency import bridge
-from zarrasync._concurrency.runtime import driven
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.gather import for_each, gather
 from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.metadata.create import attributes_of, check_options, plan_array
@@ -20,10 +21,9 @@ from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.chunk_keys import join, normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.node import Metadata, Node, find, find_all, gather, on_store
+from zarrasync.nodes.node import Metadata, Node, find, find_all, on_store
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import Request
-from zarrasync.transfer.chunks import side_by_side
 
 __all__ = [
     "AsyncGroup",
@@ -133,7 +133,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         level, depth = [""], 0
         while level:
             nodes = [self._node.at(join(self.path, path)) for path in level]
-            listed = await gather([node.children(max_depth) for node in nodes], self.store)
+            listed = await gather([partial(node.children, max_depth) for node in nodes])
             paths = {
                 join(above, name): implied
                 for above, own in zip(level, listed, strict=True)
@@ -303,7 +303,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             if value is not None:
                 await self.store.put(moves[key], value.data)
 
-        await side_by_side(copy, list(moves), 1 if self.store.blocking else _COPY)
+        await for_each(copy, list(moves), 1 if self.store.blocking else _COPY)
         if source.known is not None:
             await source.known.note(self.store, [moves[key] for key in source.known.documents if key in moves])
         await source.erase()
@@ -423,7 +423,7 @@ async def make_levels(
     for path in paths:
         levels.setdefault(path.count("/") + bool(path), []).append(path)
     for _, level in sorted(levels.items()):
-        made.update(zip(level, await gather([make(place(path), path) for path in level], root.store), strict=True))
+        made.update(zip(level, await gather([partial(make, place(path), path) for path in level]), strict=True))
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -12,8 +11,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from zarrasync import config, formats
-from zarrasync._concurrency.calls import Patience, first_error, unbroken
-from zarrasync._concurrency.runtime import in_worker
+from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._concurrency.retry import ConflictBackoff
+from zarrasync._concurrency.shield import shielded
 from zarrasync.errors import (
     ConditionsUnsupported,
     InvalidKeyError,
@@ -32,7 +33,7 @@ from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.erase import erase_below, left_over
 from zarrasync.stores import ABSENT, AliasStore, PrefixStore, Request, Store, Value
 
-__all__ = ["Found", "Metadata", "Node", "document_of", "find", "find_all", "gather", "on_store"]
+__all__ = ["Found", "Metadata", "Node", "document_of", "find", "find_all", "on_store"]
 
 Metadata = ArrayMetadata | GroupMetadata
 T = TypeVar("T")
@@ -42,7 +43,7 @@ M = TypeVar("M", ArrayMetadata, GroupMetadata)
 async def on_store(make: Callable[[], Coroutine[Any, Any, T]], *stores: Store) -> T:
     """Run what a public call does where its stores' work belongs: on a worker thread, or right here."""
     if all(store.blocking for store in stores):
-        return await in_worker(make)
+        return await run_in_worker(make)
     return await make()
 
 
@@ -161,7 +162,7 @@ class Node:
             NodeTypeError: If the node has become another kind.
             WriteConflictError: If others kept changing it.
         """
-        patience = Patience(self.config.total_timeout, f"{self.name} in {self.store!r}")
+        patience = ConflictBackoff(self.config.total_timeout, f"{self.name} in {self.store!r}")
         unknown = held is None or held.source is None or not held.source.versions
         if self.store.exclusive or not self.store.conditional or unknown:
             held = None  # under a lock that holds for everybody what was just read is what there is
@@ -179,7 +180,7 @@ class Node:
                     held = None  # somebody else may have changed it
                     continue
                 try:
-                    fresh = await unbroken(partial(self._put, changed, before.versions), stored)
+                    fresh = await shielded(partial(self._put, changed, before.versions), stored)
                     break
                 except WriteConflictError as conflict:
                     held = None
@@ -195,8 +196,8 @@ class Node:
 
     async def _put(self, documents: Mapping[str, bytes], versions: Mapping[str, object]) -> dict[str, object]:
         """Store documents, in the place of those of the versions that are known; their new versions."""
-        puts = [self.store.put(key, data, if_version=versions.get(key)) for key, data in documents.items()]
-        return dict(zip(documents, await gather(puts, self.store), strict=True))
+        puts = [partial(self.store.put, key, data, if_version=versions.get(key)) for key, data in documents.items()]
+        return dict(zip(documents, await gather(puts), strict=True))
 
     def other_kind(self, found: Metadata) -> NodeTypeError:
         """The error for a node that is not what it was."""
@@ -397,23 +398,6 @@ class Node:
                     continue  # it holds consolidated metadata, and no node
             below.append(one)
         return self.format.children(self.path, listing.keys, below)
-
-
-async def gather(work: Sequence[Coroutine[Any, Any, T]], store: Store) -> list[T]:
-    """Await coroutines side by side where the store allows it, one after the other where it blocks."""
-    if store.blocking or len(work) < 2:
-        pending = iter(work)
-        try:
-            return [await one for one in pending]
-        finally:
-            for one in pending:  # after a failure
-                one.close()
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except BaseExceptionGroup as errors:
-        raise first_error(errors) from None
-    return [task.result() for task in tasks]
 
 
 class Found(NamedTuple):

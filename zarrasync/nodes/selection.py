@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync._concurrency.runtime import driven
+from zarrasync._concurrency.drive import driven
 from zarrasync.display.info import counted, size_text
 from zarrasync.display.progress import reporting
 from zarrasync.errors import SelectionError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from importlib.resources import files
@@ -14,6 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.payload import Payload
 
+from zarrasync._concurrency import clock
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.nodes.opening import ConfigLike
 from zarrasync.server.api import Api
@@ -178,7 +178,7 @@ async def _allow(request: web.Request, answer: web.StreamResponse) -> None:
 @web.middleware
 async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors become answers; every answer is allowed to other origins, counted and logged."""
-    begin, status, sent = time.perf_counter(), 499, 0  # 499: who asked has gone
+    begin, status, sent = clock.monotonic(), 499, 0  # 499: who asked has gone
     try:
         answer = await _answered(request, handler)
         status = answer.status
@@ -192,7 +192,7 @@ async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
         status = error.status
         raise
     finally:
-        seconds = time.perf_counter() - begin
+        seconds = clock.monotonic() - begin
         route = request.match_info.route.name or "none"
         request.app[METRICS].note(route, status, seconds, sent)
         if access_log.isEnabledFor(logging.INFO):

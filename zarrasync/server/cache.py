@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from zarrasync._concurrency.calls import Flights
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.single_flight import SingleFlight
 
 __all__ = ["Cache"]
 
@@ -32,7 +32,7 @@ class Cache(Generic[T]):
     def __init__(self, max_size: int, max_age: float, size_of: Callable[[T], int] = lambda value: 1) -> None:
         self.max_size, self.max_age, self._size_of = max_size, max_age, size_of
         self._values: OrderedDict[Hashable, tuple[T, float, int]] = OrderedDict()
-        self._flights = Flights()
+        self._flights = SingleFlight()
         self.size = self.hits = self.misses = 0
 
     def find(self, name: Hashable) -> T | None:
@@ -42,7 +42,7 @@ class Cache(Generic[T]):
 
     def _fresh(self, name: Hashable) -> tuple[T, float, int] | None:
         entry = self._values.get(name)
-        if entry is None or entry[1] < time.monotonic():
+        if entry is None or entry[1] < clock.monotonic():
             return None
         self._values.move_to_end(name)
         return entry
@@ -53,7 +53,7 @@ class Cache(Generic[T]):
         self._forget(name)
         if size > self.max_size:
             return
-        self._values[name] = value, time.monotonic() + self.max_age, size
+        self._values[name] = value, clock.monotonic() + self.max_age, size
         self.size += size
         while self.size > self.max_size:
             self._forget(next(iter(self._values)))

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from zarrasync import config as settings
 from zarrasync import stores
-from zarrasync._concurrency.calls import together
-from zarrasync._concurrency.runtime import codec_pool
+from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.pools import codec_pool
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.indexing.chunk_selection import Part
 from zarrasync.metadata.types import ArrayMetadata
@@ -153,7 +153,7 @@ class Source:
         found: list[tuple[str, Member]] = []
         level = [""]
         while level:
-            listed = await together([partial(self._members, path) for path in level])
+            listed = await gather([partial(self._members, path) for path in level])
             below: list[tuple[str, Member]] = []
             for path, members in zip(level, listed, strict=True):
                 if members is _UNKNOWN or len(found) + len(members) > self.limits.max_members:
@@ -174,7 +174,7 @@ class Source:
             return _UNKNOWN
         except MetadataError:
             names = await on_store(partial(node._node.children, 0), self.store)
-            return tuple(zip(names, await together([partial(self._member, node, name) for name in names]), strict=True))
+            return tuple(zip(names, await gather([partial(self._member, node, name) for name in names]), strict=True))
 
     async def _member(self, group: AsyncGroup, name: str) -> Member | Broken:
         try:
@@ -258,7 +258,7 @@ class Source:
         if math.prod(b - a + 1 for a, b in zip(low, high, strict=True)) == len(missing):
             made = await self._box(array, mark, low, high)  # one read, which knows which chunks lie together
         else:
-            boxes = await together([partial(self._box, array, mark, at, at) for at in missing])
+            boxes = await gather([partial(self._box, array, mark, at, at) for at in missing])
             made = {at: chunk for box in boxes for at, chunk in box.items()}
         return {at: made[at] if chunk is None else chunk for at, chunk in found.items()}
 

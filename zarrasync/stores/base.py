@@ -18,7 +18,6 @@ from __future__ import annotations
 import builtins
 import operator
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -27,10 +26,11 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from zarrasync._concurrency import bridge
-from zarrasync._concurrency.calls import together
-from zarrasync._concurrency.runtime import Gate, KeyLock, KeyLocks, limiter
+from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
+from zarrasync._concurrency.locks import KeyLock, KeyLocks
 from zarrasync.codecs.base import Buffer
-from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.errors import UnsupportedOperation
 from zarrasync.model.chunk_keys import check_key, check_prefix
 
 __all__ = ["ABSENT", "Listing", "Request", "Store", "Value"]
@@ -78,28 +78,6 @@ class Listing(NamedTuple):
 
     keys: tuple[str, ...]
     prefixes: tuple[str, ...]
-
-
-_HINTS = {
-    "NoCredentialsError": "for public data pass storage_options={'anon': True}",
-    "PermissionError": "the credentials in use do not allow it; for public data pass storage_options={'anon': True}",
-}
-_REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect without LOCATION")
-"""What S3 and its clients say when a bucket lies in another region than the one that was asked."""
-
-
-_NO_BUCKET = re.compile(
-    r"(?i)(Code>|Code: ?|\()(NoSuchBucket|ContainerNotFound)\b|specified (bucket|container) does not exist"
-)
-"""What services and their clients say of a bucket that is not there; a key may have such a name."""
-_NO_CREDENTIALS = re.compile(
-    r"(?i)(Code>|Code: ?|\()(InvalidAccessKeyId|SignatureDoesNotMatch|RequestTimeTooSkewed|ExpiredToken|InvalidToken|TokenRefreshRequired|"
-    r"AuthenticationFailed|NoAuthenticationInformation|InvalidAuthenticationInfo|AuthorizationHeaderMalformed)\b|>Request has expired|AWS Access Key Id you provided does not|"
-    r"request signature we calculated does not|The provided token (has expired|is malformed)|"
-    r"difference between the request time and the current time|Server failed to authenticate"
-)
-"""What they say of keys, signatures and tokens that are wrong or have expired."""
-_WORD = re.compile(r"[^\s'\"<>]+")
 
 
 class _Absent:
@@ -251,7 +229,7 @@ class Store(ABC):
         if self.blocking:
             found = [await self.stat(key) for key in keys]
         else:
-            found = await together([partial(self.stat, key) for key in keys]) if keys else []
+            found = await gather([partial(self.stat, key) for key in keys]) if keys else []
         told = zip(keys, found, strict=True)
         return {key: value.size for key, value in told if value is not None and value.size is not None}
 
@@ -377,9 +355,9 @@ class Store(ABC):
         """The process-wide locks on several values."""
         return KeyLocks([self.location(key) for key in sorted(keys)])
 
-    def limiter(self) -> Gate:
+    def limiter(self) -> AdaptiveLimiter:
         """The gate of requests in flight, shared by all who opened the same data."""
-        return limiter(self.identity, self.concurrency)
+        return request_limiter(self.identity, self.concurrency)
 
     def describe(self, path: str) -> str:
         """What stands at a path where no node was found, as far as can be said without a request; for messages."""
@@ -424,19 +402,6 @@ def clip(data: Any, request: Request) -> Any:
     return data[request.start : request.start + request.length]
 
 
-def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreError:
-    """An error of a backend as ours; says what was tried on which key of which store."""
-    kind = type(error).__name__
-    hint = f" ({_HINTS[kind]})" if kind in _HINTS and not store.near else ""
-    if elsewhere := _REGION.search(str(error)):
-        region = elsewhere[1] or "…"
-        given = {"client_kwargs": {"region_name": region}}
-        hint = f" (the bucket lies in another region: pass storage_options={given})"
-    if lacks_bucket(error):
-        hint = " (there is no such bucket: look at the URL, and at endpoint and account among the options)"
-    return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {plain_text(error)}{hint}", key=key)
-
-
 def statuses(given: Iterable[int]) -> frozenset[int]:
     """HTTP statuses, as users name them.
 
@@ -452,41 +417,6 @@ def statuses(given: Iterable[int]) -> frozenset[int]:
     return found
 
 
-def lacks_bucket(answer: object) -> bool:
-    """Whether a service says that there is no bucket at all: that tells nothing about a key, least of all its absence."""
-    # s3fs and adlfs keep what was answered there.
-    cause = answer.__cause__ if isinstance(answer, BaseException) else None
-    return any(_NO_BUCKET.search(str(said)) is not None for said in (answer, cause))
-
-
-def tells_of_key(answer: object) -> bool:
-    """Whether a refusal is about the key that was asked for, and not about the bucket or the credentials."""
-    if isinstance(answer, bytes) and (
-        b"Code>" not in answer or b">NoSuchKey<" in answer or b">BlobNotFound<" in answer
-    ):
-        return True  # as nearly all that is absent is answered, which may be most of an array's chunks
-    said = str(answer)
-    return not lacks_bucket(said) and _NO_CREDENTIALS.search(said) is None
-
-
 def from_environment(variables: Iterable[str]) -> str:
     """What the first of some variables says that says something."""
     return next((os.environ[name] for name in variables if os.environ.get(name)), "")
-
-
-def plain_text(error: Exception) -> str:
-    """What an error says to people: obstore adds what it looks like inside."""
-    return without_queries(str(error).partition("\n\nDebug source:")[0])
-
-
-def without_queries(text: str) -> str:
-    """A text without what stands behind the question mark of URLs: signatures are secrets."""
-    return _WORD.sub(_without_query, text)
-
-
-def _without_query(word: re.Match[str]) -> str:
-    place, mark, query = word[0].partition("?")
-    if not mark or "/" not in place or not query:
-        return word[0]
-    _, closing, rest = query.partition(")")
-    return f"{place}?…{closing}{rest}" if query[0] != ")" else word[0]

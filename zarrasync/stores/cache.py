@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
-import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zarrasync._concurrency.runtime import SLICE, cancel_flag, thread_lock
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import cancel_flag
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.gates import POLL_SECONDS
 from zarrasync.codecs.base import Buffer
 from zarrasync.stores.base import Request, Store, Value, clip
 from zarrasync.stores.wrappers import WrapperStore, distrusted
@@ -155,7 +157,7 @@ class CachingStore(WrapperStore):
             entry = self._entries.get(part)
             if entry is None or (versions and not entry.versioned):
                 continue
-            if self.max_age is not None and time.monotonic() - entry.when > self.max_age:
+            if self.max_age is not None and clock.monotonic() - entry.when > self.max_age:
                 self._drop(part)
                 continue
             self._entries.move_to_end(part)
@@ -208,7 +210,7 @@ class CachingStore(WrapperStore):
         with self._mutex:
             self._misses += len(requests)
             for request, value in zip(requests, kept, strict=True) if begin == self._changes else ():
-                self._learn(request, _Entry(value, time.monotonic(), versions))
+                self._learn(request, _Entry(value, clock.monotonic(), versions))
         return kept
 
     async def _ask_in_turn(self, wanted: dict[_Part, Request], versions: bool) -> dict[_Part, Value | None]:
@@ -233,8 +235,8 @@ class CachingStore(WrapperStore):
                     if self._turns.get(name) is turn:
                         del self._turns[name]
         for part, other in taken.items():
-            while not wait([other], SLICE).done:
-                if flag.set:
+            while not wait([other], POLL_SECONDS).done:
+                if flag.cancelled:
                     raise asyncio.CancelledError
             if other.exception() is None:
                 found[part] = other.result()[part]

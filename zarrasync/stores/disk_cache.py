@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zarrasync._concurrency.runtime import in_worker, thread_lock
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs.base import Buffer
 from zarrasync.stores.base import Request, Store, Value, clip
 from zarrasync.stores.wrappers import WrapperStore, distrusted
@@ -112,7 +114,7 @@ class DiskCachingStore(WrapperStore):
         async def run() -> Any:
             return work()
 
-        return await (run() if self.blocking else in_worker(run))
+        return await (run() if self.blocking else run_in_worker(run))
 
     def _folder(self, key: str) -> Path:
         # What is absent to one who was told that 403 means it is an error to others.
@@ -137,7 +139,7 @@ class DiskCachingStore(WrapperStore):
 
         try:
             data = path.read_bytes()
-            age = time.time() - path.stat().st_mtime
+            age = clock.wall_time() - path.stat().st_mtime
         except OSError:
             return None
         checksum, entry = data[len(_MAGIC) : len(_MAGIC) + _CHECKSUM], data[len(_MAGIC) + _CHECKSUM :]
@@ -150,7 +152,7 @@ class DiskCachingStore(WrapperStore):
         if self.max_age is not None and age > self.max_age:
             return None
         with contextlib.suppress(OSError):  # what was used last goes last
-            os.utime(path, (time.time(), path.stat().st_mtime))
+            os.utime(path, (clock.wall_time(), path.stat().st_mtime))
         if known["absent"]:
             return _Found(None)
         version = tuple(known["version"]) if isinstance(known["version"], list) else known["version"]

@@ -5,28 +5,38 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import hashlib
 import itertools
-import math
 import os
-import shutil
-import struct
-import tempfile
-import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
-from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from urllib.parse import unquote
 
 from zarrasync import config
-from zarrasync._concurrency.calls import pause
 from zarrasync.codecs.base import Buffer
-from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.errors import WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
-from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, store_error
+from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
+from zarrasync.stores.errors import store_error
+from zarrasync.stores.local_files import (
+    CLOEXEC,
+    ONE_CALL,
+    PARTIAL,
+    READ,
+    process_token,
+    read_exactly,
+    readv,
+    sync_directory,
+    temporary_names,
+    version_of,
+    write_all,
+)
+from zarrasync.stores.local_locks import (
+    FileLock,
+    held_files,
+    remove_folder,
+)
 
 fcntl: ModuleType | None
 try:
@@ -34,155 +44,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["PARTIAL", "LocalStore", "local_path"]
-
-PARTIAL = ".zarrasync-partial"
-"""How the names of files end that are no values: of halves of some, and notes."""
-_CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_READ = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # who opens a pipe would wait for somebody to write
-_SAFE = _CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_ONE_CALL = 1 << 30
-"""A read that gets fewer bytes has met the end; above, systems cut a call short (Linux at 2 GiB)."""
-_counter = itertools.count()
-_token = ""
-_FLOCK = struct.Struct("hhqqi")
-"""The system's ``struct flock``."""
-_readv = getattr(os, "readv", None)
-
-
-_SHARED = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108  # it holds nothing
-"""Where programs of all users meet, by preference."""
-_LOCK_FILE = "zarrasync.lock"
-
-
-class _Exclusive:
-    """Holds a value among all threads and processes of this machine. An async context manager.
-
-    A lock on one byte of a file that all processes share; the byte's number comes from the value's path. The system
-    frees it when its process ends, however that happens. Within the process a key lock comes first, so that nobody
-    waits for the system who waits for a task of this process.
-    """
-
-    __slots__ = ("_handle", "_key_lock", "_place", "_seconds", "_token")
-
-    def __init__(self, key_lock: AbstractAsyncContextManager[None, None], place: str, seconds: float) -> None:
-        self._key_lock, self._place, self._seconds = key_lock, place, seconds
-
-    async def __aenter__(self) -> None:
-        await self._key_lock.__aenter__()
-        try:
-            self._handle = await _take(self._place, self._seconds)
-        except BaseException:
-            await self._key_lock.__aexit__(None, None, None)
-            raise
-        self._token = _held.set(_held.get() | {self._place})
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _held.reset(self._token)
-        try:
-            _let_go(self._handle, self._place)
-        finally:
-            await self._key_lock.__aexit__(kind, error, trace)
-
-
-_held: ContextVar[frozenset[str]] = ContextVar("zarrasync_held", default=frozenset())
-"""The places that the present call holds."""
-
-
-async def _take(place: str, seconds: float) -> int:
-    """Lock a place among processes; what to let go of.
-
-    Raises:
-        WriteConflictError: If another process has it for so many seconds; 0 for no limit.
-    """
-    if fcntl is None:
-        return -1
-    handle = _open_lock_file()
-    try:
-        wait, end = 0.0001, time.monotonic() + (seconds or math.inf)
-        while True:
-            try:
-                _lock_byte(handle, place, fcntl.LOCK_EX)
-                return handle
-            except (BlockingIOError, PermissionError) as error:  # another process has it
-                if time.monotonic() > end:
-                    raise WriteConflictError(
-                        f"another process has been writing {place!r} for more than {seconds:g} s; it may be stopped",
-                        key=place,
-                    ) from error
-                await pause(wait)
-                wait = min(2 * wait, 0.01)
-    except BaseException:
-        os.close(handle)
-        raise
-
-
-def _remove(directory: str) -> None:
-    """Remove a directory, which is gone at once: who is killed meanwhile leaves nothing that could be taken for data."""
-    gone = f"{directory}.{_process_token()}-{next(_counter):x}{PARTIAL}"
-    try:
-        if os.path.islink(directory):
-            gone = f"{directory}/"  # what it leads to: the link stays
-        else:
-            os.rename(directory, gone)
-    except FileNotFoundError:
-        raise
-    except OSError:  # it is where something is mounted, or in use (on Windows)
-        gone = directory
-    shutil.rmtree(gone)
-
-
-def _open_lock_file() -> int:
-    """The file whose bytes are locked: the same for all processes, whatever their temporary directory is.
-
-    Raises:
-        StoreError: If there is no directory for it.
-    """
-    folders = [folder for folder in _SHARED if os.path.isdir(folder)] or [tempfile.gettempdir()]
-    failures = []
-    for folder in folders:
-        try:
-            return _open_in(folder)
-        except OSError as error:  # in a container /tmp may be read-only
-            failures.append(str(error))
-            if os.path.lexists(os.path.join(folder, _LOCK_FILE)):
-                break  # others may use it
-    raise StoreError(
-        f"there is no place for the file by whose locks processes keep out of each other's way: {failures}"
-    )
-
-
-def _open_in(folder: str) -> int:
-    path = os.path.join(folder, _LOCK_FILE)
-    try:  # systems may refuse to create what is there and another user's
-        return os.open(path, os.O_RDWR | _SAFE)
-    except FileNotFoundError:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, 0o666)
-        with contextlib.suppress(PermissionError):  # for the other users, who may write here, too
-            os.fchmod(handle, 0o666)
-        return handle
-
-
-def _let_go(handle: int, place: str) -> None:
-    if fcntl is None:
-        return
-    try:  # closing alone would not do if a child was forked meanwhile
-        _lock_byte(handle, place, fcntl.LOCK_UN)
-    finally:
-        os.close(handle)
-
-
-def _lock_byte(handle: int, place: str, kind: int) -> None:
-    """Lock or unlock the byte of the lock file that stands for a place; fails if another process has it."""
-    assert fcntl is not None
-    spot = int.from_bytes(hashlib.blake2b(os.fsencode(place), digest_size=7).digest(), "little")
-    if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: a lock of the open file, not of the process
-        wanted = fcntl.F_UNLCK if kind == fcntl.LOCK_UN else fcntl.F_WRLCK
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(wanted, os.SEEK_SET, spot, 1, 0))
-    else:
-        fcntl.lockf(handle, kind | (fcntl.LOCK_NB if kind != fcntl.LOCK_UN else 0), 1, spot)
+__all__ = ["LocalStore", "local_path"]
 
 
 class LocalStore(Store):
@@ -262,17 +124,17 @@ class LocalStore(Store):
 
     async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
         # The loop that small chunks spend their time in: open, read, close and nothing else.
-        if _readv is None:
+        if readv is None:
             return await super().fetch_values(keys, spaces)
         base, spare, found = self._base, bytearray(1), list[Buffer | None]()
         for key, space in zip(keys, spaces, strict=True):
             count, room = -1, 0
             if space is not None:
                 try:
-                    handle = os.open(base + key, _READ)
+                    handle = os.open(base + key, READ)
                     try:
                         # One byte more than fits tells a value that just fills the memory from a longer one.
-                        count, room = _readv(handle, (space, spare)), len(space)
+                        count, room = readv(handle, (space, spare)), len(space)
                     finally:
                         os.close(handle)
                 except (FileNotFoundError, NotADirectoryError):
@@ -282,7 +144,7 @@ class LocalStore(Store):
                     pass  # ``fetch`` below meets it again, and says what it is
             if space is not None and count == room:
                 found.append(space)
-            elif space is not None and 0 <= count < min(room, _ONE_CALL):
+            elif space is not None and 0 <= count < min(room, ONE_CALL):
                 found.append(space[:count])
             else:
                 (value,) = await self.fetch([Request(key)])
@@ -291,7 +153,7 @@ class LocalStore(Store):
 
     def _open(self, key: str) -> int:
         try:
-            return os.open(self._base + key, _READ)
+            return os.open(self._base + key, READ)
         except (FileNotFoundError, NotADirectoryError):
             return -1
         except OSError as error:
@@ -305,8 +167,8 @@ class LocalStore(Store):
             size = state.st_size
             start = max(0, size - (request.length or 0)) if request.suffix else min(request.start, size)
             length = size - start if request.length is None else min(request.length, size - start)
-            version = _version(state) if versions else None
-            return Value(_read_exactly(handle, start, length, request.into), version, size)
+            version = version_of(state) if versions else None
+            return Value(read_exactly(handle, start, length, request.into), version, size)
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -314,31 +176,31 @@ class LocalStore(Store):
 
     # -------------------------------------------------------------- writing
 
-    def lock(self, key: str) -> _Exclusive:
-        return _Exclusive(super().lock(key), f"{self._real}/{key}", self._patience)
+    def lock(self, key: str) -> FileLock:
+        return FileLock(super().lock(key), f"{self._real}/{key}", self._patience)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)
-        if if_version is None or if_version is ABSENT or f"{self._real}/{key}" in _held.get():
+        if if_version is None or if_version is ABSENT or f"{self._real}/{key}" in held_files.get():
             return self._put(key, data, if_version)
         async with self.lock(key):
             return self._put(key, data, if_version)
 
     def _put(self, key: str, data: Buffer, if_version: object) -> object:
         path = self._base + key
-        temporary = f"{path}.{_process_token()}-{next(_counter):x}{PARTIAL}"
+        temporary = f"{path}.{process_token()}-{next(temporary_names):x}{PARTIAL}"
         try:
             try:
-                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o666)
             except FileNotFoundError:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC, 0o666)
+                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o666)
             try:
                 try:
-                    _write_all(handle, data)
+                    write_all(handle, data)
                     if self._fsync:
                         os.fsync(handle)
-                    version = None if if_version is None else _version(os.fstat(handle))
+                    version = None if if_version is None else version_of(os.fstat(handle))
                 finally:
                     os.close(handle)
                 self._publish(temporary, path, key, if_version)
@@ -347,7 +209,7 @@ class LocalStore(Store):
                     os.unlink(temporary)
                 raise
             if self._fsync:
-                _sync_directory(os.path.dirname(path))
+                sync_directory(os.path.dirname(path))
             return version
         except WriteConflictError:
             raise
@@ -373,13 +235,13 @@ class LocalStore(Store):
 
     def _is_still(self, path: str, version: object) -> bool:
         try:
-            return _version(os.stat(path)) == version
+            return version_of(os.stat(path)) == version
         except FileNotFoundError:
             return False
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         check_key(key)
-        if if_version is not None and f"{self._real}/{key}" not in _held.get():
+        if if_version is not None and f"{self._real}/{key}" not in held_files.get():
             async with self.lock(key):
                 await self.erase(key, if_version=if_version)
             return
@@ -401,12 +263,12 @@ class LocalStore(Store):
         directory = (self._base + prefix).rstrip("/")
         try:
             if prefix:
-                _remove(directory)
+                remove_folder(directory)
                 return
             entries = sorted(os.scandir(directory), key=lambda entry: entry.is_dir(follow_symlinks=False))
             for entry in entries:  # files first, as documents are such
                 with contextlib.suppress(FileNotFoundError):  # somebody else was faster
-                    (_remove if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
+                    (remove_folder if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
@@ -483,59 +345,6 @@ class LocalStore(Store):
 
 def _conflict(key: str) -> WriteConflictError:
     return WriteConflictError(f"{key!r} was changed meanwhile", key=key)
-
-
-def _version(state: os.stat_result) -> object:
-    return (state.st_mtime_ns, state.st_ino, state.st_size)
-
-
-def _process_token() -> str:
-    """What tells this process's temporary files from all others', also on shared disks."""
-    global _token
-    own = f"{os.getpid():x}."
-    if not _token.startswith(own):  # the first call, or after a fork
-        _token = own + os.urandom(4).hex()
-    return _token
-
-
-def _read_exactly(handle: int, start: int, length: int, into: Buffer | None) -> Buffer:
-    """Bytes of an open file; fewer only if it got shorter meanwhile."""
-    if into is not None and length <= len(into) and hasattr(os, "preadv"):
-        view, done = memoryview(into)[:length], 0
-        while done < length:
-            count = os.preadv(handle, [view[done:]], start + done)
-            if not count:
-                break
-            done += count
-        return view[:done]
-    if hasattr(os, "pread"):
-        first = os.pread(handle, length, start)
-        if len(first) == length:
-            return first
-        parts, start = [first], start + len(first)
-        while parts[-1] and sum(map(len, parts)) < length:  # one call reads at most 2 GiB
-            parts.append(os.pread(handle, length - sum(map(len, parts)), start))
-            start += len(parts[-1])
-        return b"".join(parts)
-    with open(os.dup(handle), "rb") as file:
-        file.seek(start)
-        return file.read(length)
-
-
-def _write_all(handle: int, data: Buffer) -> None:
-    view = memoryview(data)
-    while len(view) > 0:
-        view = view[os.write(handle, view) :]
-
-
-def _sync_directory(path: str) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def local_path(url: str) -> str:

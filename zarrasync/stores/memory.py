@@ -6,11 +6,12 @@ import builtins
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from zarrasync._concurrency.runtime import thread_lock
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
-from zarrasync.stores.base import ABSENT, Request, Store, Value, clip, store_error
+from zarrasync.stores.base import ABSENT, Request, Store, Value, clip
+from zarrasync.stores.errors import store_error
 
 __all__ = ["MemoryStore"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from zarrasync._concurrency.calls import Tally, unbroken
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.retry import RetryCounts
+from zarrasync._concurrency.shield import shielded
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
 from zarrasync.stores.base import ABSENT, Store
@@ -56,7 +56,7 @@ async def asked(make: Callable[[], Awaitable[T]], verb: str, seconds: float = 0.
         TimeoutError: If it takes longer; says so.
     """
     attempt = partial(_within, make, seconds) if seconds else make
-    return await (unbroken(attempt) if verb in _CHANGES else attempt())
+    return await (shielded(attempt) if verb in _CHANGES else attempt())
 
 
 async def _within(make: Callable[[], Awaitable[T]], seconds: float) -> T:
@@ -145,7 +145,7 @@ class RemoteStore(Store):
         """
         if not self.conditional:
             raise self._without_conditions()
-        mark, begin, wait, attempts = secrets.token_hex(8), time.monotonic(), _FIRST_WAIT, 0
+        mark, begin, wait, attempts = secrets.token_hex(8), clock.monotonic(), _FIRST_WAIT, 0
         bare = expected.strip('"') if isinstance(expected, str) else expected
         version = bare if self._bare else expected
         unsure: Unsure | None = None
@@ -175,11 +175,11 @@ class RemoteStore(Store):
             failure = unsure.failure
             if present.version != expected and unsure.answered:
                 raise WriteConflictError(f"{failure.key!r} was changed meanwhile", key=failure.key)
-            over = self.settings.total_timeout and time.monotonic() - begin + wait > self.settings.total_timeout
+            over = self.settings.total_timeout and clock.monotonic() - begin + wait > self.settings.total_timeout
             if present.version != expected or attempts > self.settings.retries or over:
                 raise failure from failure.__cause__
-            Tally.count("retries")
-            await asyncio.sleep(random.uniform(0.5, 1.0) * wait)  # noqa: S311  # pauses keep no secret
+            RetryCounts.count("retries")
+            await clock.sleep(clock.uniform(0.5, 1.0) * wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
     def _without_conditions(self) -> ConditionsUnsupported:
@@ -212,17 +212,17 @@ class RemoteStore(Store):
                 answer = await asked(make, verb, 0.0 if limit == math.inf else limit)
             except Attempt as failure:
                 last: Exception = failure
-                (gate.shrink if failure.slow_down else gate.calm)()
+                (gate.on_overload if failure.slow_down else gate.on_failure)()
             except TimeoutError as failure:
                 last = failure
-                gate.calm()
+                gate.on_failure()
             else:
-                gate.grow(now() - begun)
+                gate.on_success(now() - begun)
                 return answer
             finally:
                 gate.release()
             spent += now() - begun
-            pause = max(getattr(last, "wait", 0.0), random.uniform(0.5, 1.0) * wait)  # noqa: S311  # pauses keep no secret
+            pause = max(getattr(last, "wait", 0.0), clock.uniform(0.5, 1.0) * wait)
             over = settings.total_timeout and spent + pause > settings.total_timeout
             if attempts > settings.retries or over:
                 raise StoreError(
@@ -231,8 +231,8 @@ class RemoteStore(Store):
                     attempts=attempts,
                 ) from last
             spent += pause
-            Tally.count("retries")
-            await asyncio.sleep(pause)
+            RetryCounts.count("retries")
+            await clock.sleep(pause)
             wait = min(2 * wait, _LONGEST_WAIT)
 
 

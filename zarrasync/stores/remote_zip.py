@@ -7,12 +7,13 @@ import errno
 import zipfile
 from collections.abc import Hashable, Sequence
 
-from zarrasync._concurrency.calls import Flights
-from zarrasync._concurrency.runtime import driven
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.model.chunk_keys import check_key, check_prefix
-from zarrasync.stores.base import Request, Store, Value, clip, store_error
+from zarrasync.stores.base import Request, Store, Value, clip
+from zarrasync.stores.errors import store_error
 from zarrasync.stores.zip import DAMAGE, LOCAL, Entry, Window, after_header, checked, entries_of, inflate
 
 __all__ = ["RemoteZipStore"]
@@ -42,7 +43,7 @@ class RemoteZipStore(Store):
         self._reset()
 
     def _reset(self) -> None:
-        self._flights = Flights()
+        self._flights = SingleFlight()
         self._entries: dict[str, Entry] | None = None
         self._begins: dict[str, int] = {}
         self._version: object = None

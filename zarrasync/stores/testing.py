@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from zarrasync._concurrency.calls import pause
-from zarrasync._concurrency.runtime import KeyLock, driven, thread_lock
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.locks import KeyLock
+from zarrasync._concurrency.retry import pause
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Listing, Request, Store, Value

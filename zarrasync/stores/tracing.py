@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+from zarrasync._concurrency import clock
 from zarrasync.codecs.base import Buffer
 from zarrasync.stores.base import Listing, Request, Store, Value
 from zarrasync.stores.wrappers import CountingStore
@@ -103,7 +103,7 @@ class TracingStore(CountingStore):
         if self.spans:
             attributes = {"zarrasync.store": repr(self.inner), "zarrasync.model.chunk_keys": tuple(keys)}
             span = _tracer().start_as_current_span(f"zarrasync.{operation}", attributes=attributes)
-        nbytes, begin, error = list[int](), time.perf_counter(), None
+        nbytes, begin, error = list[int](), clock.monotonic(), None
         try:
             with span as current:
                 yield nbytes
@@ -113,7 +113,7 @@ class TracingStore(CountingStore):
             error = failure
             raise
         finally:
-            seconds = time.perf_counter() - begin
+            seconds = clock.monotonic() - begin
             with self._mutex:
                 self.latencies.setdefault(operation, Latencies()).add(seconds)
             if self.on_event is not None:

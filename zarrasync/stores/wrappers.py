@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from zarrasync._concurrency.runtime import thread_lock, under_lock
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.locks import holds_key_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.chunk_keys import check_prefix
@@ -28,7 +29,9 @@ class WrapperStore(Store):
 
     def __init__(self, inner: Store) -> None:
         if not isinstance(inner, Store):
-            raise TypeError(f"{type(self).__name__} wraps a Store, found {inner!r}; zarrasync.stores.resolve makes one")
+            raise TypeError(
+                f"{type(self).__name__} wraps a Store, found {inner!r}; zarrasync.stores.resolve.resolve makes one"
+            )
         self.inner = inner
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
         self.blocking, self.concurrency = inner.blocking, inner.concurrency
@@ -118,7 +121,7 @@ class WrapperStore(Store):
 
 def distrusted(store: Store) -> bool:
     """Whether what a cache knows must not be used: for a change of what is there that nothing compares afterwards."""
-    return under_lock() and (store.exclusive or not store.conditional)
+    return holds_key_lock() and (store.exclusive or not store.conditional)
 
 
 class PrefixStore(WrapperStore):

@@ -10,11 +10,12 @@ from functools import cached_property, partial
 from typing import Any
 
 from zarrasync import config
-from zarrasync._concurrency.calls import together
+from zarrasync._concurrency.gather import gather
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.model.chunk_keys import check_key, check_prefix
-from zarrasync.stores.base import Listing, Request, Store, Value, store_error, without_queries
+from zarrasync.stores.base import Listing, Request, Store, Value
+from zarrasync.stores.errors import store_error, without_queries
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.remote import RemoteStore, asked
@@ -150,7 +151,7 @@ class ZarrPythonStore(RemoteStore):
             gate.release()
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        return await together([partial(self._fetch_one, request) for request in requests])
+        return await gather([partial(self._fetch_one, request) for request in requests])
 
     async def _fetch_one(self, request: Request) -> Value | None:
         from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest

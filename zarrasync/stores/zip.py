@@ -16,11 +16,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-from zarrasync._concurrency.runtime import thread_lock
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
-from zarrasync.stores.base import ABSENT, Request, Store, Value, clip, store_error
+from zarrasync.stores.base import ABSENT, Request, Store, Value, clip
+from zarrasync.stores.errors import store_error
 
 try:
     import fcntl

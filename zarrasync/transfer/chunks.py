@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import length_hint
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from zarrasync._concurrency.calls import Flights, first_error
-from zarrasync._concurrency.runtime import Cancel, Gate, budget, in_worker, thread_lock
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import CancelFlag
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.gates import FifoGate, Permits, byte_budget
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
@@ -25,7 +27,7 @@ from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.stores.base import Store
 from zarrasync.transfer.threads import Job, run_jobs
 
-__all__ = ["Chunks", "Missing", "batches", "carry_out", "run_parts", "side_by_side"]
+__all__ = ["Chunks", "Missing", "batches", "carry_out", "run_parts"]
 
 Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
@@ -105,7 +107,7 @@ class Chunks:
     prefix: str = ""
     origin: Store | None = None
     indexes: Indexes = field(default_factory=Indexes, compare=False, repr=False)
-    flights: Flights = field(default_factory=Flights, compare=False, repr=False)
+    flights: SingleFlight = field(default_factory=SingleFlight, compare=False, repr=False)
     shape: tuple[int, ...] | None = None
 
     @property
@@ -122,9 +124,9 @@ class Chunks:
             found.setdefault(self.metadata.grid.chunk_shape(part.coords), []).append(part)
         return [(replace(self, shape=shape), own) for shape, own in found.items()]
 
-    def taken(self, nbytes: int) -> Taken:
+    def taken(self, nbytes: int) -> Permits:
         """Hold bytes of the process's budget for the length of a block."""
-        return Taken(budget(self.config), nbytes)
+        return Permits(byte_budget(self.config), nbytes)
 
     @property
     def concurrency(self) -> int:
@@ -214,7 +216,7 @@ def run_parts(
     parts: Sequence[R],
     make: Callable[[Sequence[R], int], Sequence[Job]],
     chunks: Chunks,
-    flag: Cancel,
+    flag: CancelFlag,
     threads: int,
 ) -> None:
     """Do the jobs of parts on as many threads as pay.
@@ -231,9 +233,9 @@ def run_parts(
     """
 
     def work(parts: Sequence[R], threads: int) -> float:
-        begin = time.perf_counter()
+        begin = clock.monotonic()
         run_jobs(make(parts, threads), chunks.config, flag, threads)
-        return time.perf_counter() - begin
+        return clock.monotonic() - begin
 
     if threads == 1 or not chunks.doubtful:
         work(parts, threads)
@@ -258,21 +260,6 @@ def _take(waiting: deque[R], count: int) -> list[R]:
         head.append(part)
         count -= part.count
     return head
-
-
-class Taken:
-    """An amount that is held of a gate for the length of a block."""
-
-    __slots__ = ("_amount", "_gate")
-
-    def __init__(self, gate: Gate, amount: int) -> None:
-        self._gate, self._amount = gate, amount
-
-    async def __aenter__(self) -> None:
-        await self._gate.acquire(self._amount)
-
-    async def __aexit__(self, *error: object) -> None:
-        self._gate.release(self._amount)
 
 
 def batches(parts: Sequence[R], nbytes: int, settings: Config, threads: int, most: int = 256) -> list[list[R]]:
@@ -304,39 +291,20 @@ class Operation(Protocol[R_contra]):
     async def on_threads(self, parts: Sequence[R_contra], /) -> None:
         """Carry it out on a blocking store."""
 
-    async def on_loop(self, parts: Sequence[R_contra], in_flight: Gate, /) -> None:
+    async def on_loop(self, parts: Sequence[R_contra], in_flight: FifoGate, /) -> None:
         """Carry it out on an asynchronous store, with as many values at a time as the gate lets through."""
 
 
 async def carry_out(chunks: Chunks, parts: Sequence[R], begin: Callable[[Chunks], Operation[R]]) -> None:
     """Read or write parts, in the way that suits the store: an operation for each shape of stored values."""
-    blocking, in_flight = chunks.store.blocking, Gate(chunks.concurrency)
+    blocking, in_flight = chunks.store.blocking, FifoGate(chunks.concurrency)
 
     async def one(item: tuple[Chunks, Sequence[R]]) -> None:
         operation = begin(item[0])
         await (
-            in_worker(partial(operation.on_threads, item[1]), computing=chunks.store.near)
+            run_in_worker(partial(operation.on_threads, item[1]), computing=chunks.store.near)
             if blocking
             else operation.on_loop(item[1], in_flight)
         )
 
-    await side_by_side(one, chunks.alike(parts), 1 if blocking else chunks.concurrency)
-
-
-async def side_by_side(work: Callable[[T], Awaitable[None]], items: Iterable[T], count: int) -> None:
-    """Work on items with ``count`` tasks at most; the first failure cancels the others."""
-    source, count = iter(items), min(count, length_hint(items, count))
-
-    async def worker() -> None:
-        for item in source:
-            await work(item)
-
-    if count <= 1:
-        await worker()
-        return
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(count):
-                group.create_task(worker())
-    except BaseExceptionGroup as errors:
-        raise first_error(errors) from None
+    await for_each(one, chunks.alike(parts), 1 if blocking else chunks.concurrency)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.runtime import aside
+from zarrasync._concurrency.offload import compute
 from zarrasync.codecs.base import Array
 from zarrasync.errors import ChecksumError, CodecError, ShapeError
 from zarrasync.metadata.types import ArrayMetadata
@@ -37,7 +37,7 @@ async def beside(work: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[A
     if not isinstance(values, np.ndarray) or values.nbytes < _LONG or not (masked or _is_cast(values.dtype, dtype)):
         return work()
 
-    return await aside(work)
+    return await compute(work)
 
 
 def storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.runtime import cancel_flag
+from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
 from zarrasync.codecs.chain import JOINED, BoundChain, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError
@@ -213,7 +213,7 @@ class Placing:
         largest = max((piece for piece, _ in found), key=lambda own: (own.chain.raw_size or 0) * own.part.count)
         with self.workspace(largest.chain, largest.part.count) as workspace:
             for group in _together(found, self.chunks.config.batch_bytes):
-                if self.flag.set:
+                if self.flag.cancelled:
                     return
                 try:
                     self._place_group(key, group, workspace)

@@ -11,7 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.runtime import Gate, cancel_flag, drive, driven, in_worker
+from zarrasync._concurrency.cancel import cancel_flag
+from zarrasync._concurrency.drive import drive, driven
+from zarrasync._concurrency.gates import FifoGate, Permits
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._util.memory import alias, empty
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
@@ -24,12 +28,10 @@ from zarrasync.transfer.chunks import (
     Fields,
     Index,
     Missing,
-    Taken,
     batches,
     carry_out,
     dtype_of,
     run_parts,
-    side_by_side,
 )
 from zarrasync.transfer.place import LARGE, Found, Placing, Rows, Workspace, absence, cut
 from zarrasync.transfer.threads import Computer, Job, Progress, scratch
@@ -103,7 +105,7 @@ async def read(
         if held is not None:
             chunks.check_size()
             work = partial(_read_one, chunks, transform, *held, missing)
-            return await (in_worker(work, computing=chunks.store.near) if chunks.store.blocking else work())
+            return await (run_in_worker(work, computing=chunks.store.near) if chunks.store.blocking else work())
     layout = transform.layout
     if out is None:
         buffer = _buffer(chunks.chain, layout, dtype)
@@ -306,7 +308,7 @@ class _Reading(Placing):
         out, start = self.out, 0
         with nullcontext() if places is not None else self.workspace(chain, most) as workspace:
             for number, part in enumerate(batch):
-                if self.flag.set:
+                if self.flag.cancelled:
                     return
                 rows = self.room(chain, part, out, workspace) if places is None else places[number]
                 end = start + part.count
@@ -374,7 +376,7 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- on a loop
 
-    async def on_loop(self, parts: Sequence[Run], in_flight: Gate) -> None:
+    async def on_loop(self, parts: Sequence[Run], in_flight: FifoGate) -> None:
         """Carry it out on an asynchronous store."""
         assert not driven()
         config, concurrency, nbytes = self.chunks.config, self.chunks.concurrency, self.chain.nbytes
@@ -389,13 +391,13 @@ class _Reading(Placing):
         ]
 
         async def one(item: tuple[int, Callable[[], Awaitable[None]]]) -> None:
-            async with Taken(in_flight, item[0]):
+            async with Permits(in_flight, item[0]):
                 await item[1]()
 
         try:
-            await side_by_side(one, work, concurrency)
+            await for_each(one, work, concurrency)
         finally:
-            self.flag.set = True
+            self.flag.cancel()
             await computer.join()
 
     async def _read_batch(self, computer: Computer, batch: Sequence[Run]) -> None:
@@ -431,7 +433,7 @@ class _Reading(Placing):
         groups = _group(self.spans(key, found.pieces), self.chunks.config.coalesce_size)
         read = partial(self._read_spans, computer, key, found.version)
         try:
-            await side_by_side(read, groups, self.chunks.concurrency)
+            await for_each(read, groups, self.chunks.concurrency)
         except _Changed:
             await self._read_whole(computer, key, part, self._fresh(key, part))
 

@@ -15,7 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.runtime import Cancel, codec_pool, drive, helper_pool, submit, turns
+from zarrasync._concurrency.cancel import CancelFlag
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.gates import thread_turns
+from zarrasync._concurrency.pools import codec_pool, helper_pool, submit
 from zarrasync._util.memory import empty, keep_freed
 from zarrasync.config import Config
 from zarrasync.errors import CodecError
@@ -29,7 +32,7 @@ Progress: TypeAlias = Callable[[int], None]
 """Called with the number of bytes that were finished since the last call."""
 
 
-def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) -> None:
+def run_jobs(jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: int) -> None:
     """Do jobs on this thread, with help from other threads where there are free ones.
 
     The caller works itself, so it never waits for a pool that is busy with others, and a single job
@@ -50,11 +53,11 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
         CancelledError: If the flag was set from elsewhere.
     """
     while isinstance(jobs, Sequence) and len(jobs) < 2:  # nothing that others could help with
-        jobs = [] if flag.set else [more for job in jobs for more in job() or ()]
+        jobs = [] if flag.cancelled else [more for job in jobs for more in job() or ()]
         if not jobs:
             _check(flag)
             return
-    gate, nested = turns(settings), _local.working
+    gate, nested = thread_turns(settings), _local.working
     if not nested:  # else a job of this thread makes this call
         drive(gate.acquire())
     try:
@@ -64,10 +67,10 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) 
             gate.release()
 
 
-def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) -> None:
+def _share(jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: int) -> None:
     """Do jobs on this thread and helpers."""
     keep_freed()
-    gate = turns(settings)
+    gate = thread_turns(settings)
     stretches = _stretches(jobs, threads) if isinstance(jobs, Sequence) else []
     source = iter(()) if stretches else iter(jobs)
     queues: list[deque[Job]] = []
@@ -77,7 +80,7 @@ def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) ->
 
     def take(own: deque[Job]) -> Job | None:
         with lock:
-            if flag.set:
+            if flag.cancelled:
                 return None
             if not own and stretches:
                 own.extend(stretches.pop(0))
@@ -109,7 +112,7 @@ def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) ->
                     call_for_help(len(own))
         except BaseException as error:
             errors.append(error)
-            flag.set = True
+            flag.cancel()
         finally:
             _local.working = before
 
@@ -126,10 +129,10 @@ def _share(jobs: Iterable[Job], settings: Config, flag: Cancel, threads: int) ->
         while True:
             work()
             stop_helpers()
-            if flag.set or not any(queues):
+            if flag.cancelled or not any(queues):
                 break
     except BaseException:  # Ctrl-C on this thread
-        flag.set = True
+        flag.cancel()
         stop_helpers()
         raise
     if errors:
@@ -143,8 +146,8 @@ def _stretches(jobs: Sequence[Job], threads: int) -> list[deque[Job]]:
     return [deque(jobs[start : start + size]) for start in range(0, len(jobs), size)]
 
 
-def _check(flag: Cancel) -> None:
-    if flag.set:  # from elsewhere: what comes after must not take the work for done
+def _check(flag: CancelFlag) -> None:
+    if flag.cancelled:  # from elsewhere: what comes after must not take the work for done
         raise asyncio.CancelledError
 
 

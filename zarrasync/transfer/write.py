@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.calls import Patience
-from zarrasync._concurrency.runtime import Gate, cancel_flag, drive
+from zarrasync._concurrency.cancel import cancel_flag
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.gates import FifoGate, Permits
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync.codecs.base import Array, Buffer
 from zarrasync.errors import CodecError, ConditionsUnsupported, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing.chunk_selection import Part, assign
 from zarrasync.indexing.transform import Transform
 from zarrasync.stores.base import ABSENT, Request
-from zarrasync.transfer.chunks import Chunks, Fields, Taken, batches, carry_out, dtype_of, run_parts, side_by_side
+from zarrasync.transfer.chunks import Chunks, Fields, batches, carry_out, dtype_of, run_parts
 from zarrasync.transfer.convert_values import beside, cast, fit
 from zarrasync.transfer.threads import Computer, Job, Progress, scratch
 
@@ -158,12 +161,12 @@ class _Writing:
         def job(batch: Sequence[Part]) -> None:
             for run in batch:
                 if run.count > 1 and self.together and not self.present and self._replaces(run):
-                    if flag.set:
+                    if flag.cancelled:
                         return
                     drive(self._write_run(run))
                     continue
                 for part in run.singles():
-                    if flag.set:
+                    if flag.cancelled:
                         return
                     drive(self._write_part(part, _here))
 
@@ -174,17 +177,17 @@ class _Writing:
             run_parts(parts, jobs, self.chunks, flag, threads)
             await self._erase_empty()
 
-    async def on_loop(self, parts: Sequence[Part], in_flight: Gate) -> None:
+    async def on_loop(self, parts: Sequence[Part], in_flight: FifoGate) -> None:
         """Carry it out on an asynchronous store."""
         computer = Computer(self.chunks.config)
         nbytes = self.chain.nbytes
 
         async def one(part: Part) -> None:
-            async with Taken(in_flight, 1), self.chunks.taken(self._room if part.full else 2 * nbytes):
+            async with Permits(in_flight, 1), self.chunks.taken(self._room if part.full else 2 * nbytes):
                 await self._write_part(part, computer.run)
 
         try:
-            await side_by_side(one, parts, self.chunks.concurrency)
+            await for_each(one, parts, self.chunks.concurrency)
             await self._erase_empty()
         finally:
             await computer.join()
@@ -214,7 +217,7 @@ class _Writing:
     async def _change_part(self, key: str, part: Part, compute: Compute) -> None:
         """Replace a part of a value, again and again until nobody else has changed it meanwhile."""
         nbytes, compare = self.chain.nbytes, self.compare
-        patience = Patience(self.chunks.config.total_timeout, f"a part of {self.chunks.full_key(key)!r}")
+        patience = ConflictBackoff(self.chunks.config.total_timeout, f"a part of {self.chunks.full_key(key)!r}")
         # At the edge there will mostly be nothing; that there is something is told by the attempt to write.
         hopeful = part.full and self.fields is None and compare and not (self.store.exclusive or self.present)
         async with self.store.lock(key):

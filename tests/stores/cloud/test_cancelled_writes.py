@@ -12,7 +12,7 @@ import pytest
 import zarrasync as za
 from tests.support.s3_server import Bucket
 from zarrasync import stores
-from zarrasync._concurrency import calls
+from zarrasync._concurrency import shield
 
 MANY = 1 << 19  # of int32: beyond what signed URLs are for
 
@@ -107,7 +107,7 @@ async def test_an_append_that_is_cancelled_leaves_nothing(
 @pytest.mark.parametrize("again", [True, False])
 async def test_nobody_waits_for_ever(bucket: Bucket, again: bool, monkeypatch: pytest.MonkeyPatch):
     """Who is cancelled a second time waits no longer, and nobody longer than a while."""
-    monkeypatch.setattr(calls, "_GRACE", 30.0 if again else 0.1)
+    monkeypatch.setattr(shield, "_GRACE_SECONDS", 30.0 if again else 0.1)
     array = await za.create_array(store_of(bucket, "obstore"), shape=(4,), dtype="i4")
     slow = Slow(bucket)
     task = asyncio.create_task(array[...].write(1))

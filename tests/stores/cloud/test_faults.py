@@ -534,7 +534,7 @@ async def test_googles_credentials_in_gcsfs_words(api: Api, google: Google, form
 
 
 def test_what_errors_show_of_urls():
-    from zarrasync.stores.base import without_queries
+    from zarrasync.stores.errors import without_queries
 
     assert (
         without_queries("GET http://h/a(1)?sig=secret) and /b?x=y, why? 'c?d'")

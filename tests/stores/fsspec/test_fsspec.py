@@ -26,7 +26,7 @@ import zarrasync as za
 from tests.support.api import Api
 from tests.support.s3_server import VALUES, Answer, Bucket
 from zarrasync import stores, sync
-from zarrasync._concurrency.runtime import drive
+from zarrasync._concurrency.drive import drive
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, ShapeError, StoreError, WriteConflictError
 from zarrasync.stores import Listing, local
 
@@ -177,7 +177,7 @@ async def test_half_a_local_file_is_never_seen(
         os.write(handle, data[len(data) // 2 :])
 
     keys = ["c/0", "c/1", "zarr.json"]
-    monkeypatch.setattr(local, "_write_all", slowly)
+    monkeypatch.setattr(local, "write_all", slowly)
     await api(array.update_attributes({"turn": 1}))
     assert seen == [(0, [*range(8)], keys)] * 3
     await api.write(array, slice(0, 4), 9)
@@ -189,7 +189,7 @@ async def test_half_a_local_file_is_never_seen(
         os.write(handle, data[:1])
         raise OSError(errno.ENOSPC, "the disk is full")
 
-    monkeypatch.setattr(local, "_write_all", full)
+    monkeypatch.setattr(local, "write_all", full)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for change in (lambda: api(array.update_attributes({"turn": 2})), lambda: api.write(array, slice(0, 2), 1)):
         with pytest.raises(StoreError, match="the disk is full"):
@@ -204,14 +204,14 @@ async def test_a_cancelled_write_of_a_local_file_comes_before_later_ones(
 ):
     """Where an event loop waits for a thread, cancelling waits until it has stopped."""
     store = stores.FsspecStore(AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), str(tmp_path))
-    begun, go_on, write_all = threading.Event(), threading.Event(), local._write_all
+    begun, go_on, write_all = threading.Event(), threading.Event(), local.write_all
 
     def slowly(handle: int, data: Any) -> None:
         begun.set()
         go_on.wait(60)
         write_all(handle, data)
 
-    monkeypatch.setattr(local, "_write_all", slowly)
+    monkeypatch.setattr(local, "write_all", slowly)
     writing = asyncio.create_task(store.put("k", b"old"))
     await asyncio.to_thread(begun.wait, 60)
     writing.cancel()

@@ -54,7 +54,7 @@ class Way(NamedTuple):
     methods: frozenset[str]
 
 
-_READ, _BOTH = frozenset({"GET"}), frozenset({"GET", "PUT"})
+READ, _BOTH = frozenset({"GET"}), frozenset({"GET", "PUT"})
 
 
 async def way_to(store: Any, settings: Config) -> Way | None:
@@ -115,10 +115,10 @@ async def _s3(store: Any) -> Way | None:
         if "virtual_hosted_style_request" in told or (elsewhere and "endpoint" not in told):
             return None
         region = store.config.get("region") or store.config.get("default_region") or "us-east-1"
-        return Way(_S3, _unsigned(store, f"https://s3.{region}.amazonaws.com"), _READ)
+        return Way(_S3, _unsigned(store, f"https://s3.{region}.amazonaws.com"), READ)
     # Objects are stored by their bytes alone if these are neither hashed nor encrypted in a way that was asked for.
     hashed = store.config.get("unsigned_payload") != "true" or "checksum_algorithm" in told
-    methods = _READ if hashed or _any_variable(_S3_WRITTEN) else _BOTH
+    methods = READ if hashed or _any_variable(_S3_WRITTEN) else _BOTH
     if store.credential_provider is not None:
         return Way(_S3, partial(_renewing, store), methods)
     if "access_key_id" not in told:
@@ -140,7 +140,7 @@ async def _google(store: Any) -> Way | None:
     """Of what everybody may read: to sign a URL takes obstore a millisecond."""
     if not set(store.config) <= _GOOGLE_PUBLIC or not _is_anonymous(store) or _any_variable(_GOOGLE_UNSEEN):
         return None
-    return Way(_GOOGLE, _unsigned(store, "https://storage.googleapis.com"), _READ)
+    return Way(_GOOGLE, _unsigned(store, "https://storage.googleapis.com"), READ)
 
 
 # ---------------------------------------------------------------------- Azure
@@ -166,7 +166,7 @@ async def _azure(store: Any) -> Way | None:
         return None
     usual = f"https://{account}.blob.core.windows.net"
     if _is_anonymous(store):
-        return Way(_AZURE, _unsigned(store, usual), _READ)
+        return Way(_AZURE, _unsigned(store, usual), READ)
     if "account_key" in told or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
         return Way(_AZURE, partial(_at_once, store), _BOTH)
     if "sas_key" in told:

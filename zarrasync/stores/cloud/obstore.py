@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
@@ -22,29 +21,18 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from zarrasync import config
-from zarrasync._concurrency.calls import together
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.limiter import request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync._concurrency.runtime import limiter
 from zarrasync._util.memory import stays
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
-from zarrasync.stores.base import (
-    ABSENT,
-    Listing,
-    Request,
-    Store,
-    Value,
-    from_environment,
-    lacks_bucket,
-    plain_text,
-    statuses,
-    store_error,
-    tells_of_key,
-    without_queries,
-)
+from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, from_environment, statuses
 from zarrasync.stores.cloud.presigned import SignedRequests
 from zarrasync.stores.cloud.storage_options import ENDPOINTS, KEYS, PROVIDER, same_endpoint, translate
+from zarrasync.stores.errors import lacks_bucket, plain_text, store_error, tells_of_key, without_queries
 from zarrasync.stores.http.client import Unfit
 from zarrasync.stores.http.responses import SLOW_DOWN, UNABLE, UNDONE
 from zarrasync.stores.remote import MARK, Present, RemoteStore, Unsure, asked, in_flight
@@ -79,9 +67,9 @@ def _settle() -> None:
     One that has just delivered an answer may wait for the interpreter to return from that; if it ends meanwhile, the
     thread is unwound through Rust, and that aborts a process which had done all its work.
     """
-    end = time.monotonic() + 1.0
-    while set(sys._current_frames()) - {thread.ident for thread in threading.enumerate()} and time.monotonic() < end:
-        time.sleep(0.001)
+    end = clock.monotonic() + 1.0
+    while set(sys._current_frames()) - {thread.ident for thread in threading.enumerate()} and clock.monotonic() < end:
+        clock.sleep_blocking(0.001)
 
 
 class ObjectStore(RemoteStore):
@@ -222,7 +210,7 @@ class ObjectStore(RemoteStore):
         return (*self._bucket[:2], f"{self._bucket[2]}/{self._path(key)}")
 
     def limiter(self) -> Any:
-        return limiter(self._service, self.usual, self.concurrency)
+        return request_limiter(self._service, self.usual, self.concurrency)
 
     def __repr__(self) -> str:
         below = f", prefix={self.prefix!r}" if self.prefix else ""
@@ -269,7 +257,7 @@ class ObjectStore(RemoteStore):
         """An answer of obstore's, which retries by itself; ``None`` for an absent key."""
         gate = self.limiter()
         await gate.acquire()
-        begin = time.monotonic()
+        begin = clock.monotonic()
         try:
             try:
                 answer = await asked(make, verb)
@@ -277,12 +265,12 @@ class ObjectStore(RemoteStore):
                 if not self._means_absent(error, verb):
                     raise
                 answer = None
-            gate.grow(time.monotonic() - begin)
+            gate.on_success(clock.monotonic() - begin)
             return answer
         except WriteConflictError:
             raise
         except Exception as error:
-            gate.calm()
+            gate.on_failure()
             failure = store_error(error, key, verb, self)
             again = _RETRIES.search(str(error))
             failure.attempts += int(again[1]) if again else 0
@@ -302,7 +290,7 @@ class ObjectStore(RemoteStore):
             return await other.fetch(requests, versions=versions)
         signed, targets = await self._sign("GET", "read", [request.key for request in requests])
         work = zip(requests, targets, strict=True)
-        return await together([partial(self._fetch_one, request, versions, signed, target) for request, target in work])
+        return await gather([partial(self._fetch_one, request, versions, signed, target) for request, target in work])
 
     async def _fetch_one(
         self, request: Request, versions: bool, signed: SignedRequests | None, target: str
@@ -405,7 +393,7 @@ class ObjectStore(RemoteStore):
             if status == UNABLE or "<Code>NotImplemented</Code>" in str(error.__cause__):
                 raise self._without_conditions() from error
             if status in SLOW_DOWN:
-                self.limiter().shrink()
+                self.limiter().on_overload()
             if status in UNDONE or (status is None and type(error.__cause__).__name__ == "GenericError"):
                 raise Unsure(error, answered=status is not None) from error.__cause__
             raise

@@ -12,8 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync.config import Config
-from zarrasync.stores.base import Request, Value, tells_of_key
+from zarrasync.stores.base import Request, Value
 from zarrasync.stores.cloud.object_urls import Way, way_to
+from zarrasync.stores.errors import tells_of_key
 from zarrasync.stores.http.client import Answer, Client, Unfit, suits
 from zarrasync.stores.http.responses import check_passing, range_of, value_of
 from zarrasync.stores.remote import Attempt

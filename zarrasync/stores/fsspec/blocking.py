@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from zarrasync._concurrency.calls import Tally, apart, pause
+from zarrasync._concurrency.offload import run_abandonable
+from zarrasync._concurrency.retry import RetryCounts, pause
 from zarrasync.config import Config
 from zarrasync.errors import StoreError
 from zarrasync.stores.fsspec.http import passes
@@ -64,7 +65,7 @@ def call(work: Callable[[], T], protocol: str, limit: float) -> T:
     Raises:
         TimeoutError: If it takes longer.
     """
-    return work() if protocol in _HERE else apart(work, limit)
+    return work() if protocol in _HERE else run_abandonable(work, limit)
 
 
 async def read(fs: Any, protocol: str, path: str, settings: Config, **options: Any) -> bytes:
@@ -78,7 +79,7 @@ async def read(fs: Any, protocol: str, path: str, settings: Config, **options: A
         except Exception as error:
             if attempts > settings.retries or not passes(error):
                 raise
-        Tally.count("retries")
+        RetryCounts.count("retries")
         await pause(wait)
         wait *= 2
 

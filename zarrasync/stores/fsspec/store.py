@@ -19,29 +19,21 @@ from functools import partial
 from typing import Any, TypeVar
 
 from zarrasync import config
-from zarrasync._concurrency.calls import Flights, together
+from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
+from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync._concurrency.runtime import Gate, in_worker, limiter
+from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.codecs.base import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
-from zarrasync.stores.base import (
-    ABSENT,
-    Listing,
-    Request,
-    Value,
-    clip,
-    from_environment,
-    lacks_bucket,
-    statuses,
-    store_error,
-    tells_of_key,
-    without_queries,
-)
+from zarrasync.stores.base import ABSENT, Listing, Request, Value, clip, from_environment, statuses
 from zarrasync.stores.cloud.storage_options import KEYS, SERVICES, check_names, same_endpoint
+from zarrasync.stores.errors import lacks_bucket, store_error, tells_of_key, without_queries
 from zarrasync.stores.fsspec import blocking, http, s3
 from zarrasync.stores.http.responses import SLOW_DOWN, UNDONE, found_missing, past_end
-from zarrasync.stores.local import PARTIAL, LocalStore
+from zarrasync.stores.local import LocalStore
+from zarrasync.stores.local_files import PARTIAL
 from zarrasync.stores.remote import MARK, Attempt, Present, RemoteStore, Unsure, asked
 
 __all__ = ["FsspecStore"]
@@ -120,7 +112,7 @@ class FsspecStore(RemoteStore):
     def _make_pools(self) -> None:
         self._clients: PerLoop[Any] = PerLoop(self._make_client, _close_client)
         self._once: PerLoop[Any] = PerLoop(partial(self._make_client, once=True), _close_client)
-        self._flights = Flights()
+        self._flights = SingleFlight()
 
     @classmethod
     def from_url(cls, url: str, storage_options: Mapping[str, Any] | None = None) -> FsspecStore:
@@ -196,9 +188,9 @@ class FsspecStore(RemoteStore):
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return super().lock(key) if self._files is None else self._files.lock(key)
 
-    def limiter(self) -> Gate:
+    def limiter(self) -> AdaptiveLimiter:
         bucket = self.path.partition("/")[0] if "://" not in self.path else "/".join(self.path.split("/", 3)[:3])
-        return limiter((*self._service, bucket), self.concurrency)
+        return request_limiter((*self._service, bucket), self.concurrency)
 
     def __repr__(self) -> str:
         path = self.path.partition("?")[0]  # a query may hold a signature
@@ -217,7 +209,7 @@ class FsspecStore(RemoteStore):
         """What local files do by themselves; on a thread where an event loop would wait, which a cancelled call waits for."""
         assert self._files is not None
         call = partial(work, self._files)
-        return await call() if self.blocking else await in_worker(call)
+        return await call() if self.blocking else await run_in_worker(call)
 
     async def pending(self, key: str) -> bytes | None:
         return None if self._files is None else await self._on_files(lambda files: files.pending(key))
@@ -272,7 +264,7 @@ class FsspecStore(RemoteStore):
         """Make calls side by side; the first failure cancels the others."""
         if self.blocking:
             return [await call() for call in calls]
-        return await together(calls)
+        return await gather(calls)
 
     async def close(self) -> None:
         if not self.blocking:
@@ -463,7 +455,7 @@ class FsspecStore(RemoteStore):
             if s3.says_unable(error):
                 raise self._without_conditions() from error
             failure, status = store_error(error, key, "write", self), s3.status(error)
-            (gate.shrink if status in SLOW_DOWN else gate.calm)()
+            (gate.on_overload if status in SLOW_DOWN else gate.on_failure)()
             if status is None or status in UNDONE:
                 raise Unsure(failure, answered=status is not None) from error
             raise failure from error

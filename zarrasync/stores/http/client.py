@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from zarrasync._concurrency.offload import name_lookup
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync._concurrency.runtime import name_lookup
 from zarrasync.codecs.base import Buffer
 from zarrasync.stores.remote import in_flight
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import email.utils
 import re
-import time
 
-from zarrasync.stores.base import Request, Value, clip, lacks_bucket
+from zarrasync._concurrency import clock
+from zarrasync.stores.base import Request, Value, clip
+from zarrasync.stores.errors import lacks_bucket
 from zarrasync.stores.http.client import Answer
 from zarrasync.stores.remote import Attempt
 
@@ -122,4 +123,4 @@ def _wait(text: str | None) -> float:
         return 0.0
     if text.strip().isdecimal():
         return float(text)
-    return max(0.0, (_seconds(text) or 0.0) - time.time())
+    return max(0.0, (_seconds(text) or 0.0) - clock.wall_time())

@@ -13,12 +13,13 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from zarrasync import config
-from zarrasync._concurrency.calls import together
+from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.limiter import request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync._concurrency.runtime import limiter
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.model.chunk_keys import check_prefix
-from zarrasync.stores.base import Listing, Request, Value, clip, statuses, tells_of_key, without_queries
+from zarrasync.stores.base import Listing, Request, Value, clip, statuses
+from zarrasync.stores.errors import tells_of_key, without_queries
 from zarrasync.stores.http import client as http1
 from zarrasync.stores.http.client import Answer
 from zarrasync.stores.http.responses import check_passing, range_of, value_of, version_of
@@ -30,7 +31,7 @@ _INDEX = re.compile(rb"<title>\s*(?:Index of|Directory listing for|Listing of)",
 _AGENT = "zarrasync"
 _ERROR = 2000
 """Bytes of an answer in which a server says what is wrong."""
-_SAFE = "/%:@!$&'()*+,;=[]~"
+SAFE = "/%:@!$&'()*+,;=[]~"
 """What may stand in a URL's path as it is; escapes are taken for such."""
 _ASKING = frozenset({"ssl", "timeout", "auth", "proxy", "cookies", "allow_redirects"})
 """Options of fsspec's that go along with each request."""
@@ -80,7 +81,7 @@ class HTTPStore(RemoteStore):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"{url!r} is not an http or https URL")
-        parts = parts._replace(path=quote(parts.path, safe=_SAFE), query=quote(parts.query, safe=f"{_SAFE}?"))
+        parts = parts._replace(path=quote(parts.path, safe=SAFE), query=quote(parts.query, safe=f"{SAFE}?"))
         self.settings = config.get()
         self._base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
         self._query = f"?{parts.query}" if parts.query else ""
@@ -136,7 +137,7 @@ class HTTPStore(RemoteStore):
         return ("http", f"{self._base}/{key}")
 
     def limiter(self) -> Any:
-        return limiter(self._server, self.usual, self.concurrency)
+        return request_limiter(self._server, self.usual, self.concurrency)
 
     def __repr__(self) -> str:
         parts = urlsplit(self._base)  # a password is not for logs
@@ -156,7 +157,7 @@ class HTTPStore(RemoteStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        return await together([partial(self._fetch_one, request) for request in requests])
+        return await gather([partial(self._fetch_one, request) for request in requests])
 
     async def _fetch_one(self, request: Request) -> Value | None:
         found: Value | None = await self._request(request.key, "read", partial(self._attempt, request))
@@ -229,7 +230,7 @@ class HTTPStore(RemoteStore):
         keys: list[str] = []
         level = [prefix]
         while level:
-            listings = await together([partial(self.list_dir, one) for one in level])
+            listings = await gather([partial(self.list_dir, one) for one in level])
             keys.extend(key for listing in listings for key in listing.keys)
             level = [below for listing in listings for below in listing.prefixes]
         return keys

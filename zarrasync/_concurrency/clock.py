@@ -1,0 +1,99 @@
+"""The seam for simulation: time, randomness and threads come from one object that a test can replace.
+
+The library asks this module for the time, for random pauses, for sleeping and for threads, and never the standard
+library. A simulator installs an ``Environment`` of its own and then decides what runs when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+__all__ = ["Environment", "current", "monotonic", "replaced", "sleep", "sleep_blocking", "uniform", "wall_time"]
+
+
+class Environment:
+    """Time, randomness and threads of the real world. Subclass it to simulate another."""
+
+    def monotonic(self) -> float:
+        """Return seconds since some fixed moment; never goes back."""
+        return time.monotonic()
+
+    def wall_time(self) -> float:
+        """Return seconds since 1970-01-01 00:00 UTC."""
+        return time.time()
+
+    def uniform(self, low: float, high: float) -> float:
+        """Return a random number between two bounds."""
+        return random.uniform(low, high)  # noqa: S311  # random pauses keep no secret
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend the current task."""
+        await asyncio.sleep(seconds)
+
+    def sleep_blocking(self, seconds: float) -> None:
+        """Suspend the current thread."""
+        time.sleep(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Block the current thread until an event is set; ``False`` after so many seconds without it."""
+        return event.wait(seconds)
+
+    def executor(self, name: str, size: int) -> Executor:
+        """Return a new pool of worker threads."""
+        return ThreadPoolExecutor(size, thread_name_prefix=name)
+
+    def start_thread(self, name: str, target: Callable[[], object]) -> threading.Thread:
+        """Start a daemon thread."""
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
+
+
+_environment = Environment()
+
+
+def current() -> Environment:
+    """Return the environment in use."""
+    return _environment
+
+
+@contextlib.contextmanager
+def replaced(environment: Environment) -> Iterator[None]:
+    """Use another environment in this process for the length of a block."""
+    global _environment
+    before, _environment = _environment, environment
+    try:
+        yield
+    finally:
+        _environment = before
+
+
+def monotonic() -> float:
+    """Return seconds since some fixed moment; never goes back."""
+    return _environment.monotonic()
+
+
+def wall_time() -> float:
+    """Return seconds since 1970-01-01 00:00 UTC."""
+    return _environment.wall_time()
+
+
+def uniform(low: float, high: float) -> float:
+    """Return a random number between two bounds."""
+    return _environment.uniform(low, high)
+
+
+async def sleep(seconds: float) -> None:
+    """Suspend the current task."""
+    await _environment.sleep(seconds)
+
+
+def sleep_blocking(seconds: float) -> None:
+    """Suspend the current thread."""
+    _environment.sleep_blocking(seconds)

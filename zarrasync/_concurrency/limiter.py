@@ -1,0 +1,101 @@
+"""Limits on requests in flight that adapt to how much a server can bear."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Hashable
+
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.gates import FifoGate
+
+__all__ = ["AdaptiveLimiter", "request_limiter"]
+
+_SHRINK_INTERVAL = 1.0
+"""Seconds between two reductions: one overload is reported by many requests at once."""
+_SLOWDOWN = 2.0
+"""How many times slower than the quickest answer an answer may be for the limit to grow further."""
+
+
+class AdaptiveLimiter(FifoGate):
+    """A gate of requests in flight whose capacity adapts (additive increase, multiplicative decrease).
+
+    Args:
+        capacity: The initial capacity.
+        maximum: The capacity that the gate may grow to while requests succeed; the initial one if 0.
+    """
+
+    def __init__(self, capacity: int, maximum: int = 0) -> None:
+        self._configured_maximum = max(capacity, maximum)
+        super().__init__(capacity)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._maximum = self._configured_maximum
+        self._last_shrink, self._successes, self._quickest = 0.0, 0, math.inf
+
+    def on_overload(self) -> None:
+        """Halve the capacity, at most once a second: the server asked for fewer requests."""
+        with self._lock:
+            now = clock.monotonic()
+            self._maximum = self._initial
+            if now - self._last_shrink < _SHRINK_INTERVAL or self.capacity < 2:
+                return
+            self._last_shrink = now
+            self._resize(self.capacity // 2)
+
+    def on_failure(self) -> None:
+        """Return to the initial capacity, and never exceed it again."""
+        with self._lock:
+            self._maximum = self._initial
+            self._resize(min(self.capacity, self._initial))
+
+    def on_success(self, seconds: float) -> None:
+        """Count a request that took so many seconds.
+
+        Below the initial capacity the gate grows by one after as many successes as its capacity. Above it, it grows by
+        one with each success while answers stay quick, and only if the queue is long: for a short queue, opening more
+        connections takes longer than waiting for existing ones.
+        """
+        if self.capacity >= self._maximum:
+            return
+        with self._lock:
+            self._quickest = min(self._quickest, seconds)
+            if self.capacity < self._initial:
+                self._successes += 1
+                ready = self._successes >= self.capacity
+            else:
+                long_queue = 4 * len(self._waiters) >= self.capacity
+                ready = long_queue and seconds <= _SLOWDOWN * self._quickest and self.capacity < self._maximum
+            if ready:
+                self._successes = 0
+                self._resize(self.capacity + 1)
+
+    def _resize(self, capacity: int) -> None:
+        self._free += capacity - self.capacity
+        self.capacity = capacity
+        self._admit()
+
+
+_limiters: weakref.WeakValueDictionary[Hashable, AdaptiveLimiter] = weakref.WeakValueDictionary()
+_recent: deque[AdaptiveLimiter] = deque(maxlen=64)
+"""Limiters kept alive while no store uses them, for what they have learnt about their servers."""
+_lock = thread_lock()
+
+
+def request_limiter(identity: Hashable, capacity: int, maximum: int = 0) -> AdaptiveLimiter:
+    """Return the limiter of requests to one server, shared by every store that uses the server.
+
+    Args:
+        identity: What identifies the server.
+        capacity: Requests in flight at first.
+        maximum: Requests in flight while all goes well; ``capacity`` if 0.
+    """
+    with _lock:
+        limiter = _limiters.get((identity, capacity, maximum))
+        if limiter is None:
+            limiter = _limiters[identity, capacity, maximum] = AdaptiveLimiter(capacity, maximum)
+            _recent.append(limiter)
+        return limiter

@@ -1,0 +1,132 @@
+"""Locks on stored values, for all tasks, threads and event loops of the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable, Sequence
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.fork import reset_in_child, thread_lock
+from zarrasync._concurrency.gates import BLOCKED_LOOP, Waiter
+
+__all__ = ["KeyLock", "KeyLocks", "holds_key_lock"]
+
+
+class _Holder:
+    """Who holds a lock (the event loop of its task, ``None`` for a thread), and who waits for it."""
+
+    __slots__ = ("loop", "waiters")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self.waiters: deque[tuple[Waiter, asyncio.AbstractEventLoop | None]] = deque()
+
+
+_holders: dict[Hashable, _Holder] = {}
+_holders_lock = thread_lock()
+_held_locks: ContextVar[int] = ContextVar("zarrasync_held_locks", default=0)
+
+
+def holds_key_lock() -> bool:
+    """Return whether the current call holds a lock on a value, so that it may change what it reads."""
+    return _held_locks.get() > 0
+
+
+class KeyLock:
+    """A lock on one stored value. An async context manager.
+
+    Two stores over the same data share it, because its identity is physical (real path; endpoint, bucket and key).
+
+    Raises:
+        RuntimeError: On entering, if a task of an event loop that this call blocks holds the lock.
+    """
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, identity: Hashable) -> None:
+        self._identity = identity
+
+    async def __aenter__(self) -> None:
+        loop = None if driven() else asyncio.get_running_loop()
+        with _holders_lock:
+            holder = _holders.get(self._identity)
+            if holder is None:
+                _holders[self._identity] = _Holder(loop)
+                _held_locks.set(_held_locks.get() + 1)
+                return
+            blocked = BLOCKED_LOOP.get()
+            if blocked is not None and blocked in (holder.loop, *(waiting for _, waiting in holder.waiters)):
+                raise RuntimeError(
+                    "a synchronous write would wait for an asynchronous one of the event loop that it blocks; "
+                    "await the other write first, or make this one asynchronous too"
+                )
+            waiter = Waiter(1)
+            holder.waiters.append((waiter, loop))
+        try:
+            await waiter.wait()
+        except BaseException:
+            with _holders_lock:
+                if waiter.granted:
+                    _pass_on(self._identity)
+                elif (waiter, loop) in holder.waiters:
+                    holder.waiters.remove((waiter, loop))
+            raise
+        _held_locks.set(_held_locks.get() + 1)
+
+    async def __aexit__(self, *error: object) -> None:
+        _held_locks.set(_held_locks.get() - 1)
+        with _holders_lock:
+            _pass_on(self._identity)
+
+
+class KeyLocks:
+    """Locks on several values of one store. An async context manager.
+
+    If all are free they are taken in one step, otherwise one after the other in the order of the argument. Callers must
+    use the same order, or they could wait for each other forever.
+    """
+
+    __slots__ = ("_identities", "_stack")
+
+    def __init__(self, identities: Sequence[Hashable]) -> None:
+        self._identities = identities
+        self._stack: AsyncExitStack | None = None
+
+    async def __aenter__(self) -> None:
+        loop = None if driven() else asyncio.get_running_loop()
+        with _holders_lock:
+            if _holders.keys().isdisjoint(self._identities):
+                _holders.update({identity: _Holder(loop) for identity in self._identities})
+                _held_locks.set(_held_locks.get() + 1)
+                return
+        async with AsyncExitStack() as stack:
+            for identity in self._identities:
+                await stack.enter_async_context(KeyLock(identity))
+            self._stack = stack.pop_all()
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._stack is not None:
+            await self._stack.aclose()
+            return
+        _held_locks.set(_held_locks.get() - 1)
+        with _holders_lock:
+            for identity in self._identities:
+                _pass_on(identity)
+
+
+def _pass_on(identity: Hashable) -> None:
+    """Give a lock to the next waiter, or free it. The caller holds ``_holders_lock``."""
+    holder = _holders[identity]
+    while holder.waiters:
+        waiter, holder.loop = holder.waiters.popleft()
+        if waiter.wake():
+            return
+    del _holders[identity]
+
+
+@reset_in_child
+def _reset() -> None:
+    _holders.clear()

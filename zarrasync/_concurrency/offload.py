@@ -1,0 +1,174 @@
+"""Running blocking work on threads from coroutines, and getting the result back."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from zarrasync import config
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import CancelFlag, as_call, cancel_flag
+from zarrasync._concurrency.deliveries import deliveries_of
+from zarrasync._concurrency.drive import drive, driven
+from zarrasync._concurrency.gates import POLL_SECONDS
+from zarrasync._concurrency.pools import pool, submit
+
+__all__ = ["compute", "iterate_in_worker", "name_lookup", "run_abandonable", "run_in_new_thread", "run_in_worker"]
+
+T = TypeVar("T")
+_END = object()
+
+
+async def run_in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bool = False) -> T:
+    """Drive a coroutine of blocking work on a worker thread, or here if this call is driven already.
+
+    Cancelling the caller sets the work's cancel flag and waits until the work has stopped, so that nothing writes into
+    the caller's memory afterwards.
+
+    Args:
+        make: Makes the coroutine.
+        computing: Whether the work seldom waits. One thread per core plus one is enough then; more would only compete
+            for the interpreter.
+    """
+    if driven():
+        return await make()
+    cores = config.get().pool_size
+    executor = pool("computing", cores + 1) if computing else pool("io", max(8, 2 * cores))
+    outcome, work = _prepare(partial(_drive, make))
+    outcome.job = submit(executor, work)
+    return await _result(outcome)
+
+
+async def compute(function: Callable[[], T]) -> T:
+    """Return the result of a computation that would hold up an event loop."""
+
+    async def work() -> T:
+        return function()
+
+    return await run_in_worker(work, computing=True)
+
+
+async def run_in_new_thread(function: Callable[[], T]) -> T:
+    """Return the result of a function that makes blocking calls of this library, on a thread of its own.
+
+    The calls may wait for workers, so they must not occupy one.
+    """
+    outcome, work = _prepare(function)
+    outcome.job = Future()
+    outcome.job.set_running_or_notify_cancel()
+    clock.current().start_thread("zarrasync-call", work)
+    return await _result(outcome)
+
+
+async def iterate_in_worker(items: Iterator[T]) -> AsyncIterator[T]:
+    """Step through a slow iterator without holding up the event loop."""
+
+    async def step() -> Any:
+        return next(items, _END)
+
+    while True:
+        item = await run_in_worker(step)
+        if item is _END:
+            return
+        yield item
+        del item  # it may be large, and the next one takes a while
+
+
+async def name_lookup(host: str, port: int) -> list[Any]:
+    """Return the addresses of a host, as ``socket.getaddrinfo`` does."""
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    return await asyncio.wrap_future(submit(pool("names", 4), look_up))
+
+
+def run_abandonable(call: Callable[[], T], limit: float) -> T:
+    """Return the result of a call that may never return, and go on without it when cancelled or after a time limit.
+
+    Args:
+        call: What to do, on a thread of its own.
+        limit: Seconds to wait at most; 0 for no limit.
+
+    Raises:
+        TimeoutError: If it takes longer.
+    """
+    finished, flag, end = threading.Event(), cancel_flag(), clock.monotonic() + (limit or math.inf)
+    pending, outcome = [call], list[tuple[T | None, BaseException | None]]()
+
+    def work() -> None:
+        try:
+            outcome.append((pending.pop()(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+        finished.set()
+
+    clock.current().start_thread("zarrasync-abandonable", partial(copy_context().run, work))
+    while not clock.current().wait(finished, POLL_SECONDS):
+        if flag.cancelled:
+            raise asyncio.CancelledError
+        if clock.monotonic() > end:
+            raise TimeoutError(f"no answer within {limit:.3g} s")
+    result, error = outcome.pop()
+    try:
+        if error is not None:
+            raise error
+        return cast(T, result)
+    finally:
+        del error  # it refers to this frame
+
+
+class _Outcome(asyncio.Future[T]):
+    """The result of a job on a thread. A caller that is cancelled while waiting waits until the job has stopped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, flag: CancelFlag) -> None:
+        super().__init__(loop=loop)
+        self._flag = flag
+        self.job: Future[None]
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Ask the job to stop. ``False`` if it has begun: the job ends this future, and then the task is cancelled."""
+        self._flag.cancel()
+        return self.job.cancel() and super().cancel(msg)
+
+
+def _prepare(function: Callable[[], T]) -> tuple[_Outcome[T], Callable[[], None]]:
+    """Return a future, and the job that ends it with the result of a function in the caller's context."""
+    loop, flag, context = asyncio.get_running_loop(), CancelFlag(), copy_context()
+    context.run(as_call, flag)
+    outcome: _Outcome[T] = _Outcome(loop, flag)
+    deliver = partial(deliveries_of(loop).deliver, outcome)
+    return outcome, partial(_run, [function], context, flag, deliver)
+
+
+def _run(
+    pending: list[Callable[[], Any]],
+    context: Context,
+    flag: CancelFlag,
+    deliver: Callable[[Any, BaseException | None], None],
+) -> None:
+    result, error = None, None
+    try:
+        if flag.cancelled:  # while it waited for a thread
+            raise asyncio.CancelledError
+        # Popped, as a thread may refer to its job for a while after it was done.
+        result = context.run(pending.pop())
+    except BaseException as raised:
+        error = raised
+    deliver(result, error)
+
+
+def _drive(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return drive(make())
+
+
+async def _result(outcome: _Outcome[T]) -> T:
+    try:
+        return await outcome
+    finally:
+        if outcome.done() and not outcome.cancelled():
+            outcome.exception()  # marks it as retrieved: a cancelled caller never looks

@@ -12,7 +12,6 @@ import tempfile
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import pause

@@ -11,7 +11,7 @@ import struct
 import tempfile
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from types import ModuleType
+from types import ModuleType, TracebackType
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import pause
@@ -58,12 +58,14 @@ class FileLock:
             raise
         self._token = held_files.set(held_files.get() | {self._place})
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         held_files.reset(self._token)
         try:
             _let_go(self._handle, self._place)
         finally:
-            await self._key_lock.__aexit__(*error)
+            await self._key_lock.__aexit__(kind, error, trace)
 
 
 held_files: ContextVar[frozenset[str]] = ContextVar("zarrasync_held", default=frozenset())

@@ -1,4 +1,4 @@
-"""What ``write_dataset`` does not do: lose what is there, leave a dataset that nobody can read, change values unasked."""
+"""``write_dataset`` refuses to lose stored data, to leave unreadable datasets and to change values unasked."""
 
 from __future__ import annotations
 

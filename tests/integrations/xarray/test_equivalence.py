@@ -1,4 +1,4 @@
-"""What datasets mean is the same whichever engine has written or reads them, and costs no more requests."""
+"""Datasets mean the same whichever engine wrote or reads them, and need no more requests."""
 
 from __future__ import annotations
 

@@ -1,0 +1,216 @@
+"""Appends to datasets: which variables grow, concurrent appends, failures."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from zarrasync import stores, sync
+from zarrasync.errors import ShapeError, StoreError
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+from tests.support.datasets import rows
+from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # after the skip
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("first", ["a", "b", "time"])
+def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatch: pytest.MonkeyPatch):
+    """Nor are others left out beside them: that takes a decision."""
+    monkeypatch.setattr("zarrasync.integrations.xarray_write._CATCH_UP", 0.2)
+
+    def rows(*names: str) -> Any:
+        return xr.Dataset({name: ("time", [1.0, 2.0]) for name in names})
+
+    for together in (("a", "b"), ("a", "b", "time")):
+        if first not in together:
+            continue
+        store = stores.MemoryStore()
+        write_dataset(rows(*together), store)
+        sync.open_array(store, path=first, mode="r+").append([1.0, 2.0])
+        before = {key: value for key, value in store.values.items() if "c/" in key}
+        with pytest.raises(ShapeError, match="rows along 'time', where another variable has"):
+            write_dataset(rows(*together), store, append_dim="time")
+        assert before == {key: value for key, value in store.values.items() if "c/" in key}
+        assert {sync.open_array(store, path=name).shape for name in together} == {(2,), (4,)}
+        beside = rows(*together).assign(_first=("x", [7.0]))  # which would be replaced
+        write_dataset(beside[["_first"]], store, mode="a")
+        with pytest.raises(ShapeError, match="rows along 'time', where another variable has"):
+            write_dataset(beside, store, append_dim="time")
+        assert sync.open_array(store, path="_first")[...].tolist() == [7]
+        for name in together:
+            sync.open_array(store, path=name, mode="r+").resize(4)
+        write_dataset(rows(*together), store, append_dim="time")
+        assert {sync.open_array(store, path=name).shape for name in together} == {(6,)}
+
+
+async def test_rows_of_those_who_append_at_the_same_time_stay_together(tmp_path: Path):
+    def rows(number: int) -> xr.Dataset:
+        return xr.Dataset({name: ("t", [number, number]) for name in "abc"})
+
+    write_dataset(rows(0), tmp_path, encoding={name: {"chunks": (2,)} for name in "abc"})
+    far = [stores.LatencyStore(stores.LocalStore(tmp_path), 0.001, jitter=0.004) for _ in range(4)]
+    for _ in range(3):
+        await asyncio.gather(*(write_dataset_async(rows(i + 1), one, append_dim="t") for i, one in enumerate(far)))
+    found = {name: sync.open_array(tmp_path, path=name)[...].tolist() for name in "abc"}
+    assert found["a"] == found["b"] == found["c"]
+    assert sorted(found["a"]) == sorted([0, 0] + 3 * [1, 1, 2, 2, 3, 3, 4, 4])
+
+
+STATIC = {"area": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1, "chunks": (2,)}}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_variables_without_rows_stay_where_they_are(zarr_format: Any, lazy: bool):
+    """Nobody sees them erased, and they are encoded as they were."""
+
+    class Guarded(stores.MemoryStore):
+        guarded = False
+
+        async def erase_prefix(self, prefix: str) -> None:
+            assert not self.guarded, prefix
+            await super().erase_prefix(prefix)
+
+    store = Guarded()
+    write_dataset(rows(0), store, encoding=STATIC, zarr_format=zarr_format)
+    store.guarded = True
+    for number in (1, 2):
+        changed = rows(number, lazy=lazy).assign(area=("lat", np.full(4, number * 1.5)))
+        write_dataset(changed, store, append_dim="t")
+    found = xr.open_dataset(store, engine="zarrasync")
+    assert found.area.encoding["chunks"] == (2,)
+    assert found.area.encoding["dtype"] == np.dtype("i2")
+    assert found.area.values.tolist() == [3.0] * 4
+    assert found.a.values[:, 0].tolist() == [0, 1, 2]
+    assert found.run.item() == 3
+    for wrong in (rows(3).isel(lat=slice(2)), rows(3).assign(area=("t", [1.0]))):
+        with pytest.raises(ShapeError):
+            write_dataset(wrong, store, append_dim="t")
+    with pytest.raises(ValueError, match="its encoding"):
+        write_dataset(rows(3), store, append_dim="t", encoding=STATIC)
+    assert xr.open_dataset(store, engine="zarrasync").identical(found)
+
+
+async def test_many_append_beside_variables_without_rows(tmp_path: Path):
+    write_dataset(rows(0), tmp_path, encoding={"a": {"chunks": (2, 4)}, "t": {"chunks": (2,)}})
+    for start in (1, 5):
+        await asyncio.gather(*(write_dataset_async(rows(start + i), tmp_path, append_dim="t") for i in range(4)))
+    found = xr.open_dataset(tmp_path, engine="zarr")
+    assert sorted(found.t.values.tolist()) == list(range(9))
+    assert found.a.values[:, 2].tolist() == found.t.values.tolist()
+    assert found.area.values.tolist() == [7.0] * 4
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_an_append_into_a_store_that_is_full_changes_nothing(exclusive: bool):
+    class Full(stores.MemoryStore):
+        full = False
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            if self.full and "/c" in key:
+                raise StoreError("the disk is full", key=key)
+            return await super().put(key, data, if_version=if_version)
+
+    store = Full()
+    store.exclusive = exclusive
+    write_dataset(rows(0), store, encoding={"t": {"chunks": (8,)}})
+    before = xr.open_dataset(store, engine="zarrasync").load()
+    store.full = True
+    with pytest.raises(StoreError, match="full"):
+        write_dataset(rows(1), store, append_dim="t")
+    assert xr.open_dataset(store, engine="zarrasync").identical(before)
+
+
+class Noting(stores.WrapperStore):
+    """A store that notes the keys that are stored."""
+
+    def __init__(self, inner: stores.Store) -> None:
+        super().__init__(inner)
+        self.put_keys: list[str] = []
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        self.put_keys.append(key)
+        return await self.inner.put(key, data, if_version=if_version)
+
+
+class Refusing(stores.MemoryStore):
+    """A store that refuses a document, while the answers for others are on their way."""
+
+    blocking = False
+    refused = ""
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        if key == self.refused:
+            raise StoreError("403", key=key)
+        version = await super().put(key, data, if_version=if_version)
+        await asyncio.sleep(0.05 if self.refused else 0)
+        return version
+
+
+async def test_rows_that_were_reserved_while_one_was_refused_are_given_back():
+    memory = Refusing()
+    store = stores.LatencyStore(memory, 0.0)
+    given = xr.Dataset({name: ("t", [1.0, 2.0]) for name in "abcdef"})
+    await write_dataset_async(given, store)
+    memory.refused = "b/zarr.json"
+    for waits in (0.0, 0.02):
+        task = asyncio.create_task(write_dataset_async(given, store, append_dim="t"))
+        if waits:  # and while they are being reserved
+            await asyncio.sleep(waits)
+            task.cancel()
+        with pytest.raises((StoreError, asyncio.CancelledError)):
+            await task
+        found = {name: (await za.open_array(memory, path=name)).shape for name in "abcdef"}
+        assert set(found.values()) == {(2,)}
+    memory.refused = ""
+    await write_dataset_async(given, store, append_dim="t")
+    assert (await za.open_array(memory, path="b")).shape == (4,)
+
+
+def test_copies_of_metadata_follow_what_was_replaced_before_a_failure():
+    store = Refusing()
+    write_dataset(xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [1, 2])}), store, consolidated=True)
+    store.refused = "b/zarr.json"
+    with pytest.raises(StoreError, match="403"):
+        write_dataset(xr.Dataset({"a": ("x", [1.5, 2.5]), "b": ("x", [1.5, 2.5])}), store, mode="a")
+    copies = dict(sync.open_group(store).members())
+    alone = dict(sync.open_group(store, use_consolidated=False).members())
+    assert {name: array.dtype for name, array in copies.items()} == {name: array.dtype for name, array in alone.items()}
+
+
+def test_what_others_have_added_is_in_the_copies_of_format_2(tmp_path: Path):
+    write_dataset(rows(0), tmp_path, zarr_format=2)
+    sync.create_array(tmp_path, path="new", data=[1], zarr_format=2)
+    write_dataset(rows(1), tmp_path, append_dim="t")
+    assert "new" in sync.open_group(tmp_path, use_consolidated=True)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_copies_of_metadata_follow_an_append_at_once(zarr_format: Any, tmp_path: Path):
+    """Not once for each variable; and for those that are replaced before they are filled."""
+    given = rows(0).assign({f"v{i}": ("t", [i]) for i in range(20)})
+    given.to_zarr(tmp_path, zarr_format=zarr_format, consolidated=True)
+    counted = Noting(stores.LocalStore(tmp_path))
+    more = rows(1).assign({"new": ("lat", np.ones(4)), **{f"v{i}": ("t", [i]) for i in range(20)}})
+    write_dataset(more, counted, append_dim="t")
+    document = ".zmetadata" if zarr_format == 2 else "zarr.json"
+    assert counted.put_keys.count(document) <= 3
+    found = xr.open_dataset(tmp_path, engine="zarr", consolidated=True)
+    assert found.sizes == {"t": 2, "lat": 4}
+    assert found.identical(xr.open_dataset(tmp_path, engine="zarr", consolidated=False))
+    assert found.new.values.tolist() == [1.0] * 4
+
+
+def test_an_encoding_without_a_fill_value():
+    for zarr_format in (2, 3):
+        store = stores.MemoryStore()
+        write_dataset(rows(0), store, encoding={"a": {"_FillValue": None}}, zarr_format=zarr_format)
+        assert "_FillValue" not in xr.open_dataset(store, engine="zarrasync").a.encoding

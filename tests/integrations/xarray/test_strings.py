@@ -1,0 +1,109 @@
+"""Strings and characters, and what stands for a missing one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync import sync
+from zarrasync.errors import MetadataError
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+from zarrasync.integrations.xarray import write_dataset  # after the skip
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(("kind", "missing"), [("T", ""), ("T", "?"), ("O", "?"), ("U2", "?"), ("S2", b"?")])
+def test_text_has_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_path: Path):
+    """Which xarray itself can not write of all kinds, nor read."""
+    first = "a" if isinstance(missing, str) else b"a"
+    dataset = xr.Dataset({"v": ("x", np.array([first, missing], kind), {}, {"_FillValue": missing})})
+    write_dataset(dataset, tmp_path / "a", zarr_format=zarr_format)
+    found = xr.open_dataset(tmp_path / "a", engine="zarrasync")
+    assert found.v.values.tolist() == [first, pytest.approx(np.nan, nan_ok=True)]
+    for target in (2, 3):  # also what was read comes back
+        write_dataset(found, tmp_path / f"b{target}", zarr_format=target)
+        assert xr.open_dataset(tmp_path / f"b{target}", engine="zarrasync").identical(found)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy: bool, tmp_path: Path):
+    """xarray makes the text 'nan' of the latter."""
+    texts = {
+        "t": ("x", np.array(["a", "bcd"], "T")),
+        "u": ("x", np.array(["e", "fgh"])),
+        "s": ("x", np.array([b"i", b"jk"])),
+    }
+    write_dataset(xr.Dataset({**texts, "x": [0, 1]}), tmp_path, zarr_format=zarr_format)
+    found = xr.open_dataset(tmp_path, engine="zarrasync", chunks={} if lazy else None)
+    found["t"] = found.t.copy(data=found.t.data.astype(object))
+    longer = found.reindex(x=[0, 1, 2])
+    assert longer.t.encoding["dtype"].kind == "T" and longer.u.encoding["dtype"].kind == "U"
+    write_dataset(longer, tmp_path / "longer", zarr_format=zarr_format)
+    write_dataset(longer.isel(x=[2]), tmp_path, append_dim="x")
+    for path in (tmp_path, tmp_path / "longer"):
+        again = xr.open_dataset(path, engine="zarrasync")
+        assert (again.t.values.tolist(), again.u.values.tolist()) == (["a", "bcd", ""], ["e", "fgh", ""])
+        assert again.s.values.tolist() == [b"i", b"jk", b""] and again.s.dtype == "S2"
+        assert again.t.encoding["dtype"].kind == "T" and again.u.encoding["dtype"] == "<U3"
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_texts_of_all_kinds(missing: Any, tmp_path: Path):
+    da = pytest.importorskip("dask.array")
+    objects, knowing = (
+        np.array(["a", missing], object),
+        np.array(["a", missing], np.dtypes.StringDType(na_object=missing)),
+    )
+    texts = {
+        "of no type": xr.Variable("x", objects),
+        "to text": xr.Variable("x", objects, {}, {"dtype": np.dtypes.StringDType()}),
+        "to text of a length": xr.Variable("x", da.from_array(objects, chunks=1), {}, {"dtype": "U5"}),
+        "lazy": xr.Variable("x", da.from_array(objects, chunks=1), {}, {"dtype": np.dtypes.StringDType()}),
+        "knowing": xr.Variable("x", knowing),
+        "lazy and knowing": xr.Variable("x", da.from_array(knowing, chunks=1)),
+    }
+    write_dataset(xr.Dataset(texts), tmp_path)
+    found = xr.open_dataset(tmp_path, engine="zarrasync")
+    assert {name: found[name].values.tolist() for name in texts} == {name: ["a", ""] for name in texts}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("said", [{}, {"dtype": np.dtypes.StringDType()}, {"dtype": "U4"}])
+@pytest.mark.parametrize("by", ["_FillValue", "missing_value"])
+def test_missing_texts_are_stored_as_it_is_said(by: str, said: dict[str, Any], lazy: bool, tmp_path: Path):
+    da = pytest.importorskip("dask.array")
+    values = np.array(["a", None], object)
+    given = da.from_array(values, chunks=1) if lazy else values
+    write_dataset(xr.Dataset({"v": ("x", given, {}, {by: "NA", **said})}), tmp_path)
+    write_dataset(xr.Dataset({"v": ("x", given)}), tmp_path, append_dim="x")
+    assert sync.open_array(tmp_path / "v")[:].tolist() == ["a", "NA", "a", "NA"]
+
+
+def test_texts_that_say_what_is_missing(tmp_path: Path):
+    write_dataset(xr.Dataset({"v": ("x", np.array(["a", "zz"]), {}, {"missing_value": "zz"})}), tmp_path)
+    write_dataset(xr.Dataset({"v": ("x", np.array(["b", np.nan], object))}), tmp_path, append_dim="x")
+    assert sync.open_array(tmp_path / "v")[:].tolist() == ["a", "zz", "b", "zz"]
+    with pytest.raises(ValueError, match="fill_value"):  # what is no text
+        write_dataset(xr.Dataset({"v": ("x", np.array(["a", "b"], object), {"_FillValue": np.nan})}), tmp_path / "n")
+    bad = sync.create_group(tmp_path / "bad")
+    bad.create_array("a", data=np.array([b"a"]), dimension_names=("x",), attributes={"_FillValue": "?"})
+    with pytest.raises(MetadataError, match=r"/a: the attribute _FillValue '\?' means nothing"):
+        xr.open_dataset(tmp_path / "bad", engine="zarrasync")
+
+
+def test_characters_of_netcdf_become_longer(tmp_path: Path):
+    pytest.importorskip("scipy")
+    texts = xr.Dataset({"v": ("x", np.array(["a", "bcd"])), "x": [0, 1]})
+    texts.to_netcdf(tmp_path / "a.nc", engine="scipy")
+    longer = xr.open_dataset(tmp_path / "a.nc", engine="scipy").reindex(x=[0, 1, 2])
+    assert longer.v.encoding["dtype"] == "S1" and longer.v.dtype == object
+    write_dataset(longer, tmp_path / "b")
+    assert xr.open_dataset(tmp_path / "b", engine="zarrasync").v.values.tolist() == ["a", "bcd", ""]

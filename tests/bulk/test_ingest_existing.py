@@ -1,0 +1,143 @@
+"""Ingestion where other data exist already: keys below the new array, nodes of another format, concurrent creation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.api import Api
+from tests.support.blocks import VALUES
+from zarrasync import stores
+from zarrasync.errors import NodeExistsError, NodeTypeError, UnsupportedOperation
+
+
+@pytest.mark.parametrize("how", ["ingest", "copy"])
+async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, how: str):
+    """Chunks that an erased array has left behind are no part of the new one."""
+    kept: dict[str, bytes] = {}
+    await api(api.ingest(np.ones((4, 4), "i4"), kept, chunks=(2, 2), fill_value=0))
+    del kept["zarr.json"]
+    values = np.zeros((4, 4), "i4")
+    values[0, 0] = 5
+    if how == "ingest":
+        await api(api.ingest(values, kept, mode="w-", chunks=(2, 2), fill_value=0))
+    else:
+        source: dict[str, bytes] = {}
+        await api(api.create_array(source, data=values, chunks=(4, 4)))
+        await api(api.copy(source, kept, chunks=(2, 2)))
+    np.testing.assert_array_equal(await api((await api(api.open_array(kept)))[...]), values)
+
+
+@pytest.mark.parametrize("how", ["ingest", "copy"])
+@pytest.mark.parametrize("kept", ["an array", "files"])
+async def test_what_lies_below_a_new_array_is_not_taken_for_its_chunks(api: Api, tmp_path: Path, how: str, kept: str):
+    """Somebody else's arrays and files, whose keys look like those of chunks, stay as they are."""
+    if kept == "an array":
+        await api(api.create_array(tmp_path, path="c", data=np.arange(8), chunks=2, zarr_format=2))
+        (tmp_path / ".zgroup").unlink()
+        match = "other nodes lie below it .c/.zarray"
+    else:
+        for name in ("0", "1", "notes"):
+            (tmp_path / name).write_text("mine")
+        match = r"2 values where chunks of / in .* will be .0, 1. .* other things lie beside .notes."
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(NodeExistsError, match=match):
+        if how == "ingest":
+            await api(api.ingest(np.zeros(4), tmp_path, chunks=2, zarr_format=2 if kept == "files" else 3))
+        else:
+            source: dict[str, bytes] = {}
+            await api(api.create_array(source, data=np.zeros(4), chunks=2, zarr_format=2 if kept == "files" else 3))
+            await api(api.copy(source, tmp_path, resume=True))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+async def test_what_lies_beside_the_chunks_of_a_new_array(api: Api, tmp_path: Path):
+    for name in ("notes", "7"):  # which is no chunk of it
+        (tmp_path / name).write_text("mine")
+    await api(api.ingest(np.arange(4), tmp_path, chunks=2, zarr_format=2))
+    assert (await api((await api(api.open_array(tmp_path)))[...])).tolist() == [0, 1, 2, 3]
+    assert [(tmp_path / name).read_text() for name in ("notes", "7")] == ["mine"] * 2
+
+
+@pytest.mark.parametrize(("zarr_format", "new_takes", "old_takes"), [(None, 3 + 12, 3), (2, 4 + 12, 4), (3, 4 + 2, 4)])
+async def test_the_requests_of_beginning(api: Api, zarr_format: int | None, new_takes: int, old_takes: int):
+    """One batch tells whether there is an array, another what is in the way of a new one; then what is left there."""
+    store = stores.CountingStore(stores.MemoryStore())
+    given = {} if zarr_format is None else {"zarr_format": zarr_format}
+    new = await api(api.ingest(VALUES[:80, :60], store, path="a/b", chunks=(20, 20), **given))
+    counts = store.reset()
+    assert new.requests == counts.requests
+    assert (counts.fetches, counts.lists, counts.puts) == (new_takes, 1, 12 + 3)
+    again = await api(api.ingest(VALUES[:80, :60], store, path="a/b", chunks=(20, 20), **given))
+    counts = store.reset()
+    assert again.requests == counts.requests
+    assert (counts.fetches, counts.lists, counts.puts) == (old_takes, 1, 0)
+
+
+@pytest.mark.parametrize("how", ["ingest", "copy"])
+async def test_where_nobody_can_tell_what_lies_there(api: Api, how: str):
+    """A store that does not list has chunks, maybe, that would be taken for the new array's: nothing is written."""
+
+    class Unlisted(stores.Store):
+        """As those are that do not say so."""
+
+        @property
+        def identity(self) -> Any:
+            return inner.identity
+
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            return await inner.fetch(requests, versions=versions)
+
+        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+            return await inner.put(key, data, if_version=if_version)
+
+    inner = stores.MemoryStore()
+    await api(api.create_array(inner, data=np.arange(1, 9), chunks=2))
+    del inner.values["zarr.json"]
+    before = dict(inner.values)
+    with pytest.raises(UnsupportedOperation):
+        if how == "ingest":
+            await api(api.ingest(np.zeros(8, "i8"), Unlisted(), chunks=2, fill_value=0))
+        else:
+            source: dict[str, bytes] = {}
+            await api(api.create_array(source, data=np.zeros(8, "i8"), chunks=2))
+            await api(api.copy(source, Unlisted(), resume=True))
+    assert inner.values == before
+
+
+@pytest.mark.filterwarnings("ignore:g has documents of Zarr formats 3 and 2")
+@pytest.mark.parametrize("mode", ["a", "w", "w-"])
+async def test_a_format_that_is_named_below_a_group_of_another(api: Api, mode: Any):
+    store: dict[str, bytes] = {}
+    await api(api.create_group(store, path="g", zarr_format=2))
+    await api(api.ingest(np.arange(4), store, path="g/x", mode=mode, zarr_format=3))
+    found = await api(api.open_array(store, path="g/x"))
+    assert (found.zarr_format, (await api(found[...])).tolist()) == (3, [0, 1, 2, 3])
+    with pytest.raises(NodeTypeError, match="there is a group at /g"):
+        await api(api.ingest(np.arange(4), store, path="g", zarr_format=3))
+
+
+@pytest.mark.parametrize("function", ["open_array", "ingest"])
+async def test_an_array_that_another_makes_first(api: Api, function: str):
+    """Who has looked and found nothing takes what is there by then."""
+
+    class Late(stores.WrapperStore):
+        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
+            found = await super().fetch(requests, versions=versions)
+            if "zarr.json" not in kept:
+                await za.create_array(kept, shape=4, dtype="i8", chunks=2, fill_value=0)
+            return found
+
+    kept: dict[str, bytes] = {}
+    store = Late(stores.MemoryStore(kept))
+    if function == "ingest":
+        await api(api.ingest(np.arange(4), store, chunks=2))
+    else:
+        array = await api(api.open_array(store, mode="a", shape=4, dtype="i8", chunks=2, fill_value=5))
+        assert array.fill_value == 0
+        await api.write(array, ..., np.arange(4))
+    assert (await api((await api(api.open_array(kept)))[...])).tolist() == [0, 1, 2, 3]

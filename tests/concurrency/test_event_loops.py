@@ -1,0 +1,247 @@
+"""Synchronous calls inside running event loops, several loops and threads, deliveries between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.gated_store import GatedStore
+from zarrasync import stores, sync
+from zarrasync._concurrency.gates import FifoGate
+from zarrasync.stores import MemoryStore
+
+
+async def test_sync_calls_work_inside_a_running_loop(tmp_path, s3):
+    url, options = s3
+    for place, given in ((tmp_path, None), (url, options)):
+        a = sync.create_array(place, data=np.arange(9), chunks=4, storage_options=given)
+        assert a[::-1].tolist() == list(range(9))[::-1]
+        a.append([9])
+        assert a.shape == (10,)
+        assert [block.tolist() for _, block in a.view.chunks()] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+async def test_a_sync_write_says_so_rather_than_wait_for_a_task_of_the_loop_it_blocks():
+    store = GatedStore(MemoryStore())
+    a = await za.create_array(store, shape=(4,), dtype="i4")
+    store.open = False
+    task = asyncio.ensure_future(a[0].write(1))
+    while not store.waiting:
+        await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="make this one asynchronous too"):
+        sync.Array(a)[1] = 2
+    store.open = True
+    await task
+    sync.Array(a)[1] = 2
+    assert (await a[...]).tolist() == [1, 2, 0, 0]
+
+
+async def test_a_sync_read_does_not_wait_for_permits_of_the_loop_it_blocks():
+    inner = MemoryStore()
+    await za.create_array(inner, data=np.arange(4))
+    gate = FifoGate(1)
+    await gate.acquire()
+
+    class Gated(GatedStore):
+        async def fetch(self, requests, *, versions=False):
+            await gate.acquire()
+            try:
+                return await super().fetch(requests, versions=versions)
+            finally:
+                gate.release()
+
+    assert sync.open_array(Gated(inner))[...].tolist() == [0, 1, 2, 3]
+    gate.release()
+    assert gate.free == 1
+
+
+def test_sync_calls_from_the_library_loop_are_refused():
+    a = sync.create_array(GatedStore(MemoryStore()), data=np.arange(4))
+
+    async def wrong():
+        return a[...]
+
+    from zarrasync._concurrency import bridge
+
+    with pytest.raises(RuntimeError, match="inside zarrasync's own event loop"):
+        bridge.run(wrong(), blocking=False)
+
+
+def test_one_store_in_one_loop_after_another():
+    store = GatedStore(MemoryStore())
+    a = sync.create_array(store, data=np.arange(4))
+    assert asyncio.run(a.async_.getitem(...)).tolist() == [0, 1, 2, 3]
+    assert asyncio.run(a.async_.getitem(slice(1, 3))).tolist() == [1, 2]
+    assert a[...].tolist() == [0, 1, 2, 3]
+
+
+def test_many_threads_at_once(tmp_path):
+    data = np.random.default_rng(0).random((200, 200))
+    a = sync.create_array(tmp_path, data=data, chunks=(50, 50))
+    b = sync.create_array(GatedStore(MemoryStore()), data=data, chunks=(50, 50))
+
+    def work(i: int) -> bool:
+        return all(np.array_equal(x[i : i + 90, ::3], data[i : i + 90, ::3]) for x in (a, b))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(64)))
+
+
+def test_a_script_that_closes_nothing_ends_without_a_word(tmp_path, s3):
+    url, options = s3
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import asyncio, gc
+            import numpy as np
+            import zarrasync as za
+            from zarrasync import sync
+
+            a = sync.create_array({url!r}, data=np.arange(4), storage_options={options!r})
+            a[...]
+            del a
+            gc.collect()
+            b = sync.open_array({url!r}, storage_options={options!r})
+            b[...]
+
+            async def main():
+                c = await za.open_array({url!r}, storage_options={options!r})
+                return await c[...]
+
+            print(asyncio.run(main()))
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "[0 1 2 3]\n"
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_reading_inside_a_progress_callback(tmp_path):
+    data = np.arange(1, 65)
+    options = {"chunks": 4, "shards": 16, "compressors": None}
+    one = sync.create_array(tmp_path / "one", data=data, **options)
+    two = sync.create_array(tmp_path / "two", data=-data, **options)
+    found = one.view[:16].read(progress=lambda nbytes: two[:16])
+    np.testing.assert_array_equal(found, data[:16])
+
+
+async def test_cancelling_who_makes_the_client_does_not_fail_the_others(s3):
+    url, options = s3
+    sync.create_array(url, data=np.arange(4), storage_options=options)
+    store = stores.resolve(url, options)
+    first = asyncio.ensure_future(store.get("zarr.json"))
+    second = asyncio.ensure_future(store.get("zarr.json"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is not None
+    await store.close()
+
+
+async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(monkeypatch: pytest.MonkeyPatch):
+    """Else a block that was written counts for more than the budget knows, until its thread has its next turn."""
+    from zarrasync._concurrency.deliveries import Deliveries
+    from zarrasync._concurrency.offload import run_in_worker
+
+    looked, hand = threading.Event(), Deliveries.deliver
+
+    def hand_and_pause(*args: Any) -> None:
+        hand(*args)
+        looked.wait(30)
+
+    async def work(block: np.ndarray) -> int:
+        return block.nbytes
+
+    monkeypatch.setattr(Deliveries, "deliver", hand_and_pause)
+    block = np.ones(100)
+    made, job = weakref.ref(block), run_in_worker(partial(work, block))
+    del block
+    try:
+        assert (await job, made()) == (800, None)
+    finally:
+        looked.set()
+
+
+def test_results_reach_a_loop_whatever_comes_between():
+    """An exception out of the callback that hands results over, as Ctrl-C raises it, costs none of those that follow."""
+    from zarrasync._concurrency.deliveries import Deliveries
+
+    class Interrupted:
+        asked = 0
+
+        def done(self):
+            self.asked += 1
+            if self.asked == 1:
+                raise RuntimeError("between")
+            return True
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        mail, heard = Deliveries(loop), []
+        loop.set_exception_handler(lambda loop, context: heard.append(str(context["exception"])))
+        futures = [Interrupted(), loop.create_future(), loop.create_future()]
+        for number, future in enumerate(futures):
+            mail.deliver(future, number, None)
+        assert await asyncio.wait_for(asyncio.gather(*futures[1:]), 5) == [1, 2]
+        assert heard == ["between"]
+
+    asyncio.run(run())
+
+
+def test_threads_that_helpers_call_for_are_waited_for():
+    """A helper whose job returns more jobs calls for another one, and may end before that."""
+    from zarrasync._concurrency.cancel import CancelFlag
+    from zarrasync.config import Config
+    from zarrasync.transfer.threads import run_jobs
+
+    for failing in (False, True):
+        begun, released, making, idle = (threading.Event() for _ in range(4))
+        done = []
+
+        def last(begun=begun, released=released, done=done, failing=failing):
+            begun.set()
+            assert released.wait(30)
+            time.sleep(0.05)  # whoever does not wait for this thread is back by now
+            done.append(1)
+            if failing:
+                raise RuntimeError("last")
+
+        def quick(begun=begun, released=released):
+            assert begun.wait(30)
+            released.set()
+
+        def first(making=making, idle=idle):
+            assert making.wait(30)
+            idle.set()
+
+        def maker(quick=quick, last=last, making=making, idle=idle):
+            making.set()
+            assert idle.wait(30)
+            time.sleep(0.05)  # the caller waits for its only helper by now
+            return [quick, last]
+
+        expected = pytest.raises(RuntimeError, match="last") if failing else contextlib.nullcontext()
+        with expected:
+            run_jobs([first, maker], Config(threads=4), CancelFlag(), 3)
+        assert done == [1]

@@ -1,0 +1,152 @@
+"""Limits of concurrent requests and bytes; requests that are shared."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.gated_store import GatedStore
+from tests.support.layouts import LAYOUTS
+from zarrasync import stores
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.gates import FifoGate
+from zarrasync.errors import CodecError, MissingChunkError
+from zarrasync.stores import MemoryStore
+
+
+async def test_requests_in_flight_are_bounded():
+    store = GatedStore(MemoryStore())
+    a = await za.create_array(store, data=np.arange(1000), chunks=10)
+    store.most = 0
+    await a[...]
+    assert 2 <= store.most <= 8
+    few = await za.open_array(store, config={"concurrency": 3})
+    store.most = 0
+    await few[...]
+    assert store.most <= 3
+    for threads in (2, 64):  # however values are put together
+        many = await za.open_array(store, config={"concurrency": 64, "threads": threads})
+        store.most = 0
+        await many[...]
+        assert 48 < store.most <= 64
+    store = GatedStore(MemoryStore())
+    await za.create_array(store, data=np.arange(1000), chunks=10, compressors=None)
+    for limit in (1, 8, 64):  # the first and the last value are read in part, the others whole
+        raw = await za.open_array(store, config={"concurrency": limit})
+        store.most = 0
+        np.testing.assert_array_equal(await raw[8:992], np.arange(8, 992))
+        assert limit // 2 < store.most <= limit
+
+
+async def test_bytes_in_flight_are_bounded():
+    store = GatedStore(MemoryStore())
+    data = np.zeros((64, 1 << 17), "u1")
+    data[:] = np.arange(1, 65)[:, None]
+    await za.create_array(store, data=data, chunks=(1, 1 << 17), compressors=None)
+    tight = await za.open_array(store, config={"memory_budget": 3 << 17})
+    store.most = 0
+    np.testing.assert_array_equal(await tight[...], data)
+    assert store.most <= 3
+    huge = await za.open_array(store, config={"memory_budget": 1})  # more than all: one at a time
+    store.most = 0
+    np.testing.assert_array_equal(await huge[:5], data[:5])
+    assert store.most == 1
+    await za.create_array(store, data=data[:, :1024], chunks=(1, 1024), overwrite=True)
+    little = await za.open_array(store, config={"memory_budget": 3 << 10})
+    store.most = 0
+    got = await asyncio.gather(*(little[number, 5] for number in range(64)))
+    assert got == data[:, 5].tolist()
+    assert store.most == 3
+
+
+async def test_a_gate_serves_in_order_across_threads_and_loops():
+    gate = FifoGate(2)
+    await gate.acquire(2)
+    order: list[str] = []
+
+    async def task(name: str, amount: int) -> None:
+        await gate.acquire(amount)
+        order.append(name)
+        gate.release(amount)
+
+    first = asyncio.ensure_future(task("first", 2))
+    await asyncio.sleep(0)
+    thread = threading.Thread(target=lambda: drive(task("second", 1)))
+    thread.start()
+    while len(gate._waiters) < 2:
+        await asyncio.sleep(0.001)
+    third = asyncio.ensure_future(task("third", 1))
+    gone = asyncio.ensure_future(task("gone", 2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert gate.free == 0
+    gate.release(2)
+    await asyncio.gather(first, third)
+    await asyncio.to_thread(thread.join)
+    assert order[0] == "first"
+    assert sorted(order) == ["first", "second", "third"]
+    assert gate.free == 2
+    with contextlib.suppress(asyncio.CancelledError):
+        await gone
+
+
+@pytest.mark.parametrize("options", LAYOUTS[::2])
+async def test_values_that_are_fetched_together_are_told_apart(options, api):
+    """Absent ones, damaged ones, and all selections, on a store that is read by tasks."""
+    store, data = GatedStore(MemoryStore()), np.arange(10_000, dtype="i4").reshape(100, 100)
+    store.concurrency = 64
+    a = await api(api.create_array(store, data=data, fill_value=-1, **options))
+    await store.erase_values(["c/0/3", "c/5/5"])
+    expected = data.copy()
+    expected[:10, 30:40] = expected[50:60, 50:60] = -1
+    rng = np.random.default_rng(0)
+    rows, columns = rng.integers(0, 100, (2, 2000))
+    for found, wanted in (
+        (a[...], expected),
+        (a[3:97:7, ::-3], expected[3:97:7, ::-3]),
+        (a.vindex[rows, columns], expected[rows, columns]),
+        (a.oindex[rows[:50], columns[:60]], expected[np.ix_(rows[:50], columns[:60])]),
+        (a.vindex[expected % 7 == 0], expected[expected % 7 == 0]),
+    ):
+        np.testing.assert_array_equal(await api(found), wanted)
+    with pytest.raises(MissingChunkError, match="c/0/3.*c/5/5"):
+        await api(a.view.read(missing="error"))
+    await store.set("c/4/4", (await store.get("c/4/4"))[:-5])
+    with pytest.raises(CodecError, match="c/4/4"):
+        await api(a.view.read())
+    np.testing.assert_array_equal(await api(a.view[:40].read()), expected[:40])
+
+
+async def test_streaming_reads_ahead_and_cleans_up():
+    store = GatedStore(MemoryStore())
+    a = await za.create_array(store, data=np.arange(100), chunks=10)
+    store.most = 0
+    async for _, block in a.view.chunks():
+        await asyncio.sleep(0.005)
+        if block[0] == 30:
+            break
+    assert store.most >= 1
+    await asyncio.sleep(0.01)
+    assert store.waiting == 0
+
+
+async def test_readers_of_one_shard_share_its_index():
+    """Many who read from a shard at once ask for its index once; who is cancelled takes nothing from the others."""
+    inner = GatedStore(MemoryStore())
+    await za.create_array(inner, data=np.arange(10_000).reshape(100, 100), chunks=(10, 10), shards=(100, 100))
+    array = await za.open_array(counting := stores.CountingStore(inner))
+    counting.reset()
+    tasks = [asyncio.create_task(array[n, n : n + 3].read()) for n in range(50)]
+    while not inner.waiting:
+        await asyncio.sleep(0)
+    tasks[0].cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    for number, row in enumerate(found[1:], 1):
+        np.testing.assert_array_equal(row, number * 100 + np.arange(number, number + 3))
+    assert counting.reset().fetches == 1 + 49

@@ -1,0 +1,234 @@
+"""Appends that are cancelled, fail or meet others leave no gap and take no rows away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from zarrasync import stores, sync
+from zarrasync.stores import MemoryStore, Store, WrapperStore
+
+
+async def test_a_cancelled_append_does_not_change_the_shape():
+    class Late(WrapperStore):
+        async def put(self, key, data, *, if_version=None):
+            if "c/" in key:
+                time.sleep(0.005)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    store = Late(MemoryStore())
+    a = await za.create_array(store, shape=0, dtype="f8", chunks=100, compressors=None)
+    task = asyncio.ensure_future(a.append(np.ones(50_000)))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert a.shape == (0,)
+    assert (await za.open_array(store)).shape == (0,)
+
+
+async def test_an_append_that_is_cancelled_gives_its_place_back():
+    """Where the place is reserved first, and the work is done on threads, whose flag is set then."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(WrapperStore):
+        def __init__(self, inner: Store) -> None:
+            super().__init__(inner)
+            self.exclusive, self.blocking = False, True
+
+        async def put(self, key, data, *, if_version=None):
+            if "c/" in key:
+                begun.set()
+                assert go_on.wait(30)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    memory = MemoryStore()
+    await za.create_array(memory, shape=0, dtype="f8", chunks=100)
+    a = await za.open_array(Slow(memory), mode="r+")
+    task = asyncio.ensure_future(a.append(np.ones(5_000)))
+    await asyncio.to_thread(begun.wait, 30)
+    task.cancel()
+    for _ in range(10):  # the task hears of it some turns of the loop later
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await za.open_array(memory)).shape == (0,)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_an_append_that_is_cancelled_when_a_thread_is_about_to_store_it(tmp_path, when):
+    """It is done, or it is not: a caller who tries again must not append twice."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(stores.LocalStore):
+        async def put(self, key, data, *, if_version=None):
+            waits = key == "zarr.json" and armed
+            if waits and when == "before":
+                begun.set()
+                assert go_on.wait(30)
+            found = await super().put(key, data, if_version=if_version)
+            if waits and when == "after":
+                begun.set()
+                assert go_on.wait(30)
+            return found
+
+    armed = False
+    a = await za.create_array(Slow(tmp_path), data=np.arange(5), chunks=3)
+    armed = True
+    task = asyncio.ensure_future(a.append(np.arange(5, 9)))
+    await asyncio.to_thread(begun.wait, 30)
+    armed = False
+    task.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sync.open_array(tmp_path)[...].tolist() == [0, 1, 2, 3, 4]
+    await a.append(np.arange(5, 9))
+    assert sync.open_array(tmp_path)[...].tolist() == list(range(9))
+    await a.resize((12,))
+    assert sync.open_array(tmp_path)[...].tolist() == [*range(9), 0, 0, 0]
+
+
+async def test_a_late_cancel_leaves_no_hole_below_what_others_have_appended(tmp_path):
+    """Rows that others have seen, and come behind, stay."""
+    done, go_on = threading.Event(), threading.Event()
+
+    class Slow(stores.LocalStore):
+        async def set_pending(self, key, data):
+            if data is None and armed:  # the last that an append does, when it keeps nobody out any more
+                done.set()
+                assert go_on.wait(30)
+            await super().set_pending(key, data)
+
+    armed = False
+    a = await za.create_array(Slow(tmp_path), data=np.ones(2, "i4"), chunks=4)
+    armed = True
+    task = asyncio.ensure_future(a.append(np.full(2, 2, "i4")))
+    assert await asyncio.to_thread(done.wait, 30)
+    armed = False
+    other = await za.open_array(tmp_path, mode="r+")
+    later = asyncio.ensure_future(other.append(np.full(2, 3, "i4")))
+    task.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await later
+    found = sync.open_array(tmp_path)[...].tolist()
+    assert found in ([1, 1, 3, 3], [1, 1, 2, 2, 3, 3])
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+async def test_rows_that_others_came_behind_stay(reserved):
+    """Of an append that is cancelled when all of it is done."""
+    store = MemoryStore()
+    a = await za.create_array(store, data=np.ones(2, "i4"), chunks=4)
+    undo = []
+    put = a._append_reserved if reserved else a._append_whole
+    await put(np.full(2, 2, "i4"), 0, undo)
+    other = await za.open_array(store, mode="r+")
+    await other.append(np.full(2, 3, "i4"))
+    for step in undo:
+        await step()
+    assert (await other.view.read()).tolist() == [1, 1, 2, 2, 3, 3]
+
+
+async def test_rows_of_an_append_cancelled_while_its_shape_is_stored_do_not_come_back():
+    """In a store that can neither compare nor keep others out: what is written goes, and does not show when it grows."""
+    zarr = pytest.importorskip("zarr")
+    storing = asyncio.Event()
+
+    class Slow(zarr.storage.MemoryStore):
+        slow = False
+
+        async def set(self, key, value, byte_range=None):
+            if self.slow and key == "zarr.json":
+                storing.set()
+                await asyncio.sleep(0.05)
+            return await super().set(key, value)
+
+    store = Slow()
+    a = await za.create_array(store, data=np.arange(1, 5), chunks=4, config=za.Config(unaligned="allow"))
+    store.slow = True
+    task = asyncio.ensure_future(a.append(np.full(4, 9)))
+    await asyncio.wait_for(storing.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await za.open_array(store)).shape == (4,)
+    await a.resize((8,))
+    assert (await a.view.read()).tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+async def test_a_handle_that_is_behind_keeps_what_was_appended(kind: str):
+    """A chunk at the edge of what one handle knows holds another's rows by now."""
+    store = MemoryStore() if kind == "memory" else stores.LatencyStore(MemoryStore(), 0.0)
+    behind = await za.create_array(store, shape=(15,), dtype="i4", chunks=(10,), fill_value=-1)
+    other = await za.open_array(store, mode="r+")
+    await other.append(np.full(5, 2, "i4"))
+    await behind[10:15].write(1)
+    np.testing.assert_array_equal(await (await za.open_array(store))[10:], [1] * 5 + [2] * 5)
+    await behind[10:15].write(-1)  # and it is not erased either
+    np.testing.assert_array_equal(await (await za.open_array(store))[10:], [-1] * 5 + [2] * 5)
+
+
+async def test_an_append_that_is_late_keeps_what_came_before_it():
+    class Late(stores.LatencyStore):
+        def __init__(self, inner: Store) -> None:
+            super().__init__(inner, 0.0)
+            self.gate = asyncio.Event()
+            self.hold = True
+
+        async def put(self, key, data, *, if_version=None):
+            if key == "c/0" and self.hold:
+                self.hold = False
+                await self.gate.wait()
+            return await super().put(key, data, if_version=if_version)
+
+    store = Late(MemoryStore())
+    await za.create_array(store, shape=(0,), dtype="i4", chunks=(10,), fill_value=-1)
+    one, other = await za.open_array(store, mode="r+"), await za.open_array(store, mode="r+")
+    first = asyncio.create_task(one.append(np.full(5, 1, "i4")))
+    while store.hold:
+        await asyncio.sleep(0)
+    second = asyncio.create_task(other.append(np.full(5, 2, "i4")))
+    await asyncio.sleep(0.01)
+    store.gate.set()
+    await asyncio.gather(first, second)
+    np.testing.assert_array_equal(await (await za.open_array(store))[...], [1] * 5 + [2] * 5)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_an_append_that_fails_gives_its_place_back(blocking: bool):
+    """Also when another one has come behind it; whose rows stay."""
+
+    class Failing(WrapperStore):
+        fail = True
+
+        def __init__(self, inner: Store) -> None:
+            super().__init__(inner)
+            self.exclusive, self.blocking = False, blocking
+
+        async def put(self, key, data, *, if_version=None):
+            if key.startswith("c/") and self.fail:
+                self.fail = False
+                raise za.errors.StoreError("no", key=key)
+            return await self.inner.put(key, data, if_version=if_version)
+
+    memory = MemoryStore()
+    await za.create_array(memory, data=np.arange(1, 6, dtype="i4"), chunks=(4,))
+    failing = await za.open_array(Failing(memory), mode="r+")
+    with pytest.raises(za.errors.StoreError, match="no"):
+        await failing.append(np.full(6, 7, "i4"))
+    found = await za.open_array(memory, mode="r+")
+    np.testing.assert_array_equal(await found[...], [1, 2, 3, 4, 5])
+    await found.append(np.full(3, 8, "i4"))
+    np.testing.assert_array_equal(await found[...], [1, 2, 3, 4, 5, 8, 8, 8])

@@ -56,7 +56,6 @@ UPWARD = {
 }
 LONG = {"formats.draft"}
 LONG_TESTS = {
-    "test_server.py",
     "test_nodes.py",
     "test_extensions.py",
     "test_stores.py",

@@ -1,0 +1,151 @@
+"""Requests that share one read, the server's cache, metrics and log."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cmap", reason="the server's extra is not installed")
+import aiohttp
+from aiohttp import web
+
+from tests.support.server_client import FIELD, fill, serving
+from zarrasync import stores, sync
+from zarrasync.server import Limits, create_app
+from zarrasync.server.app import METRICS, SOURCE
+
+
+async def test_applications_around_it_add_to_large_answers_too():
+    @web.middleware
+    async def mark(request: web.Request, handler: Any) -> web.StreamResponse:
+        answer = await handler(request)
+        answer.headers["X-Outer"] = "yes"
+        return answer
+
+    store: dict[str, bytes] = {}
+    values = np.random.default_rng(0).random((2, 1 << 20))
+    sync.create_array(store, name="a", data=values)
+    outer = web.Application(middlewares=[mark])
+    outer.add_subapp("/inner", create_app(store))
+    runner = web.AppRunner(outer, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/inner/api/data?path=a&format=bin"
+        async with session.get(url) as answer:
+            assert await answer.read() == values.tobytes()
+            assert (answer.headers["X-Outer"], answer.content_length) == ("yes", values.nbytes)
+        async with session.head(url) as answer:
+            assert (answer.headers["X-Outer"], answer.content_length) == ("yes", values.nbytes)
+    await runner.cleanup()
+
+
+async def test_many_who_want_the_same_cost_one_read():
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="f", data=FIELD, chunks=(1, 300, 420))
+    slow = stores.LatencyStore(stores.MemoryStore(store), 0.05)
+    async with serving(slow, limits=Limits(active=100)) as client:
+        await client.get("/api/node?path=f")
+        before = client.upstream
+        tiles = [client.get(f"/api/tiles/1/{x}/0.png?path=f&index=1&low=0&high=1") for x in (0, 1)] * 1
+        tiles += [client.get(f"/api/tiles/1/{n % 2}/0.png?path=f&index=1&low=0&high=1") for n in range(30)]
+        tiles += [client.get(f"/api/data?path=f&select=1,{n},0") for n in range(30)]
+        assert {status for status, _, _ in await asyncio.gather(*tiles)} == {200}
+        assert client.upstream - before == 1
+        before = client.upstream
+        values = await asyncio.gather(*(client.get("/raw/f/c/2/0/0") for _ in range(30)))
+        assert len({body for _, body, _ in values}) == 1
+        assert client.upstream - before == 1
+
+
+async def test_the_cache_stays_within_its_bytes():
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="f", data=FIELD, chunks=(1, 50, 60))
+    async with serving(store, cache_bytes=1 << 20) as client:
+        source = client.app[SOURCE]
+        for n in range(3):
+            for row in range(0, 300, 50):
+                _, body, _ = await client.get(f"/api/data?path=f&select={n},{row}:{row + 60},:200:7&format=npy")
+                np.testing.assert_array_equal(np.load(io.BytesIO(body)), FIELD[n, row : row + 60, :200:7])
+                assert source.chunks.size <= source.chunks.max_size == 1 << 19
+        assert source.chunks.hits > 0
+
+
+async def test_changes_are_seen_after_max_age(tmp_path):
+    array = sync.create_array(tmp_path, name="f", data=np.arange(10), chunks=6)
+    async with serving(tmp_path, max_age=0.3) as client:
+        assert (await client.json("/api/data?path=f"))["data"] == list(range(10))
+        await asyncio.to_thread(array.append, np.arange(10, 15))
+        await asyncio.sleep(0.35)
+        assert (await client.json("/api/data?path=f"))["data"] == list(range(15))
+
+
+async def test_who_leaves_frees_the_work():
+    """The requests to the store stop when the client goes."""
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="a", data=np.arange(4000), chunks=1, compressors=None)
+    slow = stores.LatencyStore(stores.MemoryStore(store), 0.02, concurrency=4)
+    async with serving(slow, cache_bytes=0) as client:
+        await client.get("/api/node?path=a")
+        before = client.upstream
+        request = asyncio.ensure_future(client.get("/api/data?path=a"))  # 20 seconds of work
+        while client.upstream - before < 8:
+            await asyncio.sleep(0.01)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        await asyncio.sleep(0.2)
+        settled = client.upstream
+        await asyncio.sleep(0.5)
+        assert client.upstream == settled < before + 200
+        assert b'status="499"' in client.app[METRICS].text()
+        assert b"zarrasync_active_requests 0.0" in client.app[METRICS].text()
+
+
+async def test_one_of_two_who_leaves_does_not_disturb_the_other():
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="f", data=FIELD, chunks=(1, 300, 420))
+    slow = stores.LatencyStore(stores.MemoryStore(store), 0.3)
+    async with serving(slow) as client:
+        await client.get("/api/node?path=f")
+        query = "/api/tiles/1/0/0.png?path=f&low=0&high=1"
+        first, second = (asyncio.ensure_future(client.get(query)) for _ in range(2))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        assert (await second)[0] == 200
+
+
+async def test_metrics_are_what_prometheus_reads():
+    from prometheus_client.parser import text_string_to_metric_families
+
+    store: dict[str, bytes] = {}
+    fill(store)
+    async with serving(store) as client:
+        for _ in range(3):
+            await client.get("/api/data?path=flags&select=0")
+        await client.get("/raw/none")
+        _, body, headers = await client.get("/metrics")
+        assert headers["Content-Type"].startswith("text/plain")
+        found = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(body.decode())
+            for sample in family.samples
+        }
+        assert found["zarrasync_requests_total", (("route", "data"), ("status", "200"))] == 3
+        assert found["zarrasync_requests_total", (("route", "raw"), ("status", "404"))] == 1
+        assert found["zarrasync_request_seconds_count", (("route", "data"),)] == 3
+        assert found["zarrasync_chunk_cache_hits_total", ()] > 0
+
+
+async def test_the_access_log_is_structured(caplog):
+    caplog.set_level("INFO", "zarrasync.server.access")
+    async with serving({"x": b"123"}) as client:
+        await client.get("/raw/x?secret=1")
+    (record,) = caplog.records
+    told = json.loads(record.getMessage())
+    assert (told["status"], told["bytes"], told["route"]) == (200, 3, "raw")
+    assert told["ms"] > 0

@@ -1,0 +1,210 @@
+"""Requests that the server refuses or ends, and errors that it reports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cmap", reason="the server's extra is not installed")
+import aiohttp
+
+import zarrasync as za
+from tests.support.server_client import serving
+from zarrasync import stores, sync
+from zarrasync.server import Limits, create_app
+from zarrasync.server.app import SOURCE
+
+
+def test_limits_that_are_no_numbers():
+    with pytest.raises(ValueError, match="max_age"):
+        create_app({}, max_age=float("nan"))
+    with pytest.raises(ValueError, match="timeout"):
+        Limits(timeout=float("nan"))
+
+
+HOSTILE = [
+    ("/raw/../etc/passwd", 400),
+    ("/raw/%2e%2e/%2e%2e/etc/passwd", 400),
+    ("/raw/..%2f..%2fetc%2fpasswd", 400),
+    ("/raw//etc/passwd", 400),
+    ("/raw/%2Fetc/passwd", 400),
+    ("/raw/a%00b", 400),
+    ("/raw/a/./b", 400),
+    ("/raw/..%5c..%5cetc", 404),
+    ("/zarr/../zarr.json", 400),
+    ("/zarr/f/c/" + "9" * 30, 404),
+    ("/zarr/f/c/" + "/".join(["0"] * 900), 400),
+    ("/zarr/" + "/".join(["0"] * 50), 404),
+    ("/api/node?path=" + "/".join(["x"] * 100), 400),
+    ("/zarr/f/c/-1/0", 404),
+    ("/static/..%2fapp.py", 404),
+    ("/static/../app.py", 404),
+    ("/api/node?path=../../etc", 400),
+    ("/api/node?path=%00", 400),
+    ("/api/data?path=f&select=1e9", 400),
+    ("/api/data?path=f&select=::0", 400),
+    ("/api/data?path=f&select=0,0,0,0", 400),
+    ("/api/data?path=f&select=99999999999999999999", 400),
+    ("/api/data?path=f&select=__import__('os')", 400),
+    ("/api/data?path=f&select=.,.", 400),
+    ("/api/data?path=f&select=...,...", 400),
+    ("/api/data?path=f&format=exe", 400),
+    ("/api/data?path=f", 413),
+    ("/api/data?path=f&select=::1000&format=npy", 413),
+    ("/api/data?path=f&format=npy", 413),
+    ("/api/data?path=f&format=png", 413),
+    ("/api/data?path=s", 413),
+    ("/api/data?path=long&select=::1001", 413),
+    ("/api/data?path=long&select=::1001&format=npy", 413),
+    ("/raw/" + "a" * 300, 400),
+    ("/api/tiles/3/0/0.png?path=f&low=0&high=1", 413),
+    ("/api/tiles/99/0/0.png?path=f", 400),
+    ("/api/tiles/0/999999999/0.png?path=f", 400),
+    ("/api/tiles/-1/0/0.png?path=f", 404),
+    ("/api/tiles/0/0/0.png?path=f&low=nan", 400),
+    ("/api/tiles/0/0/0.png?path=f&low=x&high=1", 400),
+    ("/api/tiles/18/0/0.png?path=f&low=0&high=1&cmap=../../x", 400),
+    ("/api/tiles/18/0/0.png?path=f&low=0&high=1&scale=cubic", 400),
+    ("/api/tiles/18/0/0.png?path=f&low=0&high=1&index=0", 400),
+    ("/api/tiles/18/0/0.png?path=f&low=0&high=1&origin=left", 400),
+    ("/api/stats?path=f&bins=0", 400),
+    ("/api/stats?path=f&bins=99999999999", 400),
+    ("/api/stats?path=one", 400),
+    ("/api/view?path=one", 400),
+    ("/api/view?path=", 400),
+    ("/api/data?path=", 400),
+]
+
+
+async def test_hostile_requests_cost_nothing():
+    store: dict[str, bytes] = {}
+    root = sync.create_group(store)
+    root.create_array("f", shape=(60_000_000, 60_000_000), dtype="f8", chunks=(1000, 1000))
+    root.create_array("s", shape=(3_000_000,), dtype="i1", chunks=100)
+    root.create_array("one", shape=(5,), dtype="i1")
+    root.create_array("long", shape=(10**15,), dtype="i1", chunks=1000)
+    async with serving(store) as client:
+        for path in ("f", "s", "one", ""):
+            await client.get(f"/api/node?path={path}")
+        before, memory = client.upstream, peak_memory()
+        for path, status in HOSTILE:
+            found, body, _ = await client.get(path)
+            assert found == status, (path, found, body)
+            assert "Traceback" not in body.decode()
+            if found in (400, 413):
+                assert json.loads(body)["message"]
+        assert client.upstream - before < 60  # what is absent was looked for; nothing was read
+        assert peak_memory() - memory < 80 << 20  # with the colour maps, which come with the first picture
+        assert (await client.get("/healthz"))[0] == 200
+
+
+def peak_memory() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def test_abused_headers_are_refused():
+    store = {"x": b"12345"}
+    async with serving(store) as client:
+        host, port = client.base.removeprefix("http://").split(":")
+        for lines in (
+            "GET /raw/x HTTP/1.1\r\nHost: x\r\nX-Long: " + "a" * 100_000 + "\r\n\r\n",
+            "GET /raw/" + "a" * 100_000 + " HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET /raw/x HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+            "GET /raw/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET /raw/x HTTP/9.9\r\nHost: x\r\nBad Header\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(lines.encode())
+            answer = await asyncio.wait_for(reader.readline(), 10)
+            assert answer.split()[1].startswith(b"4"), (lines[:60], answer)
+            writer.close()
+        many = {f"X-{n}": "y" for n in range(2000)}
+        with pytest.raises((aiohttp.ClientError, AssertionError)):
+            assert (await client.get("/raw/x", **many))[0] == 200
+        for header in ({"Range": "bytes=" + "9" * 50}, {"If_None_Match": '"' * 5000}):
+            assert (await client.get("/raw/x", **header))[1] in (b"12345", b"")
+
+
+async def test_too_many_are_told_to_come_again():
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="a", data=np.arange(4000).reshape(400, 10), chunks=(1, 10))
+    slow = stores.LatencyStore(stores.MemoryStore(store), 0.1)
+    async with serving(slow, limits=Limits(active=2, waiting=3), cache_bytes=0) as client:
+        await client.get("/api/data?path=a&select=0")
+        answers = await asyncio.gather(*(client.get(f"/api/data?path=a&select={n}") for n in range(20)))
+        statuses = [status for status, _, _ in answers]
+        assert statuses.count(200) >= 5
+        assert statuses.count(503) >= 10
+        assert all(headers["Retry-After"] == "1" for status, _, headers in answers if status == 503)
+        assert (await client.get("/api/data?path=a&select=1"))[0] == 200
+
+
+async def test_what_takes_too_long_ends():
+    slow = stores.LatencyStore(stores.MemoryStore({"x": b"1"}), 30)
+    async with serving(slow, limits=Limits(timeout=0.2)) as client:
+        begin = time.monotonic()
+        assert (await client.get("/raw/x"))[0] == 504
+        assert time.monotonic() - begin < 10
+
+
+async def test_a_failing_store_is_a_bad_gateway():
+    store: dict[str, bytes] = {}
+    sync.create_array(store, name="a", data=np.arange(10), compressors="gzip")
+    faulty = stores.FaultyStore(stores.MemoryStore(store), 1.0)
+    async with serving(faulty) as client:
+        for path in ("/raw/a/zarr.json", "/api/data?path=a", "/zarr/a/c/0", "/api/node?path=a"):
+            status, body, _ = await client.get(path)
+            assert status == 502, body
+        assert (await client.get("/healthz"))[0] == 503
+    store["a/c/0"] = b"damaged"
+    async with serving(store) as client:
+        assert (await client.json("/api/data?path=a", 500))["error"] == "CodecError"
+
+
+class Failing(stores.WrapperStore):
+    """Fails behind the first eight MiB of a value."""
+
+    async def fetch(self, requests, *, versions=False):
+        if any(request.start >= 8 << 20 for request in requests):
+            raise za.errors.StoreError("it fell over at http://host/secret?sig=SECRET")
+        return await super().fetch(requests, versions=versions)
+
+
+async def test_a_value_that_breaks_off_breaks_the_connection():
+    """No second answer in the first one's body."""
+    value = os.urandom(12 << 20)
+    async with serving(Failing(stores.MemoryStore({"big": value}))) as client:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await client.get("/raw/big")
+        async with client.session.get(client.base + "/raw/big") as answer:
+            body = b""
+            with pytest.raises(aiohttp.ClientPayloadError):
+                async for piece in answer.content.iter_any():
+                    body += piece
+        assert value.startswith(body)
+
+
+async def test_secrets_and_places_stay_here(tmp_path, caplog):
+    async with serving(Failing(stores.MemoryStore({"big": bytes(9 << 20)}))) as client:
+        _, body, _ = await client.get("/raw/big", Range="bytes=8500000-8500010")
+        assert b"SECRET" not in body
+        assert json.loads(body)["message"] == "the store failed"
+    async with serving(tmp_path / "nothing") as client:
+        for path in ("/api/node", "/api/data?path=x", "/healthz", "/zarr/zarr.json"):
+            assert str(tmp_path).encode() not in (await client.get(path))[1]
+
+
+def test_limits_are_checked():
+    with pytest.raises(ValueError, match="max_cells"):
+        Limits(max_cells=0)
+    with pytest.raises(ValueError, match="cache_bytes"):
+        create_app({}, cache_bytes=-1)
+    assert math.isinf(create_app({}, max_age=math.inf)[SOURCE].max_age)

@@ -1,0 +1,88 @@
+"""A server for the time of a test, its client, and a hierarchy to serve."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import numpy as np
+from aiohttp import web
+from yarl import URL
+
+from zarrasync import sync
+from zarrasync.server import create_app
+from zarrasync.server.app import SOURCE
+
+RNG = np.random.default_rng(7)
+
+FIELD = RNG.normal(size=(3, 300, 420)).astype("f4")
+
+FIELD[0, :20, :30] = np.nan
+
+
+def fill(store: Any, zarr_format: Any = 3) -> dict[str, np.ndarray]:
+    """A hierarchy with something of everything; gives what is in it."""
+    root = sync.create_group(store, zarr_format=zarr_format, attributes={"title": "né", "nested": {"a": [1, None]}})
+    arrays = {
+        "a/field": FIELD,
+        "a/big": np.arange(77, dtype=">i4").reshape(7, 11),
+        "a/fortran": np.arange(35.0).reshape(5, 7),
+        "scalar": np.array(2.5),
+        "flags": RNG.random((40, 50)) > 0.5,
+        "complex": (np.arange(6) + 1j).astype("c8"),
+    }
+    options: dict[str, Any] = {
+        "a/field": {"chunks": (1, 100, 128)},
+        "a/big": {"chunks": (3, 4), "compressors": "gzip"},
+        "a/fortran": {"chunks": (2, 3), "order": "F"},
+        "flags": {"chunks": (16, 16), "compressors": None},
+    }
+    if zarr_format != 2:
+        options["a/field"]["shards"] = (1, 200, 256)
+    for name, values in arrays.items():
+        root.create_array(name, data=values, **options.get(name, {}))
+    sparse = root.create_array("sparse", shape=(64, 64), chunks=(8, 8), dtype="u2", fill_value=9)
+    sparse[8:16, 8:16] = 4
+    arrays["sparse"] = sparse[...]
+    return arrays
+
+
+@asynccontextmanager
+async def serving(store: Any, *, prefix: str = "", **options: Any):
+    """A server on a free port, and a client for it."""
+    app = create_app(store, **options)
+    outer = app
+    if prefix:
+        outer = web.Application()
+        outer.add_subapp(prefix, app)
+    runner = web.AppRunner(outer, access_log=None, handler_cancellation=True, shutdown_timeout=2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    base = f"http://127.0.0.1:{runner.addresses[0][1]}{prefix}"
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Client(base, session, app)
+    finally:
+        await runner.cleanup()
+
+
+class Client:
+    def __init__(self, base: str, session: aiohttp.ClientSession, app: web.Application) -> None:
+        self.base, self.session, self.app = base, session, app
+
+    async def get(self, path: str, *, method: str = "GET", **headers: str) -> tuple[int, bytes, Any]:
+        url = URL(self.base + path, encoded=True)
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.request(method, url, headers=given, allow_redirects=False) as answer:
+            return answer.status, await answer.read(), answer.headers
+
+    async def json(self, path: str, status: int = 200) -> Any:
+        found, body, _ = await self.get(path)
+        assert found == status, body
+        return json.loads(body)
+
+    @property
+    def upstream(self) -> int:
+        return self.app[SOURCE].store.counts.requests

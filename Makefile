@@ -1,60 +1,85 @@
-# Everything runs in .venv, which the first target that needs it makes.
+# Targets run in $(VENV), which the first one that needs it creates. `make` alone lists them.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
+COVERAGE_FLOOR := 90
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
 
-.PHONY: demo test check generated fmt lint type sync docs screenshots bench bench-full bench-remote clean
+.PHONY: help demo test check cover fmt lint type generated sync docs screenshots bench bench-full bench-remote dist release-check clean
 
-demo: .venv/demo.stamp  ## Ingest the world's land mask into S3 and read it back
+help:  ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
+
+demo: $(VENV)/demo.stamp  ## Ingest a global land mask into S3 and read it back
 	$(BIN)/python examples/quickstart.py
 
-test: .venv/test.stamp  ## Run the tests, on up to four cores
+test: $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS is passed on
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-check: lint type generated test docs  ## What CI runs
+check: lint type generated test docs  ## Run the checks, the tests, and the build of the documentation
 
-generated: .venv/dev.stamp  ## Check that the synchronous API is up to date
-	$(BIN)/python -m zarrasync._util.generate_sync --check
+cover: $(VENV)/test.stamp  ## Report the coverage by package after `make test PYTEST_ADDOPTS=--cov`
+	@for package in zarrasync/*/; do \
+	  printf '%-28s %s%%\n' $$package "$$($(BIN)/coverage report --format=total --include="$$package**")"; done
+	@printf '%-28s ' 'total, at least $(COVERAGE_FLOOR)'; $(BIN)/coverage report --format=total --fail-under=$(COVERAGE_FLOOR)
 
-fmt: .venv/dev.stamp  ## Format the code
+fmt: $(VENV)/dev.stamp  ## Format the code and apply the linter's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: .venv/dev.stamp  ## Check format and style
+lint: $(VENV)/dev.stamp  ## Check format and style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-type: .venv/dev.stamp  ## Check types
+type: $(VENV)/dev.stamp  ## Check types with mypy
 	$(BIN)/mypy
 
-sync: .venv/dev.stamp  ## Generate the synchronous API
+generated: $(VENV)/dev.stamp  ## Check that zarrasync/sync.py is up to date
+	$(BIN)/python -m zarrasync._util.generate_sync --check
+
+sync: $(VENV)/dev.stamp  ## Generate zarrasync/sync.py
 	$(BIN)/python -m zarrasync._util.generate_sync
 
-docs: .venv/docs.stamp  ## Build the documentation; warnings are errors
+docs: $(VENV)/docs.stamp  ## Build the documentation; warnings are errors
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
-screenshots: .venv/test.stamp  ## Make the pictures of the documentation anew, with Chromium
+screenshots: $(VENV)/test.stamp  ## Make the documentation's screenshots again, with Chromium
 	$(BIN)/python docs/screenshots.py
 
-bench: .venv/bench.stamp  ## Measure against zarr-python, zarrs, zarrista and tensorstore
+bench: $(VENV)/bench.stamp  ## Compare with zarr-python, zarrs, zarrista and tensorstore
 	$(BIN)/python benchmarks/run.py
 
-bench-full: .venv/bench.stamp  ## The same for every codec, chunk size and task
+bench-full: $(VENV)/bench.stamp  ## Compare every codec, chunk size and task
 	$(BIN)/python benchmarks/run.py --full
 
-bench-remote: .venv/bench.stamp  ## Measure reads from far away, requests, writers, ingestion and the server
+bench-remote: $(VENV)/bench.stamp  ## Measure remote reads, requests, writers, ingestion and the server
 	$(BIN)/python benchmarks/remote.py
 	$(BIN)/python benchmarks/requests.py
 	$(BIN)/python benchmarks/updates.py
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/serving.py
 
-.venv/bin/python:
-	$(PYTHON) -m venv .venv
+dist: $(VENV)/release.stamp  ## Build the sdist and the wheel, check both, and try the wheel in a new environment
+	rm -rf dist .venv-dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	.venv-dist/bin/python -I -c 'import zarrasync.sync as za; a = za.create_array({}, data=range(6), chunks=4); assert a[1:].sum() == 15'
+	.venv-dist/bin/zarrasync --version | grep -F '$(VERSION)'
 
-.venv/%.stamp: pyproject.toml | .venv/bin/python
+release-check: check dist  ## Check everything for a release; docs/development.md lists the steps
+	test -z "$$(git status --porcelain)"
+	! git rev-parse -q --verify 'refs/tags/v$(VERSION)'
+	grep -q '^## $(VERSION) - [0-9-]*$$' CHANGELOG.md
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/%.stamp: pyproject.toml | $(VENV)/bin/python
 	$(INSTALL) -e '.[$*]'
 	@touch $@
 
-clean:
-	rm -rf .venv demo-out benchmarks/out docs/_build artifacts .azurite .zarrita .venv-zarr2 .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## Remove environments, caches and build results
+	rm -rf .venv .venv-* .uv .azurite .zarrita .*_cache .hypothesis .coverage dist demo-out benchmarks/out docs/_build artifacts

@@ -18,6 +18,7 @@ from tests.support import ROOT
 from tests.support.api import Api
 from tests.support.google_server import Google, google_storage
 from tests.support.s3_server import Bucket, s3_bucket
+from tests.support.sampling import pytest_addoption, pytest_collection_modifyitems  # noqa: F401  # found by pytest
 from tests.support.servers import AZURE, free_port, http_server, serving
 from tests.support.store_kinds import WRITEABLE, make_store
 from zarrasync import stores

@@ -56,7 +56,6 @@ UPWARD = {
 }
 LONG = {"formats.draft"}
 LONG_TESTS = {
-    "test_nodes.py",
     "test_extensions.py",
     "test_stores.py",
     "test_faults.py",

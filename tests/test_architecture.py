@@ -56,7 +56,6 @@ UPWARD = {
 }
 LONG = {"formats.draft"}
 LONG_TESTS = {
-    "test_extensions.py",
     "test_stores.py",
     "test_faults.py",
     "test_codecs.py",

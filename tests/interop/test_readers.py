@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.codec_documents import entry
 from zarrasync import sync
 from zarrasync.model import dtypes
 
 pytest.importorskip("ml_dtypes")
 SHAPE = (5, 7)
-
-
-def entry(name: str, **configuration: Any) -> dict[str, Any]:
-    return {"name": name, "configuration": configuration}
 
 
 def zarr_python(path: Path) -> np.ndarray:

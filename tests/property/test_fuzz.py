@@ -29,6 +29,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.support import ROOT
+from tests.support.codec_documents import LITTLE, entry
 from tests.support.damaged_stores import (
     DOCUMENT,
     ENTRIES,
@@ -267,18 +268,13 @@ def run(first, count, target=""):
 
 
 GROUP = {"zarr_format": 3, "node_type": "group"}
-LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
-
-
-def codec(name, **configuration):
-    return {"name": name, "configuration": configuration}
 
 
 def array(value=None, chunk=4, **members):
     """A store with one array of four integers and one stored value."""
     document = {
         "zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "int32", "fill_value": 0, "codecs": [LITTLE],
-        "chunk_grid": codec("regular", chunk_shape=[chunk]), "chunk_key_encoding": {"name": "default"}, **members,
+        "chunk_grid": entry("regular", chunk_shape=[chunk]), "chunk_key_encoding": {"name": "default"}, **members,
     }  # fmt: skip
     return {"zarr.json": json.dumps(document).encode(), **({} if value is None else {"c/0": value})}
 
@@ -292,7 +288,7 @@ def objects(value, kind, **more):
 
 
 def lzma_codec(**more):
-    return [LITTLE, codec("numcodecs.lzma", **more)]
+    return [LITTLE, entry("numcodecs.lzma", **more)]
 
 
 @pytest.mark.parametrize(
@@ -300,18 +296,18 @@ def lzma_codec(**more):
     [
         (objects(b'[1, "|O", [[0], 150000000]]', "json2"), r"has \[\[0\], 150000000\] elements"),
         (objects(b'[1, "|O", ["x", 900000000]]', "json2"), r"has \['x', 900000000\] elements"),
-        (array(b"x" * 16, 2**28, codecs=[codec("zfp", mode="reversible")]), "cut short"),
+        (array(b"x" * 16, 2**28, codecs=[entry("zfp", mode="reversible")]), "cut short"),
         (array(b"x" * 16, 2**61), "larger than any memory"),
-        (array(b"x" * 16, 2**62, codecs=[codec("sharding_indexed", chunk_shape=[1], codecs=[LITTLE], index_codecs=[LITTLE])]), "any memory"),
-        (array(b"\2\1\1\4" + b"\0\0\0\x80\0\1\0\0\x14\0\0\0xxxx", 2**29, codecs=[LITTLE, codec("numcodecs.blosc")]), "blosc"),
+        (array(b"x" * 16, 2**62, codecs=[entry("sharding_indexed", chunk_shape=[1], codecs=[LITTLE], index_codecs=[LITTLE])]), "any memory"),
+        (array(b"\2\1\1\4" + b"\0\0\0\x80\0\1\0\0\x14\0\0\0xxxx", 2**29, codecs=[LITTLE, entry("numcodecs.blosc")]), "blosc"),
         (objects(b"\1\2\3\0", "categorize", labels=["a", "b"], dtype="|O", astype="|u1"), "label 3 of 2"),
         (array(b"x" * 16, codecs=lzma_codec(format=3, filters=[{"id": "x"}])), "lzma"),
         (array(b"x" * 16, codecs=lzma_codec(format=3, filters=["x"])), "lzma"),
         (array(b"x" * 16, codecs=lzma_codec(format=3, filters=5)), "lzma"),
         (array(b"x" * 16, codecs=lzma_codec(format=2**40, filters=[{"id": 33}])), "lzma"),
         (array(b"]" + b"\xff" * 12 + b"x" * 20, codecs=lzma_codec()), "lzma"),
-        (array(shape=[1] * 65, chunk_grid=codec("regular", chunk_shape=[1] * 65)), "at most 64"),
-        (array(bytes(16), codecs=[codec("reshape", shape=[True, -1]), LITTLE]), "shape has sizes"),
+        (array(shape=[1] * 65, chunk_grid=entry("regular", chunk_shape=[1] * 65)), "at most 64"),
+        (array(bytes(16), codecs=[entry("reshape", shape=[True, -1]), LITTLE]), "shape has sizes"),
     ],
 )  # fmt: skip
 def test_senseless_values_and_documents(store, message):

@@ -29,6 +29,7 @@ from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.info import Info, Tree
 from zarrasync.display.progress import IngestReport
+from zarrasync.indexing.regions import Region
 from zarrasync.metadata.create import ShapeLike
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
@@ -39,7 +40,7 @@ from zarrasync.nodes import group as _group
 from zarrasync.nodes import selection as _selection
 from zarrasync.nodes.functions import _UNSET, CodecsLike
 from zarrasync.nodes.opening import ConfigLike, Mode
-from zarrasync.nodes.selection import Explanation, Region
+from zarrasync.nodes.selection import Explanation
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned

@@ -36,7 +36,7 @@ from zarrasync.codecs import (
     parse_codecs,
 )
 from zarrasync.errors import ChecksumError, CodecError, MetadataError, UnknownCodecError
-from zarrasync.indexing.chunk_selection import Region
+from zarrasync.indexing.chunk_selection import Projection
 from zarrasync.model.dtypes import from_numpy
 
 SPEC = ArraySpec((8, 6), from_numpy("i4"), np.int32(0))
@@ -207,8 +207,8 @@ def test_parts_of_shards_equal_the_whole(box, location, kind):
     stop = [min(s + c, n) for s, (_, c), n in zip(start, box, (8, 6), strict=True)]
     where = tuple(slice(a, b, 1) for a, b in zip(start, stop, strict=True))
     out = np.full([b - a for a, b in zip(start, stop, strict=True)], -1, "i4")
-    region = Region((), where, tuple(slice(0, n, 1) for n in out.shape))
-    search = chain.locate(region, out)
+    projection = Projection((), where, tuple(slice(0, n, 1) for n in out.shape))
+    search = chain.locate(projection, out)
     try:
         ranges = next(search)
         while True:
@@ -225,7 +225,7 @@ def test_parts_of_shards_equal_the_whole(box, location, kind):
         boxes = np.stack([piece.chain.decode(own[first : first + length]) for first, length in entries])
         piece.part.read(boxes, piece.out)
     np.testing.assert_array_equal(out, data[where])
-    merged, empty = chain.merge(value, region, np.full_like(out, 99))
+    merged, empty = chain.merge(value, projection, np.full_like(out, 99))
     want = data.copy()
     want[where] = 99
     assert not empty

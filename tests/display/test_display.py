@@ -201,7 +201,7 @@ def test_coverage_is_what_a_visit_to_each_chunk_finds(data: st.DataObject):
         count = data.draw(st.integers(1, 8))
         points = [data.draw(st.lists(st.integers(0, n - 1), min_size=count, max_size=count)) for n in shape]
         view = array.view.vindex[tuple(points)]
-    region = view.async_._transform.layout.region()
+    region = view.async_._transform.layout.projection()
     grid = array.metadata.read_grid
     parts = list(region.split(grid))
     found = Coverage(region, grid)

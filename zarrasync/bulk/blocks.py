@@ -24,8 +24,9 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.sources import Source, pair_of
 from zarrasync.display.progress import Bar, IngestReport, reporting
 from zarrasync.errors import ChecksumError, ShapeError
-from zarrasync.indexing.chunk_blocks import Region, bounds, corners, cut_into_units, plan_blocks, plan_few, units
+from zarrasync.indexing.chunk_blocks import bounds, cut_into_units, plan_blocks, plan_few, units
 from zarrasync.indexing.chunk_selection import in_c_order
+from zarrasync.indexing.regions import Region, corners
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import on_store
 from zarrasync.stores import CountingStore

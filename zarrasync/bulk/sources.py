@@ -19,7 +19,7 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.bulk import hdf5
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
-from zarrasync.indexing.chunk_blocks import Region
+from zarrasync.indexing.regions import Region
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open_array
 from zarrasync.nodes.selection import AsyncSelection

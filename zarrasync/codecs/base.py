@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import CodecError
-from zarrasync.indexing.chunk_selection import Part, Region
+from zarrasync.indexing.chunk_selection import ChunkRun, Projection
 from zarrasync.model.dtypes import DataType
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Piece(NamedTuple):
     start: int
     length: int
     chain: BoundChain
-    part: Part
+    part: ChunkRun
     out: Array
     entries: Sequence[tuple[int, int]] = ()
 
@@ -218,11 +218,11 @@ class BoundArrayBytes(Protocol):
     def encode(self, array: Array) -> Buffer | None:
         """An array to bytes, which may share the array's memory; ``None`` if nothing needs storing."""
 
-    def locate(self, region: Region, out: Array) -> Locator | None:
-        """How to find the region's bytes without reading the whole value; ``None`` if not possible."""
+    def locate(self, projection: Projection, out: Array) -> Locator | None:
+        """How to find the bytes of a projection without reading the whole value; ``None`` if not possible."""
 
-    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
-        """Encoded bytes with the region replaced, as ``encode`` would return them."""
+    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
+        """Encoded bytes with the elements of a projection replaced, as ``encode`` would return them."""
 
 
 @dataclass(frozen=True)
@@ -302,12 +302,12 @@ class BoundWhole:
         """The bytes of a chunk."""
         raise NotImplementedError
 
-    def locate(self, region: Region, out: Array) -> Locator | None:
+    def locate(self, projection: Projection, out: Array) -> Locator | None:
         """Nothing: no part can be found alone."""
         return None
 
-    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
-        """A chunk's bytes with a region replaced."""
+    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
+        """A chunk's bytes with the elements of a projection replaced."""
         chunk = np.array(self.decode(data))
-        region.write(chunk, values)
+        projection.write(chunk, values)
         return self.encode(chunk)

@@ -23,7 +23,7 @@ from zarrasync.codecs.base import (
 )
 from zarrasync.codecs.chain import CodecChain, as_bytes_view
 from zarrasync.errors import MetadataError
-from zarrasync.indexing.chunk_selection import Part, Region, assign
+from zarrasync.indexing.chunk_selection import ChunkRun, Projection, assign
 from zarrasync.model.dtypes import has_order
 
 __all__ = ["BytesCodec", "TransposeCodec"]
@@ -127,11 +127,11 @@ class _BoundBytes:
         assign(stored, array)
         return as_bytes_view(stored)
 
-    def locate(self, region: Region, out: Array) -> Locator | None:
+    def locate(self, projection: Projection, out: Array) -> Locator | None:
         """One run of rows: axes held at one index are stepped into, the next one is cut."""
         if not self.encoded_size or not self.divisible:  # (of no size it is not divisible)
             return None
-        shape, bounds = self._spec.shape, region.bounds()
+        shape, bounds = self._spec.shape, projection.bounds()
         lead = 0
         while lead < len(shape) - 1 and bounds[lead][0] == bounds[lead][1]:
             lead += 1
@@ -149,12 +149,12 @@ class _BoundBytes:
             stride *= shape[axis]
         part = (*(1 for _ in shape[:lead]), last - first + 1, *shape[lead + 1 :])
         chain = CodecChain((), self._codec, ()).bind(self._spec.replace(shape=part))
-        moved = region.shift(origin)
-        return _found(Piece(start, length, chain, Part(tuple(origin), moved, moved.covers(part)), out))
+        moved = projection.shift(origin)
+        return _found(Piece(start, length, chain, ChunkRun(tuple(origin), moved, moved.covers(part)), out))
 
-    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer:
+    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer:
         chunk = np.array(self.decode(data))
-        region.write(chunk, values)
+        projection.write(chunk, values)
         return self.encode(chunk)
 
 

@@ -23,7 +23,7 @@ from zarrasync.codecs.base import (
 )
 from zarrasync.codecs.third_party import watched, watched_maker
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing.chunk_selection import Region
+from zarrasync.indexing.chunk_selection import Projection
 
 __all__ = ["JOINED", "BoundChain", "CodecChain", "as_bytes_view", "is_fill"]
 
@@ -344,45 +344,45 @@ class BoundChain:
 
     # -------------------------------------------------------------- parts of chunks
 
-    def locate(self, region: Region, out: Array) -> Locator | None:
-        """How to find the region's bytes without the whole chunk; ``None`` if that is not possible."""
+    def locate(self, projection: Projection, out: Array) -> Locator | None:
+        """How to find the bytes of a projection without the whole chunk; ``None`` if that is not possible."""
         if not self.can_locate:
             return None
-        return self._maker.locate(*self._permute(region, out))
+        return self._maker.locate(*self._permute(projection, out))
 
-    def work(self, region: Region, out: Array) -> int:
-        """About how many bytes have to be decoded to read a region."""
+    def work(self, projection: Projection, out: Array) -> int:
+        """About how many bytes have to be decoded to read a projection."""
         if not self.can_locate:
             return self.nbytes
         inner: BoundChain | None = getattr(self._maker, "inner", None)
         if inner is None:
-            return region.size * out.itemsize
-        return min(self.nbytes, inner.nbytes * self._permute(region, out)[0].blocks(inner.spec.shape))
+            return projection.size * out.itemsize
+        return min(self.nbytes, inner.nbytes * self._permute(projection, out)[0].blocks(inner.spec.shape))
 
-    def merge(self, data: Buffer | None, region: Region, values: Array) -> tuple[Buffer | None, bool]:
-        """The chunk with the region replaced by ``values``.
+    def merge(self, data: Buffer | None, projection: Projection, values: Array) -> tuple[Buffer | None, bool]:
+        """The chunk with the elements of a projection replaced by ``values``.
 
         Args:
             data: The encoded chunk as it is, or ``None`` if there is none.
-            region: What to replace; places refer to ``values``.
+            projection: What to replace; places refer to ``values``.
             values: The new values.
 
         Returns:
             The encoded chunk, and whether it now holds nothing but the fill value.
         """
         if data is not None and self.can_locate and self.raw_size is None:
-            merged = self._maker.merge(data, *self._permute(region, values))
+            merged = self._maker.merge(data, *self._permute(projection, values))
             return merged, merged is None
         chunk = self.spec.new_array() if data is None else self._own(self.decode(data))
-        region.write(chunk, values)
+        projection.write(chunk, values)
         return self.encode(chunk), self.is_empty(chunk)
 
-    def _permute(self, region: Region, out: Array) -> tuple[Region, Array]:
-        """A region of the chunk, and its output, as the array -> bytes codec sees them."""
+    def _permute(self, projection: Projection, out: Array) -> tuple[Projection, Array]:
+        """A projection of the chunk, and its output, as the array -> bytes codec sees them."""
         for step, _ in self._steps:
             assert step.permutation is not None
-            region, out = region.permute(step.permutation, out)
-        return region, out
+            projection, out = projection.permute(step.permutation, out)
+        return projection, out
 
     def _own(self, array: Array) -> Array:
         """The array as one that may be written to, in native order."""

@@ -31,7 +31,7 @@ from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.compressors import Crc32cCodec
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing.chunk_selection import Part, Region
+from zarrasync.indexing.chunk_selection import ChunkRun, Projection
 from zarrasync.model.chunk_grids import regular_grid
 from zarrasync.model.dtypes import DataType
 
@@ -177,23 +177,23 @@ class BoundSharding:
 
     # -------------------------------------------------------------- reading
 
-    def locate(self, region: Region, out: Array) -> Locator:
+    def locate(self, projection: Projection, out: Array) -> Locator:
         """Read the index, then say where the wanted inner chunks lie."""
         (data,) = yield [self._index_range()]
         if data is None:
             return None
-        return (yield from self._locate_inner(self._parse_index(data), region, out))
+        return (yield from self._locate_inner(self._parse_index(data), projection, out))
 
-    def _locate_inner(self, index: Index, region: Region, out: Array) -> Locator:
+    def _locate_inner(self, index: Index, projection: Projection, out: Array) -> Locator:
         pieces: list[Piece] = []
         searches: list[tuple[int, int, Locator]] = []
-        for run in region.split(self.grid, self.inner.run):
-            if run.full or self.inner.locate(run.region, out) is None:  # of a run's chunks for each the same
+        for run in projection.split(self.grid, self.inner.run):
+            if run.is_full or self.inner.locate(run.projection, out) is None:  # of a run's chunks for each the same
                 pieces.extend(self._pieces(index, run, out))
                 continue
             for part in run.singles():
                 offset, length = index[self._number(part.coords)].tolist()
-                search = self.inner.locate(part.region, out) if length >= 0 else None
+                search = self.inner.locate(part.projection, out) if length >= 0 else None
                 if search is None:
                     pieces.append(Piece(offset, length, self.inner, part, out))
                 else:
@@ -201,7 +201,7 @@ class BoundSharding:
         pieces.extend((yield from _search_all(searches)) or ())
         return pieces
 
-    def _pieces(self, index: Index, run: Part, out: Array) -> Iterator[Piece]:
+    def _pieces(self, index: Index, run: ChunkRun, out: Array) -> Iterator[Piece]:
         """A run of inner chunks as pieces whose chunks are all there and lie one right after the other."""
         first, stride = self._number(run.coords), self._strides[run.axis] if run.count > 1 else 1
         entries = index[first : first + run.count * stride : stride].tolist()
@@ -214,7 +214,7 @@ class BoundSharding:
             end, length = offset + size, size
         yield self._piece(run, begin, run.count, entries, out)
 
-    def _piece(self, run: Part, begin: int, end: int, entries: list[list[int]], out: Array) -> Piece:
+    def _piece(self, run: ChunkRun, begin: int, end: int, entries: list[list[int]], out: Array) -> Piece:
         part, (start, length) = run.section(begin, end), entries[begin]
         if end - begin == 1:
             return Piece(start, length, self.inner, part, out)
@@ -225,10 +225,10 @@ class BoundSharding:
         view, index = self._split_index(data)
         out = self._spec.new_array()
         whole = tuple(slice(0, n, 1) for n in self._spec.shape)
-        for part in Region((), whole, whole).split(self.grid):
+        for part in Projection((), whole, whole).split(self.grid):
             offset, length = index[self._number(part.coords)].tolist()
             if length >= 0:
-                part.region.read(self.inner.decode(view[offset : offset + length]), out)
+                part.projection.read(self.inner.decode(view[offset : offset + length]), out)
         return out
 
     # -------------------------------------------------------------- writing
@@ -241,18 +241,18 @@ class BoundSharding:
         whole = tuple(slice(0, n, 1) for n in self._spec.shape)
         made: dict[int, Buffer | None] = {}
         following = 0
-        for run in Region((), whole, whole, plain=True).split(self.grid, self.inner.run):
+        for run in Projection((), whole, whole, is_basic=True).split(self.grid, self.inner.run):
             first = self._number(run.coords)
             if run.count > 1:  # they follow each other along one axis
                 made.update(zip(count(first, self._strides[run.axis]), self._encoded_run(run, array), strict=False))
             else:
-                chunk = array[(*run.region.place, ...)]
+                chunk = array[(*run.projection.target, ...)]
                 made[first] = None if self.inner.is_empty(chunk) else self.inner.encode(chunk)
             while following in made:
                 yield made.pop(following)
                 following += 1
 
-    def _encoded_run(self, run: Part, array: Array) -> list[Buffer | None]:
+    def _encoded_run(self, run: ChunkRun, array: Array) -> list[Buffer | None]:
         """Inner chunks that follow each other: they are gathered and encoded together."""
         rows = np.empty((run.count, self.inner.raw_size or 0), np.uint8)
         boxes = self.inner.boxes(rows)
@@ -260,15 +260,15 @@ class BoundSharding:
         run.write(boxes, array)
         return self.inner.encode_rows(rows)
 
-    def merge(self, data: Buffer, region: Region, values: Array) -> Buffer | None:
-        """Inner chunks that the region does not touch keep their bytes as they are."""
+    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
+        """Inner chunks that the projection does not touch keep their bytes as they are."""
         view, index = self._split_index(data)
         kept: list[Buffer | None] = [
             None if length < 0 else view[offset : offset + length] for offset, length in index.tolist()
         ]
-        for part in region.split(self.grid):
+        for part in projection.split(self.grid):
             number = self._number(part.coords)
-            merged, empty = self.inner.merge(None if part.full else kept[number], part.region, values)
+            merged, empty = self.inner.merge(None if part.is_full else kept[number], part.projection, values)
             kept[number] = None if empty else merged
         return self._joined(kept, sum(len(value) for value in kept if value is not None))
 

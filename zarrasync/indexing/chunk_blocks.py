@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import product
-from typing import TypeAlias, cast
+from typing import cast
 
 from zarrasync.errors import ShapeError
+from zarrasync.indexing.regions import Region, corners
 from zarrasync.metadata.types import ArrayMetadata
 
-__all__ = ["Region", "bounds", "corners", "cut_into_units", "plan_blocks", "plan_few", "units"]
-
-Region: TypeAlias = tuple[slice, ...]
+__all__ = ["bounds", "cut_into_units", "plan_blocks", "plan_few", "units"]
 
 
 def bounds(
@@ -153,11 +152,6 @@ def units(
     if not cut:
         return list(found)
     return [at for at in found if any(i in ragged for i, ragged in zip(at, partial, strict=True))]
-
-
-def corners(region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where a region begins, and where it ends."""
-    return tuple(s.start for s in region), tuple(s.stop for s in region)
 
 
 def cut_into_units(target: ArrayMetadata, region: Region) -> Iterator[tuple[tuple[int, ...], Region]]:

@@ -1,7 +1,7 @@
-"""Regions of boxes, purely: which elements of a chunk go to which places of an output.
+"""Projections: which elements of a box go where in an output.
 
-The region of a whole array is made from a selection (``indexing``); ``Region.split`` cuts it along a chunk
-grid into the regions of single chunks, and cuts those again along the grid of a shard's inner chunks.
+The projection of a whole array is made from a selection (``Layout.projection``). ``Projection.split`` cuts it along a
+chunk grid into projections of single chunks, and cuts those again along the grid of a shard's inner chunks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from zarrasync.model.chunk_grids import Axis, Grid, RegularAxis
 
-__all__ = ["IntArray", "Part", "Points", "Region", "Run", "Selector", "assign", "in_c_order"]
+__all__ = ["ChunkRun", "IntArray", "PointRun", "Projection", "Run", "Selector", "assign", "in_c_order"]
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Selector: TypeAlias = slice | IntArray
@@ -62,167 +62,170 @@ def in_c_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return out
 
 
-class Region(NamedTuple):
+class Projection(NamedTuple):
     """Which elements of a box go where in an output.
 
     Attributes:
-        group: Axes of the box whose index arrays are walked together, point by point.
-        box: One selector per axis of the box.
-        place: One selector per output dimension: the points' (if there is a group), then the
-            remaining axes' in order.
-        plain: Whether all selectors are known to be slices, so that NumPy takes them as they are.
+        point_axes: Axes of the box whose index arrays are walked together, point by point.
+        source: One selector per axis of the box.
+        target: One selector per dimension of the output: first the points' (if there are point axes), then one per
+            remaining axis in order.
+        is_basic: Whether all selectors are known to be slices, so that basic NumPy indexing suffices.
     """
 
-    group: tuple[int, ...]
-    box: tuple[Selector, ...]
-    place: tuple[Selector, ...]
-    plain: bool = False
+    point_axes: tuple[int, ...]
+    source: tuple[Selector, ...]
+    target: tuple[Selector, ...]
+    is_basic: bool = False
 
-    def gather(self, grid: Grid) -> list[Points] | None:
-        """Cut a region of indices along a grid into runs of which element by element is looked up.
+    def gather(self, grid: Grid) -> list[PointRun] | None:
+        """Cut a projection of indices along a grid into runs of which element by element is looked up.
 
         ``None`` for slices alone, for points beside slices, and where so much is touched that slices of the chunks
         are copied faster.
         """
-        if self.group:
-            return self._gathered(grid, self.group, 0) if len(self.group) == len(self.box) else None
-        arrays = sum(not isinstance(own, slice) for own in self.box)
+        if self.point_axes:
+            return self._gathered(grid, self.point_axes, 0) if len(self.point_axes) == len(self.source) else None
+        arrays = sum(not isinstance(own, slice) for own in self.source)
         if not arrays:
             return None
         counts = [axis.find(high) - axis.find(low) for axis, (low, high) in zip(grid.axes, self.bounds(), strict=True)]
         axis = counts.index(max(counts))
-        if not counts[axis] or (isinstance(self.box[axis], slice) and _count(self.box[axis]) > _WALKED):
+        if not counts[axis] or (isinstance(self.source[axis], slice) and _count(self.source[axis]) > _WALKED):
             return None
-        return self._gathered(grid, (axis,), axis, _PICKED if arrays > 1 or len(self.box) == 1 else _BESIDE)
+        return self._gathered(grid, (axis,), axis, _PICKED if arrays > 1 or len(self.source) == 1 else _BESIDE)
 
-    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int, most: float = math.inf) -> list[Points] | None:
+    def _gathered(self, grid: Grid, axes: tuple[int, ...], dim: int, most: float = math.inf) -> list[PointRun] | None:
         """Runs of all chunks that are touched along some axes, walked together, whose places are the output's ``dim``.
 
         ``None`` if there are more than ``most`` elements to a chunk.
         """
         chosen = [grid.axes[axis] for axis in axes]
         ids, edges, indices, places = _split_points(
-            chosen, [_numbers(self.box[axis]) for axis in axes], self.place[dim]
+            chosen, [_numbers(self.source[axis]) for axis in axes], self.target[dim]
         )
-        others = [axis for axis in range(len(self.box)) if axis not in axes]
-        dims = [number for number in range(len(self.place)) if number != dim]
+        others = [axis for axis in range(len(self.source)) if axis not in axes]
+        dims = [number for number in range(len(self.target)) if number != dim]
         cuts = [
-            _split_axis(self.box[axis], self.place[to], grid.axes[axis]) for axis, to in zip(others, dims, strict=True)
+            _split_axis(self.source[axis], self.target[to], grid.axes[axis])
+            for axis, to in zip(others, dims, strict=True)
         ]
         if self.size > most * len(ids) * math.prod(map(len, cuts)):
             return None
-        box, place = list(self.box), list(self.place)
+        source, target = list(self.source), list(self.target)
         for axis, own in zip(axes, indices, strict=True):
-            box[axis] = own
-        place[dim] = places
+            source[axis] = own
+        target[dim] = places
         found = []
         for parts in product(*cuts):
-            chunks = np.empty((len(ids), len(box)), np.int64)
+            chunks = np.empty((len(ids), len(source)), np.int64)
             chunks[:, axes] = ids
             for axis, to, part in zip(others, dims, parts, strict=True):
-                chunks[:, axis], box[axis], place[to] = part.chunk, part.box, part.place
-            found.append(Points(chunks, edges, axes, dim, Region(self.group, tuple(box), tuple(place))))
+                chunks[:, axis], source[axis], target[to] = part.chunk, part.source, part.target
+            found.append(PointRun(chunks, edges, axes, dim, Projection(self.point_axes, tuple(source), tuple(target))))
         return found
 
-    def split(self, grid: Grid, run: int = 1) -> Iterator[Part]:
-        """Cut the region along a grid.
+    def split(self, grid: Grid, run: int = 1) -> Iterator[ChunkRun]:
+        """Cut the projection along a grid.
 
         Args:
             grid: The grid.
             run: How many chunks that follow each other and are touched alike may make one part.
         """
-        if self.group:
-            for points in self._gathered(grid, self.group, 0) or ():
+        if self.point_axes:
+            for points in self._gathered(grid, self.point_axes, 0) or ():
                 yield from points.singles()
         else:
             yield from self._split_axes(grid, run)
 
-    def _split_axes(self, grid: Grid, run: int) -> Iterator[Part]:
+    def _split_axes(self, grid: Grid, run: int) -> Iterator[ChunkRun]:
         """``split`` where each axis is on its own."""
-        cuts = list(map(_split_axis, self.box, self.place, grid.axes))
-        plain = set(map(type, (*self.box, *self.place))) <= {slice}
+        cuts = list(map(_split_axis, self.source, self.target, grid.axes))
+        is_basic = set(map(type, (*self.source, *self.target))) <= {slice}
         axis, most = 0, max(map(len, cuts), default=1)
         if most == 1 and all(cuts):  # one chunk, as where single elements are read
-            coords, box, place, whole, _ = zip(*(own[0] for own in cuts), strict=True) if cuts else ((),) * 5
-            yield Part(coords, Region((), box, place, plain), False not in whole)
+            coords, source, target, whole, _ = zip(*(own[0] for own in cuts), strict=True) if cuts else ((),) * 5
+            yield ChunkRun(coords, Projection((), source, target, is_basic), False not in whole)
             return
-        if plain and run > 1:
+        if is_basic and run > 1:
             axis = max(number for number, own in enumerate(cuts) if len(own) == most)
             cuts[axis] = _join(cuts[axis], run)
         if not all(cuts):
             return
-        chunks, boxes, spots, full, counts = zip(*(zip(*own) for own in cuts)) if cuts else ((),) * 5  # noqa: B905  # hot path
-        parts = zip(product(*chunks), product(*boxes), product(*spots), product(*full), product(*counts))  # noqa: B905  # hot path
-        for coords, box, place, whole, count in parts:
-            yield Part(coords, Region((), box, place, plain), False not in whole, axis, math.prod(count))
+        chunks, boxes, spots, is_full, counts = zip(*(zip(*own) for own in cuts)) if cuts else ((),) * 5  # noqa: B905  # hot path
+        parts = zip(product(*chunks), product(*boxes), product(*spots), product(*is_full), product(*counts))  # noqa: B905  # hot path
+        for coords, source, target, whole, count in parts:
+            yield ChunkRun(coords, Projection((), source, target, is_basic), False not in whole, axis, math.prod(count))
 
     def cut(self, grid: Grid, *, whole: bool = True) -> Iterator[tuple[int, ...]]:
         """The chunks along a grid that it touches, and does not cover; all that it touches if elements are not ``whole``."""
-        if self.group:
+        if self.point_axes:
             for part in self.split(grid):
                 inside = math.prod(map(_inside, grid.axes, part.coords))
-                if not whole or part.region._distinct() < inside:
+                if not whole or part.projection._distinct() < inside:
                     yield part.coords
             return
         touched, ragged = [], []
-        for selector, place, axis in zip(self.box, self.place, grid.axes, strict=True):
-            cuts = _split_axis(selector, place, axis)
+        for selector, target, axis in zip(self.source, self.target, grid.axes, strict=True):
+            cuts = _split_axis(selector, target, axis)
             touched.append([own.chunk for own in cuts])
-            ragged.append({own.chunk for own in cuts if _distinct(own.box) < _inside(axis, own.chunk)})
+            ragged.append({own.chunk for own in cuts if _distinct(own.source) < _inside(axis, own.chunk)})
         if not whole or any(ragged):
             found = product(*touched)
             yield from (at for at in found if not whole or any(i in own for i, own in zip(at, ragged, strict=True)))
 
     def _distinct(self) -> int:
         """The number of elements of the box that are touched, each counted once."""
-        walked = np.stack([_numbers(self.box[axis]) for axis in self.group], axis=-1)
-        others = [_distinct(own) for axis, own in enumerate(self.box) if axis not in self.group]
+        walked = np.stack([_numbers(self.source[axis]) for axis in self.point_axes], axis=-1)
+        others = [_distinct(own) for axis, own in enumerate(self.source) if axis not in self.point_axes]
         return len(np.unique(walked, axis=0)) * math.prod(others)
 
-    def read(self, box: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    def read(self, source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place the box's elements: ``out[place] = box[elements]``."""
-        if self.plain:
-            out[self.place] = box[self.box]
-        elif self.group and len(self.group) == len(self.box):
-            out[self.place[0]] = box[self.box]
+        if self.is_basic:
+            out[self.target] = source[self.source]
+        elif self.point_axes and len(self.point_axes) == len(self.source):
+            out[self.target[0]] = source[self.source]
         else:
-            out[_mesh(self.place, 0, out.shape)] = self._front(box)[self._elements(box)]
+            out[_mesh(self.target, 0, out.shape)] = self._front(source)[self._elements(source)]
 
-    def write(self, box: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+    def write(self, source: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """The way back: ``box[elements] = values[place]``."""
-        if self.plain:
-            box[self.box] = values[self.place]
+        if self.is_basic:
+            source[self.source] = values[self.target]
             return
-        self._front(box)[self._elements(box)] = values[_mesh(self.place, 0, values.shape)]
+        self._front(source)[self._elements(source)] = values[_mesh(self.target, 0, values.shape)]
 
     def fill(self, out: npt.NDArray[Any], value: Any) -> None:
-        """Place one value everywhere the region goes."""
-        out[_mesh(self.place, 0, out.shape)] = value
+        """Place one value everywhere the projection goes."""
+        out[_mesh(self.target, 0, out.shape)] = value
 
-    def _front(self, box: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _front(self, source: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The box with the grouped axes first, so that NumPy puts the points there too."""
-        if not self.group or self.group == tuple(range(len(self.group))):
-            return box
-        return box.transpose([*self.group, *(a for a in range(box.ndim) if a not in self.group)])
+        if not self.point_axes or self.point_axes == tuple(range(len(self.point_axes))):
+            return source
+        return source.transpose([*self.point_axes, *(a for a in range(source.ndim) if a not in self.point_axes)])
 
-    def _elements(self, box: npt.NDArray[Any]) -> tuple[Any, ...]:
-        if not self.group:
-            return _mesh(self.box, 0, box.shape)
-        rest = [axis for axis in range(len(self.box)) if axis not in self.group]
-        order = [*self.group, *rest]
-        return _mesh([self.box[axis] for axis in order], len(self.group), [box.shape[axis] for axis in order])
+    def _elements(self, source: npt.NDArray[Any]) -> tuple[Any, ...]:
+        if not self.point_axes:
+            return _mesh(self.source, 0, source.shape)
+        rest = [axis for axis in range(len(self.source)) if axis not in self.point_axes]
+        order = [*self.point_axes, *rest]
+        return _mesh(
+            [self.source[axis] for axis in order], len(self.point_axes), [source.shape[axis] for axis in order]
+        )
 
     def covers(self, shape: tuple[int, ...]) -> bool:
         """Whether it is all of a box, in order."""
         return all(
             isinstance(s, slice) and s.start == 0 and s.step == 1 and s.stop == n
-            for s, n in zip(self.box, shape, strict=True)
+            for s, n in zip(self.source, shape, strict=True)
         )
 
     def bounds(self) -> tuple[tuple[int, int], ...]:
         """The lowest and the highest index touched along each axis of the box."""
         found = []
-        for selector in self.box:
+        for selector in self.source:
             if isinstance(selector, slice):
                 found.append((selector.start, selector.start + _count(selector) * selector.step - selector.step))
             else:
@@ -234,83 +237,83 @@ class Region(NamedTuple):
         pairs = zip(self.bounds(), shape, strict=True)
         return min(self.size, math.prod(high // length - low // length + 1 for (low, high), length in pairs))
 
-    def shift(self, origin: Sequence[int]) -> Region:
-        """The region in a box that begins at ``origin`` of the old one."""
-        box = tuple(
+    def shift(self, origin: Sequence[int]) -> Projection:
+        """The projection in a box that begins at ``origin`` of the old one."""
+        source = tuple(
             slice(s.start - o, s.stop - o, s.step) if isinstance(s, slice) else s - o
-            for s, o in zip(self.box, origin, strict=True)
+            for s, o in zip(self.source, origin, strict=True)
         )
-        return Region(self.group, box, self.place, self.plain)
+        return Projection(self.point_axes, source, self.target, self.is_basic)
 
-    def permute(self, order: Sequence[int], out: npt.NDArray[Any]) -> tuple[Region, npt.NDArray[Any]]:
-        """The region of a transposed box (``np.transpose(box, order)``) and the output that goes with it."""
-        rest = [axis for axis in range(len(self.box)) if axis not in self.group]
-        lead = 1 if self.group else 0
-        group = tuple(order.index(axis) for axis in self.group)
-        ranked = sorted(range(len(group)), key=group.__getitem__)
-        moved = [axis for axis in order if axis not in self.group]
+    def permute(self, order: Sequence[int], out: npt.NDArray[Any]) -> tuple[Projection, npt.NDArray[Any]]:
+        """The projection of a transposed box (``np.transpose(box, order)``) and the output that goes with it."""
+        rest = [axis for axis in range(len(self.source)) if axis not in self.point_axes]
+        lead = 1 if self.point_axes else 0
+        point_axes = tuple(order.index(axis) for axis in self.point_axes)
+        ranked = sorted(range(len(point_axes)), key=point_axes.__getitem__)
+        moved = [axis for axis in order if axis not in self.point_axes]
         places = [lead + rest.index(axis) for axis in moved]
-        region = Region(
-            tuple(group[i] for i in ranked),
-            tuple(self.box[axis] for axis in order),
-            (*self.place[:lead], *(self.place[dim] for dim in places)),
-            self.plain,
+        projection = Projection(
+            tuple(point_axes[i] for i in ranked),
+            tuple(self.source[axis] for axis in order),
+            (*self.target[:lead], *(self.target[dim] for dim in places)),
+            self.is_basic,
         )
-        return region, out.transpose([*range(lead), *places])
+        return projection, out.transpose([*range(lead), *places])
 
     @property
     def size(self) -> int:
         """The number of elements it places."""
-        return math.prod(_count(selector) for selector in self.place)
+        return math.prod(_count(selector) for selector in self.target)
 
 
-class Part(NamedTuple):
-    """A chunk's share of a region; or a run: chunks in a row that are touched alike.
+class ChunkRun(NamedTuple):
+    """The share of one chunk in a projection; or of a run: equal neighbours in a row that are touched alike.
 
     Attributes:
         coords: The chunk, or the first of them.
-        region: Its elements and their places; those of the others follow along the axis.
-        full: Whether every element of a chunk that lies inside the array is touched, in order.
+        projection: Its elements and where they go; those of the other chunks follow along the axis.
+        is_full: Whether every element of a chunk that lies inside the array is touched, in order.
         axis: The axis along which the chunks of a run follow each other.
         count: The number of chunks.
     """
 
     coords: tuple[int, ...]
-    region: Region
-    full: bool
+    projection: Projection
+    is_full: bool
     axis: int = 0
     count: int = 1  # type: ignore[assignment]  # hides the tuple's, which nobody wants
 
     @property
     def size(self) -> int:
         """The number of elements it places."""
-        return self.count * self.region.size
+        return self.count * self.projection.size
 
-    def section(self, start: int, stop: int) -> Part:
+    def section(self, start: int, stop: int) -> ChunkRun:
         """The part of some of a run's chunks."""
         if self.count == stop - start:
             return self
-        axis, place = self.axis, self.region.place[self.axis]
-        assert isinstance(place, slice)
-        length = place.stop - place.start
-        moved = slice(place.start + start * length, place.stop + start * length, 1)
+        axis, target = self.axis, self.projection.target[self.axis]
+        assert isinstance(target, slice)
+        length = target.stop - target.start
+        moved = slice(target.start + start * length, target.stop + start * length, 1)
         coords = (*self.coords[:axis], self.coords[axis] + start, *self.coords[axis + 1 :])
-        places = (*self.region.place[:axis], moved, *self.region.place[axis + 1 :])
-        return Part(coords, self.region._replace(place=places), self.full, axis, stop - start)
+        places = (*self.projection.target[:axis], moved, *self.projection.target[axis + 1 :])
+        return ChunkRun(coords, self.projection._replace(target=places), self.is_full, axis, stop - start)
 
-    def singles(self) -> Iterator[Part]:
+    def singles(self) -> Iterator[ChunkRun]:
         """The chunks one by one."""
         return iter((self,)) if self.count == 1 else (self.section(i, i + 1) for i in range(self.count))
 
     def stacked(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The places of all chunks as one view, with an axis in front that counts the chunks."""
-        axis, place = self.axis, self.region.place
+        axis, target = self.axis, self.projection.target
         if self.count == 1:
-            return out[(*place, ...)][np.newaxis]  # the ellipsis keeps a view where there are no axes
-        first = place[axis]
+            return out[(*target, ...)][np.newaxis]  # the ellipsis keeps a view where there are no axes
+        first = target[axis]
         assert isinstance(first, slice)
         length = first.stop - first.start
-        view = out[(*place[:axis], slice(first.start, first.start + self.count * length), *place[axis + 1 :])]
+        view = out[(*target[:axis], slice(first.start, first.start + self.count * length), *target[axis + 1 :])]
         shape = view.shape
         # To split an axis never takes a copy.
         view = view.reshape(*shape[:axis], self.count, length, *shape[axis + 1 :])
@@ -318,28 +321,28 @@ class Part(NamedTuple):
 
     def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place elements of the chunks, which lie in one array, one after the other along its first axis."""
-        if self.region.plain:  # as all runs are
-            assign(self.stacked(out), boxes[(slice(None), *self.region.box)])
+        if self.projection.is_basic:  # as all runs are
+            assign(self.stacked(out), boxes[(slice(None), *self.projection.source)])
         else:
-            self.region.read(boxes[0], out)
+            self.projection.read(boxes[0], out)
 
     def write(self, boxes: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """The way back."""
-        if self.region.plain:
-            assign(boxes[(slice(None), *self.region.box)], self.stacked(values))
+        if self.projection.is_basic:
+            assign(boxes[(slice(None), *self.projection.source)], self.stacked(values))
         else:
-            self.region.write(boxes[0], values)
+            self.projection.write(boxes[0], values)
 
     def fill(self, out: npt.NDArray[Any], value: Any) -> None:
         """Place one value everywhere the chunks go."""
-        if self.region.plain:
+        if self.projection.is_basic:
             self.stacked(out)[...] = value
         else:
-            self.region.fill(out, value)
+            self.projection.fill(out, value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Points:
+class PointRun:
     """Chunks of which single elements are touched; for reading like a ``Part`` of several chunks.
 
     Along some axes the chunks lie anywhere and are touched anywhere, along the others all are touched alike.
@@ -356,10 +359,10 @@ class Points:
     edges: IntArray
     axes: tuple[int, ...]
     dim: int
-    elements: Region
+    elements: Projection
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """They are never known to be all elements in order."""
         return False
 
@@ -374,7 +377,7 @@ class Points:
         return tuple(self.chunks[0].tolist())
 
     @property
-    def region(self) -> Region:
+    def projection(self) -> Projection:
         """The first chunk's elements."""
         return self._between(0, int(self.edges[1]))
 
@@ -383,34 +386,34 @@ class Points:
         """The number of elements."""
         return self.elements.size
 
-    def _between(self, start: int, stop: int) -> Region:
-        box, place = list(self.elements.box), list(self.elements.place)
+    def _between(self, start: int, stop: int) -> Projection:
+        source, target = list(self.elements.source), list(self.elements.target)
         for axis in self.axes:
-            box[axis] = _numbers(box[axis])[start:stop]
-        place[self.dim] = _part_of(place[self.dim], start, stop - start)
-        return self.elements._replace(box=tuple(box), place=tuple(place))
+            source[axis] = _numbers(source[axis])[start:stop]
+        target[self.dim] = _part_of(target[self.dim], start, stop - start)
+        return self.elements._replace(source=tuple(source), target=tuple(target))
 
-    def section(self, start: int, stop: int) -> Points:
+    def section(self, start: int, stop: int) -> PointRun:
         """Those of some of the chunks."""
         first, last = int(self.edges[start]), int(self.edges[stop])
         edges = self.edges[start : stop + 1] - first
-        return Points(self.chunks[start:stop], edges, self.axes, self.dim, self._between(first, last))
+        return PointRun(self.chunks[start:stop], edges, self.axes, self.dim, self._between(first, last))
 
-    def singles(self) -> Iterator[Part]:
+    def singles(self) -> Iterator[ChunkRun]:
         """The chunks one by one."""
         for coords, (start, stop) in zip(self.chunks.tolist(), pairwise(self.edges.tolist()), strict=True):
-            yield Part(tuple(coords), self._between(start, stop), False)
+            yield ChunkRun(tuple(coords), self._between(start, stop), False)
 
     def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Place the elements of chunks that lie in one array, one after the other along its first axis."""
         flat, steps = _flat(boxes)
         walked = np.repeat(np.arange(self.count) * steps[0], np.diff(self.edges))
-        spots = [_numbers(own) * step for own, step in zip(self.elements.box, steps[1:], strict=True)]
+        spots = [_numbers(own) * step for own, step in zip(self.elements.source, steps[1:], strict=True)]
         for axis in self.axes:
             walked = walked + spots[axis]
         spots = [own for axis, own in enumerate(spots) if axis not in self.axes]
         spots.insert(self.dim, walked)
-        out[_mesh(self.elements.place, 0, out.shape)] = flat.take(reduce(np.add.outer, spots))
+        out[_mesh(self.elements.target, 0, out.shape)] = flat.take(reduce(np.add.outer, spots))
 
 
 def _flat(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
@@ -421,14 +424,14 @@ def _flat(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
     return array.ravel(order="K"), steps
 
 
-Run: TypeAlias = Part | Points
+Run: TypeAlias = ChunkRun | PointRun
 
 
 class _Cut(NamedTuple):
     chunk: int
-    box: Selector
-    place: Selector
-    full: bool
+    source: Selector
+    target: Selector
+    is_full: bool
     count: int = 1  # type: ignore[assignment]  # as in Part
 
 
@@ -439,13 +442,13 @@ def _count(selector: Selector) -> int:
     return len(range(selector.start, -1 if selector.stop is None else selector.stop, selector.step))
 
 
-def _split_axis(selector: Selector, place: Selector, axis: Axis) -> list[_Cut]:
+def _split_axis(selector: Selector, target: Selector, axis: Axis) -> list[_Cut]:
     if isinstance(selector, slice):
-        return _split_slice(selector, place, axis)
-    return _split_indices(selector, place, axis)
+        return _split_slice(selector, target, axis)
+    return _split_indices(selector, target, axis)
 
 
-def _split_slice(selector: slice, place: Selector, axis: Axis) -> list[_Cut]:
+def _split_slice(selector: slice, target: Selector, axis: Axis) -> list[_Cut]:
     start, step = selector.start, selector.step
     count = 1 if selector.stop == start + 1 and step == 1 else _count(selector)
     if count == 0:
@@ -453,8 +456,8 @@ def _split_slice(selector: slice, place: Selector, axis: Axis) -> list[_Cut]:
     chunk = axis.find(start)
     if count == 1:
         begin = axis.start(chunk)
-        full = min(axis.size(chunk), axis.extent - begin) == 1 == step
-        return [_Cut(chunk, slice(start - begin, start - begin + 1, step), place, full)]
+        is_full = min(axis.size(chunk), axis.extent - begin) == 1 == step
+        return [_Cut(chunk, slice(start - begin, start - begin + 1, step), target, is_full)]
     last = start + (count - 1) * step
     cuts, done = [], 0
     while done < count:
@@ -462,9 +465,9 @@ def _split_slice(selector: slice, place: Selector, axis: Axis) -> list[_Cut]:
         inside = min(size, axis.extent - begin)
         first = start + done * step
         here = (min(last, begin + inside - 1) - first) // step + 1
-        box = slice(first - begin, first - begin + (here - 1) * step + 1, step)
-        full = here == inside and step == 1
-        cuts.append(_Cut(chunk, box, _part_of(place, done, here), full))
+        source = slice(first - begin, first - begin + (here - 1) * step + 1, step)
+        is_full = here == inside and step == 1
+        cuts.append(_Cut(chunk, source, _part_of(target, done, here), is_full))
         done += here
         if done < count:
             follows = step <= size and isinstance(axis, RegularAxis)  # chunks of other sizes may be stepped over
@@ -484,25 +487,30 @@ def _join(cuts: list[_Cut], most: int) -> list[_Cut]:
 
 
 def _follows(cut: _Cut, run: _Cut) -> bool:
-    here, first = cut.place, run.place
-    if not (isinstance(here, slice) and isinstance(first, slice) and isinstance(cut.box, slice)):
+    here, first = cut.target, run.target
+    if not (isinstance(here, slice) and isinstance(first, slice) and isinstance(cut.source, slice)):
         return False
-    alike = cut.full is run.full and isinstance(run.box, slice) and cut.box == run.box and here.step == first.step == 1
+    alike = (
+        cut.is_full is run.is_full
+        and isinstance(run.source, slice)
+        and cut.source == run.source
+        and here.step == first.step == 1
+    )
     length = first.stop - first.start if alike else 0
     moved = run.count * length
     return alike and cut.chunk == run.chunk + run.count and here == slice(first.start + moved, first.stop + moved, 1)
 
 
-def _part_of(place: Selector, start: int, count: int) -> Selector:
-    if not isinstance(place, slice):
-        return place[start : start + count]
-    first = place.start + start * place.step
-    stop = first + count * place.step
-    return slice(first, stop if stop >= 0 else None, place.step)
+def _part_of(target: Selector, start: int, count: int) -> Selector:
+    if not isinstance(target, slice):
+        return target[start : start + count]
+    first = target.start + start * target.step
+    stop = first + count * target.step
+    return slice(first, stop if stop >= 0 else None, target.step)
 
 
-def _split_indices(indices: IntArray, place: Selector, axis: Axis) -> list[_Cut]:
-    ids, edges, (local,), places = _split_points([axis], [indices], place)
+def _split_indices(indices: IntArray, target: Selector, axis: Axis) -> list[_Cut]:
+    ids, edges, (local,), places = _split_points([axis], [indices], target)
     return [
         _Cut(chunk, local[start:stop], _part_of(places, start, stop - start), False)
         for chunk, (start, stop) in zip(ids[:, 0].tolist(), pairwise(edges.tolist()), strict=True)
@@ -525,7 +533,7 @@ def _numbers(selector: Selector) -> IntArray:
 
 
 def _split_points(
-    axes: Sequence[Axis], indices: Sequence[IntArray], place: Selector
+    axes: Sequence[Axis], indices: Sequence[IntArray], target: Selector
 ) -> tuple[IntArray, IntArray, list[IntArray], Selector]:
     """Group points by chunk: chunks, where each one's begin, their indices inside the chunks, their places."""
     ids = [axis.find_all(values) for axis, values in zip(axes, indices, strict=True)]
@@ -535,8 +543,8 @@ def _split_points(
     firsts = edges[:-1]
     if order is not None:
         local, firsts = [values[order] for values in local], order[firsts]
-        place = _moved(place, order)
-    return np.stack([own[firsts] for own in ids], axis=1), edges, local, place
+        target = _moved(target, order)
+    return np.stack([own[firsts] for own in ids], axis=1), edges, local, target
 
 
 def _numbered(ids: Sequence[IntArray], sizes: Sequence[int]) -> tuple[IntArray, int]:
@@ -565,11 +573,11 @@ def _ranked(chunks: IntArray, count: int) -> tuple[IntArray | None, IntArray]:
     return order, np.concatenate([[0], np.flatnonzero(chunks[1:] != chunks[:-1]) + 1, [len(chunks)]])
 
 
-def _moved(place: Selector, order: IntArray) -> IntArray:
+def _moved(target: Selector, order: IntArray) -> IntArray:
     """Places in another order."""
-    if not isinstance(place, slice):
-        return place[order]
-    return order if place.start == 0 and place.step == 1 else place.start + place.step * order
+    if not isinstance(target, slice):
+        return target[order]
+    return order if target.start == 0 and target.step == 1 else target.start + target.step * order
 
 
 def _mesh(selectors: Sequence[Selector], points: int, shape: Sequence[int]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Which chunks of a grid a region touches: counted and pictured without a visit to each. Pure."""
+"""Which chunks of a grid a projection touches: counted and pictured without a visit to each. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from zarrasync.indexing.chunk_selection import IntArray, Region, Selector
+from zarrasync.indexing.chunk_selection import IntArray, Projection, Selector
 from zarrasync.model.chunk_grids import Axis, Grid, ListedAxis
 
 __all__ = ["Coverage"]
@@ -25,34 +25,36 @@ _DRAWN = 1 << 16
 
 @dataclass(frozen=True)
 class Coverage:
-    """The chunks that a region touches.
+    """The chunks that a projection touches.
 
     Attributes:
-        region: The region.
+        projection: The projection.
         grid: The grid.
     """
 
-    region: Region
+    projection: Projection
     grid: Grid
 
     @cached_property
     def points(self) -> IntArray:
         """The grid coordinates of points' chunks on the axes that have points, each once: one column per axis."""
-        axes = [self.grid.axes[axis] for axis in self.region.group]
-        indices = [np.asarray(self.region.box[axis]) for axis in self.region.group]
+        axes = [self.grid.axes[axis] for axis in self.projection.point_axes]
+        indices = [np.asarray(self.projection.source[axis]) for axis in self.projection.point_axes]
         found = [axis.find_all(own) for axis, own in zip(axes, indices, strict=True)]
         return np.unique(np.stack(found, axis=1), axis=0) if found else np.zeros((1, 0), np.int64)
 
     @cached_property
     def axes(self) -> tuple[Touched, ...]:
         """Per axis the chunks that are touched, whatever is touched along the others; for drawing them."""
-        return tuple(_touched(own, axis) for own, axis in zip(self.region.box, self.grid.axes, strict=True))
+        return tuple(_touched(own, axis) for own, axis in zip(self.projection.source, self.grid.axes, strict=True))
 
     @cached_property
     def _along(self) -> list[tuple[int, int]]:
         """Per axis without points the number of chunks, and of elements in them."""
-        boxes = zip(self.region.box, self.grid.axes, strict=True)
-        return [_counted(own, axis) for number, (own, axis) in enumerate(boxes) if number not in self.region.group]
+        boxes = zip(self.projection.source, self.grid.axes, strict=True)
+        return [
+            _counted(own, axis) for number, (own, axis) in enumerate(boxes) if number not in self.projection.point_axes
+        ]
 
     @cached_property
     def count(self) -> int:
@@ -63,15 +65,15 @@ class Coverage:
     def elements(self) -> int:
         """The number of elements in these chunks, as they are stored."""
         points = np.ones(len(self.points), np.int64)
-        for column, number in enumerate(self.region.group):
+        for column, number in enumerate(self.projection.point_axes):
             points = points * _sizes(self.points[:, column], self.grid.axes[number])
         return int(points.sum()) * math.prod(elements for _, elements in self._along)
 
     def plane(self, down: int, across: int) -> Sequence[tuple[Touched, Touched]]:
         """What is touched in the plane of two axes: boxes, each as the chunks along one and along the other."""
-        group = self.region.group
-        if down in group and across in group:
-            pairs = np.unique(self.points[:, [group.index(down), group.index(across)]], axis=0)
+        point_axes = self.projection.point_axes
+        if down in point_axes and across in point_axes:
+            pairs = np.unique(self.points[:, [point_axes.index(down), point_axes.index(across)]], axis=0)
             return [(pairs[i : i + 1, 0], pairs[i : i + 1, 1]) for i in range(len(pairs))]
         return [(self.axes[down], self.axes[across])]
 

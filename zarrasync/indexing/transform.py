@@ -6,7 +6,7 @@ Two ideas carry everything:
   per array axis. Every way of indexing (basic, orthogonal, coordinate, mask, block) is a parser
   in ``selectors`` that makes a transform over a shape, and transforms compose: that is what makes
   a lazy view of a view.
-* A ``Region`` (``regions``) says which elements of a box go to which places of an output. That of a
+* A ``Projection`` (``regions``) says which elements of a box go to which places of an output. That of a
   whole array is made from a transform, by way of a ``Layout``.
 
 Nothing here does IO or knows of codecs.
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.indexing.chunk_selection import IntArray, Region, Selector
+from zarrasync.indexing.chunk_selection import IntArray, Projection, Selector
 from zarrasync.model.chunk_grids import Axis
 
 __all__ = ["AxisMap", "Const", "Gather", "Layout", "Stride", "Transform", "compose", "identity"]
@@ -96,7 +96,7 @@ class Transform:
 
     @cached_property
     def layout(self) -> Layout:
-        """How the result relates to the buffer that regions are placed in."""
+        """How the result relates to the buffer that elements are placed in."""
         return Layout.of(self)
 
 
@@ -153,15 +153,15 @@ def _indices(axis: AxisMap, dims: tuple[int, ...], shape: tuple[int, ...]) -> An
 
 @dataclass(slots=True, eq=False)
 class Layout:
-    """The buffer that a transform's regions are placed in, and how it becomes the result.
+    """The buffer that a transform's elements are placed in, and how it becomes the result.
 
     The buffer has one dimension for all axes that are gathered together point by point (if there
     are any), then one per remaining array axis in order, of size 1 where the axis is held.
 
     Attributes:
         shape: The result's shape.
-        group: The array axes gathered together.
-        group_dims: The result dimensions that the points run over.
+        point_axes: The array axes gathered together.
+        point_dims: The result dimensions that the points run over.
         dims: The result dimension of each remaining array axis (``None`` where held).
         points: Index values per group axis, flat.
         rest: A selector per remaining array axis.
@@ -169,8 +169,8 @@ class Layout:
     """
 
     shape: tuple[int, ...]
-    group: tuple[int, ...]
-    group_dims: tuple[int, ...]
+    point_axes: tuple[int, ...]
+    point_dims: tuple[int, ...]
     dims: tuple[int | None, ...]
     points: tuple[IntArray, ...]
     rest: tuple[Selector, ...]
@@ -181,15 +181,17 @@ class Layout:
         """Work out the layout of a transform."""
         maps, shape = transform.maps, transform.shape
         gathered = [number for number, axis in enumerate(maps) if isinstance(axis, Gather)]
-        group = _grouped(maps, gathered) if gathered else ()
-        group_dims = tuple(sorted({dim for number in group for dim in _dims(maps[number])}))
-        over = [shape[dim] for dim in group_dims]
-        points = tuple(np.broadcast_to(_indices(maps[number], group_dims, shape), over).reshape(-1) for number in group)
+        point_axes = _grouped(maps, gathered) if gathered else ()
+        point_dims = tuple(sorted({dim for number in point_axes for dim in _dims(maps[number])}))
+        over = [shape[dim] for dim in point_dims]
+        points = tuple(
+            np.broadcast_to(_indices(maps[number], point_dims, shape), over).reshape(-1) for number in point_axes
+        )
         dims: list[int | None] = []
         rest: list[Selector] = []
         places: list[slice] = []
         for number, axis in enumerate(maps):
-            if number in group:
+            if number in point_axes:
                 continue
             if isinstance(axis, Const):
                 dims.append(None)
@@ -204,25 +206,25 @@ class Layout:
                 dims.append(axis.dims[0])
                 rest.append(axis.table)
                 places.append(slice(0, shape[axis.dims[0]], 1))
-        return cls(shape, group, group_dims, tuple(dims), points, tuple(rest), tuple(places))
+        return cls(shape, point_axes, point_dims, tuple(dims), points, tuple(rest), tuple(places))
 
     @property
     def buffer_shape(self) -> tuple[int, ...]:
         """The shape of the buffer."""
-        points = (math.prod(self.shape[dim] for dim in self.group_dims),) if self.group else ()
+        points = (math.prod(self.shape[dim] for dim in self.point_dims),) if self.point_axes else ()
         return points + tuple(1 if dim is None else self.shape[dim] for dim in self.dims)
 
-    def region(self) -> Region:
-        """The region of the whole array that fills the buffer."""
+    def projection(self) -> Projection:
+        """The projection of the whole array that fills the buffer."""
         chunk: list[Selector] = list(self.rest)
-        for axis, points in zip(self.group, self.points, strict=True):
+        for axis, points in zip(self.point_axes, self.points, strict=True):
             chunk.insert(axis, points)
-        head: tuple[Selector, ...] = (slice(0, self.buffer_shape[0], 1),) if self.group else ()
-        return Region(self.group, tuple(chunk), head + self.places)
+        head: tuple[Selector, ...] = (slice(0, self.buffer_shape[0], 1),) if self.point_axes else ()
+        return Projection(self.point_axes, tuple(chunk), head + self.places)
 
     def _order(self) -> tuple[list[int], tuple[int, ...]]:
         """The result dimensions in the order of the buffer's, and the shape without ``newaxis``."""
-        order = list(self.group_dims) + [dim for dim in self.dims if dim is not None]
+        order = list(self.point_dims) + [dim for dim in self.dims if dim is not None]
         return order, tuple(self.shape[dim] for dim in order)
 
     def to_result(self, buffer: npt.NDArray[Any]) -> npt.NDArray[Any]:

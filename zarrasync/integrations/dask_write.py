@@ -28,7 +28,7 @@ from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import checksum
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError
-from zarrasync.indexing.chunk_blocks import Region
+from zarrasync.indexing.regions import Region
 from zarrasync.integrations.dask import OfThisProcess, cluster
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.nodes.array import AsyncArray

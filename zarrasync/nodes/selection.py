@@ -20,6 +20,7 @@ from zarrasync.display.progress import reporting
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import parse as selectors
 from zarrasync.indexing.coverage import Coverage
+from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, RegularAxis, lazy_product
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from zarrasync.nodes.array import AsyncArray
 
 __all__ = ["Accessor", "AsyncSelection", "Awaited", "Explanation"]
-
-Region = tuple[slice, ...]
 
 
 class Awaited:
@@ -260,8 +259,8 @@ class AsyncSelection(Awaited):
     def explain(self) -> Explanation:
         """What reading the selection would touch: numbers, and in a notebook a picture. Does no IO."""
         metadata = self.array.metadata
-        region = self._transform.layout.region()
-        stored, read = (Coverage(region, grid) for grid in (metadata.grid, metadata.read_grid))
+        projection = self._transform.layout.projection()
+        stored, read = (Coverage(projection, grid) for grid in (metadata.grid, metadata.read_grid))
         each = metadata.chain.nbytes / math.prod(metadata.write_chunks)
         sharded = metadata.shards is not None
         touched = self.size > 0

@@ -18,7 +18,7 @@ from zarrasync import stores
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.pools import codec_pool
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
-from zarrasync.indexing.chunk_selection import Part
+from zarrasync.indexing.chunk_selection import ChunkRun
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_keys import join, normalize_path
 from zarrasync.nodes.array import AsyncArray
@@ -229,13 +229,13 @@ class Source:
                 _refuse_over(_text_bytes(values), self.limits.max_result_bytes, "bytes")
             return await self.work(partial(finish, values))
         array, layout = view.array, view._transform.layout
-        parts = list(layout.region().split(array.metadata.read_grid))
+        parts = list(layout.projection().split(array.metadata.read_grid))
         chunks = await self._gathered(array, parts)
 
         def place() -> T:
             buffer = np.empty(layout.buffer_shape, array.dtype)
             for part in parts:
-                part.region.read(chunks[part.coords], buffer)
+                part.projection.read(chunks[part.coords], buffer)
             result = layout.to_result(buffer)
             return finish(result if view._fields is None else result[view._fields])
 
@@ -245,7 +245,7 @@ class Source:
         """The result of something that keeps a processor busy, on the threads that decode."""
         return await asyncio.get_running_loop().run_in_executor(codec_pool(self.config), job)
 
-    async def _gathered(self, array: AsyncArray, parts: list[Part]) -> dict[tuple[int, ...], npt.NDArray[Any]]:
+    async def _gathered(self, array: AsyncArray, parts: list[ChunkRun]) -> dict[tuple[int, ...], npt.NDArray[Any]]:
         """The chunks of parts, by their coordinates."""
         mark = self.mark(array)
         found = {part.coords: self.chunks.find((mark, part.coords)) for part in parts}

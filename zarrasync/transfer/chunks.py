@@ -21,7 +21,7 @@ from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing.chunk_selection import Part, Points, Run
+from zarrasync.indexing.chunk_selection import ChunkRun, PointRun, Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.stores.base import Store
@@ -139,11 +139,11 @@ class Chunks:
 
     def keys(self, part: Run) -> list[str]:
         """The keys of a part's stored values."""
-        if isinstance(part, Points):
+        if isinstance(part, PointRun):
             return [self.key(coords) for coords in part.chunks.tolist()]
         return self.metadata.keys.encode_run(part.coords, part.axis, part.count)
 
-    def parts(self, transform: Transform, *, runs: bool = False) -> list[Part]:
+    def parts(self, transform: Transform, *, runs: bool = False) -> list[ChunkRun]:
         """The shares of all stored values that a selection touches.
 
         Args:
@@ -155,13 +155,13 @@ class Chunks:
         """
         self.check_size()
         run = self.metadata.chain.run if runs and self.metadata.edges is None else 1
-        return list(transform.layout.region().split(self.metadata.grid, run))
+        return list(transform.layout.projection().split(self.metadata.grid, run))
 
     def runs(self, transform: Transform) -> Sequence[Run]:
         """``parts`` for reading, with values of which single elements are picked in one."""
         chain = self.metadata.chain
         if chain.run > 1 and self.metadata.edges is None and not chain.can_locate:
-            points = transform.layout.region().gather(self.metadata.grid)
+            points = transform.layout.projection().gather(self.metadata.grid)
             if points is not None:
                 self.check_size()
                 return points

@@ -13,7 +13,7 @@ from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
 from zarrasync.codecs.chain import JOINED, BoundChain, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError
-from zarrasync.indexing.chunk_selection import Part, Points, Run
+from zarrasync.indexing.chunk_selection import ChunkRun, PointRun, Run
 from zarrasync.stores.base import Request, clip
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
 from zarrasync.transfer.threads import Progress, scratch
@@ -95,7 +95,7 @@ class Placing:
     def direct(self, chain: BoundChain, part: Run, out: Array) -> Rows | None:
         """The places of a part's chunks in the output, if one may decode right into them."""
         shape = chain.spec.shape
-        if isinstance(part, Points) or not part.full or not chain.direct or self.fields is not None:
+        if isinstance(part, PointRun) or not part.is_full or not chain.direct or self.fields is not None:
             return None
         if shape[-1:] != out.shape[-1:] and any(length != 1 for length in shape[:-1]):
             return None
@@ -180,7 +180,7 @@ class Placing:
 
     # -------------------------------------------------------------- parts of values
 
-    def place_found(self, key: str, part: Part, search: Locator, data: Buffer | None) -> None:
+    def place_found(self, key: str, part: ChunkRun, search: Locator, data: Buffer | None) -> None:
         """Do a search inside a value that is there in full, and place what it finds."""
         view = None if data is None else memoryview(data)
         try:
@@ -250,7 +250,7 @@ class Placing:
 
     # -------------------------------------------------------------- what is absent, and what is done
 
-    def fill(self, part: Part, out: Array, key: str | None) -> None:
+    def fill(self, part: ChunkRun, out: Array, key: str | None) -> None:
         """Place the fill value for what is absent; ``key`` is that of the value it would be, or be in."""
         if key is not None and self.missing == "error":
             self.absent.extend([self.chunks.full_key(key)] * part.count)

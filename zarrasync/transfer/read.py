@@ -20,7 +20,7 @@ from zarrasync._util.memory import alias, empty
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.base import Array, Buffer, Locator, Piece
 from zarrasync.errors import CodecError, SelectionError, ShapeError
-from zarrasync.indexing.chunk_selection import Part, Run
+from zarrasync.indexing.chunk_selection import ChunkRun, Run
 from zarrasync.indexing.transform import Layout, Transform
 from zarrasync.stores.base import Request, Store, Value
 from zarrasync.transfer.chunks import (
@@ -173,7 +173,7 @@ def _buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:
     shape, turned = layout.buffer_shape, chain.turned
     # Files of raw elements are read right into it, if they are contiguous there.
     make = empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _LARGE else np.empty
-    if turned is None or layout.group:
+    if turned is None or layout.point_axes:
         return make(shape, dtype)
     axes = sorted(range(len(shape)), key=turned.__getitem__)
     return make(tuple(shape[axis] for axis in axes), dtype).transpose(turned)
@@ -213,18 +213,18 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- what is read how
 
-    def search(self, part: Part) -> Locator | None:
+    def search(self, part: ChunkRun) -> Locator | None:
         """A search for the wanted part of a value, where that beats reading it whole."""
-        if self.chain.stored_dtype is not None and part.full:
+        if self.chain.stored_dtype is not None and part.is_full:
             return None
-        return self.chain.locate(part.region, self.out) if self.chain.can_locate else None
+        return self.chain.locate(part.projection, self.out) if self.chain.can_locate else None
 
-    def whole_and_searched(self, parts: Sequence[Run]) -> tuple[list[Run], list[tuple[Part, Locator]]]:
+    def whole_and_searched(self, parts: Sequence[Run]) -> tuple[list[Run], list[tuple[ChunkRun, Locator]]]:
         """Parts that are read whole, and single ones of which pieces are searched for."""
         whole: list[Run] = []
-        searches: list[tuple[Part, Locator]] = []
+        searches: list[tuple[ChunkRun, Locator]] = []
         for run in parts:
-            if not self.chain.can_locate or (run.full and self.chain.stored_dtype is not None):
+            if not self.chain.can_locate or (run.is_full and self.chain.stored_dtype is not None):
                 whole.append(run)
                 continue
             for part in run.singles():
@@ -235,7 +235,7 @@ class _Reading(Placing):
                     searches.append((part, search))
         return whole, searches
 
-    def wants_whole(self, part: Part) -> bool:
+    def wants_whole(self, part: ChunkRun) -> bool:
         """Whether to read a shard in one piece, as most of it is wanted and it fits well into memory."""
         most = self.chunks.config.coalesce_size if self.store.blocking else self.chunks.config.memory_budget // 4
         return (
@@ -255,7 +255,7 @@ class _Reading(Placing):
             return
         threads = self.chunks.threads(decoding=True)
         if threads > 1:
-            work = sum(part.count * self.chain.work(part.region, self.out) for part in parts)
+            work = sum(part.count * self.chain.work(part.projection, self.out) for part in parts)
             threads = min(threads, 1 + work // _ALONE)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_parts(parts, self._jobs, self.chunks, self.flag, threads)
@@ -316,7 +316,7 @@ class _Reading(Placing):
                 self.report(part)
                 start = end
 
-    def _search_job(self, part: Part, search: Locator) -> list[Job] | None:
+    def _search_job(self, part: ChunkRun, search: Locator) -> list[Job] | None:
         """Find the pieces of a value that are wanted; their decoding makes jobs of its own."""
         key = self.chunks.key(part.coords)
         if self.wants_whole(part):
@@ -341,7 +341,7 @@ class _Reading(Placing):
         groups = _group(spans, min(self.chunks.config.batch_bytes, _GROUP))
         return [partial(self._span_job, key, part, group, found.version) for group in groups]
 
-    def _span_job(self, key: str, part: Part, spans: Sequence[_Span], version: object) -> None:
+    def _span_job(self, key: str, part: ChunkRun, spans: Sequence[_Span], version: object) -> None:
         """Fetch spans of a value, decode their pieces, place them."""
         total = sum(span.length for span in spans)
         try:
@@ -362,15 +362,15 @@ class _Reading(Placing):
         values = drive(self.store.fetch(requests, versions=version is not None))
         self.place_pieces(key, _pieces(spans, values, version))
 
-    def _read_again(self, key: str, part: Part) -> None:
+    def _read_again(self, key: str, part: ChunkRun) -> None:
         """Read a value that changed meanwhile, in one piece."""
         (value,) = drive(self.store.fetch([Request(key)]))
         self.place_found(key, part, self._fresh(key, part), None if value is None else value.data)
 
-    def _fresh(self, key: str, part: Part) -> Locator:
+    def _fresh(self, key: str, part: ChunkRun) -> Locator:
         """A search from the beginning, in a value that is not what it was."""
         self.chunks.indexes.drop(key)
-        search = self.chain.locate(part.region, self.out)
+        search = self.chain.locate(part.projection, self.out)
         assert search is not None
         return search
 
@@ -408,7 +408,7 @@ class _Reading(Placing):
             data = [None if value is None else value.data for value in values]
             await computer.run(partial(self._place_all, batch, keys, data), nbytes)
 
-    async def _read_part(self, computer: Computer, part: Part, search: Locator) -> None:
+    async def _read_part(self, computer: Computer, part: ChunkRun, search: Locator) -> None:
         key = self.chunks.key(part.coords)
         if self.wants_whole(part):
             await self._read_whole(computer, key, part, search)
@@ -437,7 +437,7 @@ class _Reading(Placing):
         except _Changed:
             await self._read_whole(computer, key, part, self._fresh(key, part))
 
-    async def _read_whole(self, computer: Computer, key: str, part: Part, search: Locator) -> None:
+    async def _read_whole(self, computer: Computer, key: str, part: ChunkRun, search: Locator) -> None:
         nbytes = self.chain.nbytes
         async with self.chunks.taken(nbytes):
             (value,) = await self.store.fetch([Request(key)])
@@ -454,7 +454,7 @@ class _Reading(Placing):
 
     # -------------------------------------------------------------- searches
 
-    def _find(self, key: str, part: Part, search: Locator) -> Generator[list[Request], list[Value | None], _Found]:
+    def _find(self, key: str, part: ChunkRun, search: Locator) -> Generator[list[Request], list[Value | None], _Found]:
         """Run a search, whoever does the IO: yields requests, is sent values.
 
         Raises:

@@ -86,7 +86,7 @@ def check_assignment(target: AsyncArray, transform: Transform, fields: Fields = 
         return
     given = {fields} if isinstance(fields, str) else set(fields or ())
     whole = fields is None or given == set(target.dtype.names or ())
-    _refuse(target, list(transform.layout.region().cut(target.metadata.grid, whole=whole)), transform.shape)
+    _refuse(target, list(transform.layout.projection().cut(target.metadata.grid, whole=whole)), transform.shape)
 
 
 def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: int, stop: int) -> None:

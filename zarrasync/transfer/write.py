@@ -21,7 +21,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync.codecs.base import Array, Buffer
 from zarrasync.errors import CodecError, ConditionsUnsupported, UnsupportedOperation, WriteConflictError
-from zarrasync.indexing.chunk_selection import Part, assign
+from zarrasync.indexing.chunk_selection import ChunkRun, assign
 from zarrasync.indexing.transform import Transform
 from zarrasync.stores.base import ABSENT, Request
 from zarrasync.transfer.chunks import Chunks, Fields, batches, carry_out, dtype_of, run_parts
@@ -137,14 +137,14 @@ class _Writing:
         self.keep_empty = chunks.config.write_empty_chunks
         self.empty: list[str] = []
 
-    def _replaces(self, part: Part) -> bool:
+    def _replaces(self, part: ChunkRun) -> bool:
         """Whether a part replaces its stored value, or clears it, without looking at what is there.
 
         A chunk at the array's edge reaches beyond it. Somebody else may have made the array longer, and written there.
         """
         guarded = self.compare or self.store.exclusive or self.present
-        whole = not guarded or part.region.covers(self.chain.spec.shape)
-        return part.full and whole and self.fields is None and not (self.present and self.keep_empty)
+        whole = not guarded or part.projection.covers(self.chain.spec.shape)
+        return part.is_full and whole and self.fields is None and not (self.present and self.keep_empty)
 
     @property
     def _room(self) -> int:
@@ -153,12 +153,12 @@ class _Writing:
 
     # -------------------------------------------------------------- the two ways
 
-    async def on_threads(self, parts: Sequence[Part]) -> None:
+    async def on_threads(self, parts: Sequence[ChunkRun]) -> None:
         """Carry it out on a blocking store, on this thread and helpers."""
         flag, nbytes = cancel_flag(), self.chain.nbytes
         threads = self.chunks.threads(decoding=False)
 
-        def job(batch: Sequence[Part]) -> None:
+        def job(batch: Sequence[ChunkRun]) -> None:
             for run in batch:
                 if run.count > 1 and self.together and not self.present and self._replaces(run):
                     if flag.cancelled:
@@ -170,20 +170,20 @@ class _Writing:
                         return
                     drive(self._write_part(part, _here))
 
-        def jobs(parts: Sequence[Part], threads: int) -> list[Job]:
+        def jobs(parts: Sequence[ChunkRun], threads: int) -> list[Job]:
             return [partial(job, batch) for batch in batches(parts, nbytes, self.chunks.config, threads)]
 
         async with self.chunks.taken(min(threads, sum(part.count for part in parts)) * self._room):
             run_parts(parts, jobs, self.chunks, flag, threads)
             await self._erase_empty()
 
-    async def on_loop(self, parts: Sequence[Part], in_flight: FifoGate) -> None:
+    async def on_loop(self, parts: Sequence[ChunkRun], in_flight: FifoGate) -> None:
         """Carry it out on an asynchronous store."""
         computer = Computer(self.chunks.config)
         nbytes = self.chain.nbytes
 
-        async def one(part: Part) -> None:
-            async with Permits(in_flight, 1), self.chunks.taken(self._room if part.full else 2 * nbytes):
+        async def one(part: ChunkRun) -> None:
+            async with Permits(in_flight, 1), self.chunks.taken(self._room if part.is_full else 2 * nbytes):
                 await self._write_part(part, computer.run)
 
         try:
@@ -194,7 +194,7 @@ class _Writing:
 
     # -------------------------------------------------------------- one value
 
-    async def _write_part(self, part: Part, compute: Compute) -> None:
+    async def _write_part(self, part: ChunkRun, compute: Compute) -> None:
         key, nbytes = self.chunks.key(part.coords), self.chain.nbytes
         try:
             if self.present and self._replaces(part):
@@ -212,14 +212,14 @@ class _Writing:
             self.chunks.locate(error, key)
             raise
         if self.progress is not None:
-            self.progress(part.region.size * self.itemsize)
+            self.progress(part.projection.size * self.itemsize)
 
-    async def _change_part(self, key: str, part: Part, compute: Compute) -> None:
+    async def _change_part(self, key: str, part: ChunkRun, compute: Compute) -> None:
         """Replace a part of a value, again and again until nobody else has changed it meanwhile."""
         nbytes, compare = self.chain.nbytes, self.compare
         patience = ConflictBackoff(self.chunks.config.total_timeout, f"a part of {self.chunks.full_key(key)!r}")
         # At the edge there will mostly be nothing; that there is something is told by the attempt to write.
-        hopeful = part.full and self.fields is None and compare and not (self.store.exclusive or self.present)
+        hopeful = part.is_full and self.fields is None and compare and not (self.store.exclusive or self.present)
         async with self.store.lock(key):
             while True:
                 (old,) = (None,) if hopeful else await self.store.fetch([Request(key)], versions=compare)
@@ -249,7 +249,7 @@ class _Writing:
         except UnsupportedOperation:  # it can compare when it writes only: then an empty value stays
             await self.store.put(key, self.chain.hollow(), if_version=version)
 
-    async def _write_run(self, run: Part) -> None:
+    async def _write_run(self, run: ChunkRun) -> None:
         """Replace small chunks that follow each other: they are gathered, encoded and stored together."""
         chain = self.chain
         assert chain.raw_size is not None
@@ -277,11 +277,11 @@ class _Writing:
                     raise
             raise
 
-    def _gather(self, run: Part, rows: npt.NDArray[np.uint8]) -> None:
+    def _gather(self, run: ChunkRun, rows: npt.NDArray[np.uint8]) -> None:
         """The chunks of a run in their stored form, one a row."""
         boxes = self.chain.boxes(rows)
         assert boxes is not None  # runs are made of such chunks
-        if not run.region.covers(self.chain.spec.shape):
+        if not run.projection.covers(self.chain.spec.shape):
             boxes[...] = self.chain.spec.scalar
         with np.errstate(invalid="ignore"):
             run.write(boxes, self.values)
@@ -296,14 +296,14 @@ class _Writing:
             async with self.store.locks(keys) if self.together else self.store.lock(keys[0]):
                 await self.store.erase_values(keys)
 
-    def _encode(self, part: Part) -> Buffer | None:
+    def _encode(self, part: ChunkRun) -> Buffer | None:
         """The encoded value of a chunk that is replaced whole; ``None`` if it is not to be stored."""
-        given = self.values[(*part.region.place, ...)]
+        given = self.values[(*part.projection.target, ...)]
         spec = self.chain.spec
         if given.shape != spec.shape:
             chunk = spec.new_array()
             with np.errstate(invalid="ignore"):
-                part.region.write(chunk, self.values)
+                part.projection.write(chunk, self.values)
         else:
             chunk = cast(given, spec.dtype.numpy)
         if not self.keep_empty and self.chain.is_empty(chunk):
@@ -325,17 +325,17 @@ class _Writing:
                 return data.tobytes()
             return data
 
-    def _merge(self, part: Part, present: Buffer | None) -> Buffer | None:
+    def _merge(self, part: ChunkRun, present: Buffer | None) -> Buffer | None:
         """The encoded value of a chunk that is replaced in part; ``None`` if it is not to be stored."""
         if self.fields is None:
             values = self.values
             with np.errstate(invalid="ignore"):
-                data, empty = self.chain.merge(present, part.region, values)
+                data, empty = self.chain.merge(present, part.projection, values)
         else:
             chunk = self.chain.spec.new_array()
             if present is not None:
                 chunk[...] = self.chain.decode(present)
-            part.region.write(chunk[self.fields], self.values)
+            part.projection.write(chunk[self.fields], self.values)
             data, empty = self.chain.encode(chunk), self.chain.is_empty(chunk)
         return None if empty and not self.keep_empty else data
 

@@ -92,42 +92,8 @@ def test_sources_that_are_read_from_what_they_replace(there: Path):
     check(there)
 
 
-def test_functions_and_iterables_that_read_from_what_they_replace(there: Path):
-    array = sync.open_array(there)
-
-    def closure(region: Any) -> Any:
-        return array[region]
-
-    def pairs() -> Any:
-        for start in range(5):
-            yield (slice(start, start + 1),), array[start : start + 1]
-
-    async def later() -> Any:
-        for pair in pairs():
-            yield pair
-
-    options = {"shape": 5, "dtype": "i8", "mode": "w"}
-    for source in (closure, array.__getitem__, lambda region, own=array: own[region], pairs(), later(), _reads_global):
-        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-            globals()["_known"] = array
-            sync.ingest(source, there, **options)
-        check(there)
-    globals()["_known"] = None
-    sync.ingest(_reads_global, there, **options)
-    assert sync.open_array(there)[...].tolist() == [7] * 5
-
-
-def _rows() -> Any:
-    for start in range(5):
-        yield (slice(start, start + 1),), _known[start : start + 1]
-
-
-def _gathers(region: Any) -> Any:
-    return np.array([_known[i] for i in range(5)])[region]
-
-
 class _Reader:
-    """Values that come from an array, by calling it or a method of it."""
+    """A method whose object also holds another array."""
 
     def __init__(self, array: Any, other: Any = None) -> None:
         self.array, self.other = array, other
@@ -135,41 +101,10 @@ class _Reader:
     def block(self, region: Any) -> Any:
         return self.array[region]
 
-    __call__ = block
 
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda array: _rows(),
-        lambda array: ((slice(i, i + 1), _known[i : i + 1]) for i in range(5)),
-        lambda array: map(lambda i: (slice(i, i + 1), _known[i : i + 1]), range(5)),
-        lambda array: _gathers,
-        lambda array: _with_default(array),
-        lambda array: _Reader(array),
-        lambda array: _Reader(array).block,
-    ],
-    ids=["generator", "expression", "map", "comprehension", "keyword", "object", "method"],
-)
-def test_more_ways_to_read_what_is_replaced(there: Path, monkeypatch: pytest.MonkeyPatch, make: Any):
+def test_functions_may_replace_what_they_do_not_read(there: Path):
+    """Functions and iterables are not inspected, and the values of a mapping are not read."""
     array = sync.open_array(there)
-    monkeypatch.setitem(globals(), "_known", array)
-    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-        sync.ingest(make(array), there, shape=5, dtype="i8", mode="w")
-    check(there)
-
-
-def _with_default(array: Any) -> Any:
-    def block(region: Any, *, own: Any = array) -> Any:
-        return own[region]
-
-    return block
-
-
-def test_what_a_function_does_not_read_may_be_replaced(there: Path, monkeypatch: pytest.MonkeyPatch):
-    """An attribute has the name of a global; an object has what another method of it writes; and mappings are not read."""
-    array = sync.open_array(there)
-    monkeypatch.setitem(globals(), "array", array)
     options = {"shape": 5, "dtype": "i8", "mode": "w"}
     sync.ingest(_Reader(VALUES + 1, array).block, there, **options)
     assert sync.open_array(there)[...].tolist() == [2, 3, 4, 5, 6]
@@ -197,13 +132,6 @@ def test_filesystems_that_zarr_python_has_made_asynchronous(there: Path):
         sync.ingest(source, place, mode="w")
     sync.ingest(source, there, mode="w")  # a directory of the same name
     check(there)
-
-
-_known: Any = None
-
-
-def _reads_global(region: Any) -> Any:
-    return np.full(5, 7)[region] if _known is None else _known[region]
 
 
 @pytest.mark.parametrize("wrapper", ["WrapperStore", "LoggingStore"])

@@ -16,7 +16,7 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.blocks import Ingestion
-from zarrasync.bulk.overwrite_guard import place_of
+from zarrasync.bulk.overwrite_guard import physical_location
 from zarrasync.bulk.sources import source_of
 from zarrasync.config import Config
 from zarrasync.display.info import counted, size_text
@@ -173,7 +173,10 @@ async def _source(
 
 def _check_apart(source: Node, dest: Node, *, anew: bool) -> None:
     """Complain about a copy that would erase what it is made of, or copy itself."""
-    (*one, path), (*other, target) = place_of(source.store, source.path), place_of(dest.store, dest.path)
+    (*one, path), (*other, target) = (
+        physical_location(source.store, source.path),
+        physical_location(dest.store, dest.path),
+    )
     if one != other:
         return
     below, above = target.startswith(path), path.startswith(target)

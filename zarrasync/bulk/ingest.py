@@ -12,7 +12,7 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import clock
 from zarrasync.bulk.blocks import write_blocks
-from zarrasync.bulk.overwrite_guard import refuse_own_source
+from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import Source, opened, source_of
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, ShapeError
@@ -108,7 +108,7 @@ async def ingest(
     given.converts = given.typed and options.get("dtype") is not None
     counting = CountingStore(resolve(store, storage_options, config))
     if mode == "w":
-        refuse_own_source(counting.inner, normalize_path(path), source)
+        refuse_self_overwrite(counting.inner, normalize_path(path), source)
     target, made = await _target(given, counting, path, mode, region, config, options)
     opening = counting.reset()
     report = await write_blocks(

@@ -15,7 +15,7 @@ from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.ingest import creation_of
-from zarrasync.bulk.overwrite_guard import refuse_own_source
+from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import source_of
 from zarrasync.cli.arguments import (
     FORMATS,
@@ -174,7 +174,7 @@ def _make_groups(
                 error.add_note(f"that is {name!r} of {given.url}; nothing was written")
                 raise
     if given.overwrite:
-        refuse_own_source(store, normalize_path(given.dest_path), *arrays.values())
+        refuse_self_overwrite(store, normalize_path(given.dest_path), *arrays.values())
     group = sync.open_group(
         store,
         path=given.dest_path,

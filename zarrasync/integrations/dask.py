@@ -18,7 +18,7 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
-from zarrasync.bulk.overwrite_guard import refuse_own_source
+from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import ShapeError, StoreError
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.metadata.types import ArrayMetadata
@@ -304,7 +304,7 @@ def to_zarr(
         if compute:
             check_reach(resolve(target, storage_options))
         if overwrite:
-            refuse_own_source(resolve(target, storage_options), normalize_path(path), source)
+            refuse_self_overwrite(resolve(target, storage_options), normalize_path(path), source)
         options.setdefault("dtype", source.dtype)
         array = sync.create_array(target, shape=source.shape, overwrite=overwrite, **where, **options)
     return store(source, array, region=region, unaligned=unaligned, compute=compute, return_stored=return_stored)

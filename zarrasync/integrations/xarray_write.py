@@ -25,7 +25,7 @@ from zarrasync._concurrency.gather import gather, gather_all
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.blocks import write_blocks
-from zarrasync.bulk.overwrite_guard import refuse_own_source
+from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
@@ -122,7 +122,7 @@ async def write(
     for plan in plans:
         if not plan.joins and mode != "w-":
             path = group if mode == "w" else join(group, plan.name)
-            refuse_own_source(store, path, plan.encoded)
+            refuse_self_overwrite(store, path, plan.encoded)
     if any(_is_dask(plan.encoded.data) for plan in plans):
         from zarrasync.integrations.dask import check_reach
 

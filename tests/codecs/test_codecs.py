@@ -74,9 +74,9 @@ def test_round_trip(codecs):
     np.testing.assert_array_equal(chain.decode(data), DATA)
     np.testing.assert_array_equal(chain.decode(bytes(data)), DATA)
     np.testing.assert_array_equal(chain.decode(memoryview(bytes(data)), np.empty(chain.raw_size, "u1")), DATA)
-    if chain.direct:
+    if chain.decodes_to_output:
         target = np.empty_like(DATA)
-        chain.unwrap([data], [target.reshape(-1).view("u1")])
+        chain.decompress_into([data], [target.reshape(-1).view("u1")])
         np.testing.assert_array_equal(target, DATA)
     again = parse_codecs([codec.to_json() for codec in chain_of(codecs, SPEC).codecs])
     np.testing.assert_array_equal(again.bind(SPEC).decode(bytes(data)), DATA)
@@ -409,7 +409,7 @@ def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_
     data = np.random.default_rng(5).integers(0, 50, (40, 20)).astype("i4")
     codec, damage = _DAMAGED[kind]
     a = sync.create_array(tmp_path, data=data, chunks=(4, 4), compressors=_TOGETHER[codec])
-    assert a.metadata.chain.batched
+    assert a.metadata.chain.decodes_batches
     path = tmp_path / "c" / "7" / "3"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} can not decode: "):
@@ -551,7 +551,7 @@ def test_zstd_of_other_writers_is_read_together_with_ours(tmp_path):
     for some, together in (({1, 2, 3, 4, 5}, False), ({2, 3, 4, 5}, True)):
         a[...] = data
         chain = a.metadata.chain
-        assert (chain.opened([others[number] for number in some])[0] is not chain) is together
+        assert (chain.decompress_batch([others[number] for number in some])[0] is not chain) is together
         for number in some:
             (tmp_path / "c" / str(number) / "0").write_bytes(others[number])
         np.testing.assert_array_equal(a[...], data)
@@ -573,7 +573,7 @@ def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatc
     monkeypatch.setattr(compressors, "_contexts", lambda: plain)
     data = np.random.default_rng(5).integers(0, 50, (40, 40))
     a = sync.create_array(tmp_path, data=data, chunks=(4, 4), shards=(20, 20), compressors="zstd")
-    assert not a.metadata.chain.unit.unlocked
+    assert not a.metadata.chain.innermost_chain.releases_gil
     np.testing.assert_array_equal(a[...], data)
     monkeypatch.undo()
     np.testing.assert_array_equal(sync.open_array(tmp_path)[...], data)

@@ -321,7 +321,11 @@ async def _copy_values(
     count = 1 if blocking else min(origin.concurrency, dest.concurrency)
     grid, each = source.metadata.grid, source.metadata.chain.nbytes
     # What is absent is a defined value in the source, and anything to some readers of the target.
-    absent = source.metadata.chain.hollow() if target.metadata.spec.undefined > source.metadata.spec.undefined else None
+    absent = (
+        source.metadata.chain.encode_fill_chunk()
+        if target.metadata.spec.undefined > source.metadata.spec.undefined
+        else None
+    )
     fetched = 0
 
     async def copy_one(coords: tuple[int, ...]) -> None:

@@ -13,23 +13,16 @@ from typing import Any
 
 from zarrasync._util import plugins
 from zarrasync.codecs._functions import numcodecs_module
-from zarrasync.codecs.base import (
-    ArrayArrayCodec,
-    ArrayBytesCodec,
-    ArraySpec,
-    Buffer,
-    BytesBytesCodec,
-    Codec,
-    Piece,
-    Range,
-)
+from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from zarrasync.codecs.bytes import BytesCodec, TransposeCodec
 from zarrasync.codecs.chain import BoundChain, CodecChain
 from zarrasync.codecs.compressors import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes, adapt
 from zarrasync.codecs.objects import OBJECT_CODECS, ObjectCodec
 from zarrasync.codecs.packing import ConditionalCodec, N5Codec, PackbitsCodec, ZfpCodec
+from zarrasync.codecs.partial import Piece, Range
 from zarrasync.codecs.sharding import ShardingCodec
+from zarrasync.codecs.spec import ArraySpec, Buffer
 from zarrasync.codecs.values import BitroundCodec, CastValueCodec, ReshapeCodec, ScaleOffsetCodec
 from zarrasync.codecs.vlen import VlenBytesCodec, VlenUtf8Codec
 from zarrasync.errors import MetadataError, Problem, UnknownCodecError

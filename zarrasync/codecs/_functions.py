@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 
 __all__ = ["blosc_rows", "numcodecs_module", "zstd_rows"]
 

@@ -7,41 +7,28 @@ codec knows of stores or of asyncio.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.codecs.partial import BoundArrayBytes
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError
-from zarrasync.indexing.chunk_selection import ChunkRun, Projection
-from zarrasync.model.dtypes import DataType
-
-if TYPE_CHECKING:
-    from zarrasync.codecs.chain import BoundChain
 
 __all__ = [
     "ArrayArrayCodec",
     "ArrayBytesCodec",
-    "ArraySpec",
     "BatchDecoder",
-    "BoundArrayBytes",
-    "BoundWhole",
-    "Buffer",
     "BytesBytesCodec",
     "Codec",
     "Decoder",
     "Out",
-    "Piece",
-    "Range",
     "RowsDecoder",
 ]
 
-Array: TypeAlias = npt.NDArray[Any]
-Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
-"""Bytes in memory. Arrays among them are one-dimensional and contiguous."""
 Out: TypeAlias = npt.NDArray[np.uint8] | None
 Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
 """``BytesBytesCodec.decode`` for values of one size: of the data, and memory that may be used for the result."""
@@ -49,53 +36,6 @@ BatchDecoder: TypeAlias = Callable[[Sequence[Buffer]], "Sequence[Buffer] | None"
 """Decodes several values of one size in one go; ``None`` where only decoding each alone tells what is wrong."""
 RowsDecoder: TypeAlias = Callable[[Sequence[Buffer], "Sequence[npt.NDArray[np.uint8]]"], bool]
 """Decodes several values of one size, each into memory of its own; ``False`` where only decoding each alone will do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
-    """What a codec must know of the arrays it gets.
-
-    Attributes:
-        shape: The chunk's shape.
-        dtype: Its data type.
-        fill_value: The array's fill value; zero where the array has none.
-        undefined: Whether it has none. Then no chunk is one of nothing but the fill value.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DataType
-    fill_value: Any
-    undefined: bool = False
-
-    def replace(self, **changes: Any) -> ArraySpec:
-        """A copy with changes."""
-        return replace(self, **changes)
-
-    @property
-    def nbytes(self) -> int | None:
-        """Bytes of one chunk, or ``None`` where elements vary in size."""
-        size = self.dtype.itemsize
-        return None if size is None else math.prod(self.shape) * size
-
-    def new_array(self) -> Array:
-        """A chunk that holds the fill value everywhere.
-
-        Raises:
-            CodecError: If there is no memory for it.
-        """
-        try:
-            array = np.empty(self.shape, self.dtype.numpy)
-        except MemoryError as error:
-            raise CodecError(f"there is no memory for a chunk: {error}") from error
-        array[...] = self.scalar
-        return array
-
-    @property
-    def scalar(self) -> Array:
-        """The fill value as an array without dimensions; its text may end in NUL, which a NumPy scalar's may not."""
-        fill = np.empty((), self.dtype.numpy)
-        fill[()] = self.fill_value
-        return fill
 
 
 @dataclass(frozen=True)
@@ -166,65 +106,6 @@ class ArrayArrayCodec(Codec):
         raise NotImplementedError
 
 
-class Range(NamedTuple):
-    """Bytes of an encoded value: ``length`` from ``start``, or the last ``length`` if suffix."""
-
-    start: int
-    length: int
-    suffix: bool = False
-
-
-class Piece(NamedTuple):
-    """A part of an encoded value that decodes on its own, and where its elements go.
-
-    Attributes:
-        start: The first byte inside the value.
-        length: The number of bytes; negative where the piece is absent and reads as fill.
-        chain: What decodes it.
-        part: Its elements and their places; a run for several chunks that lie one after the other.
-        out: The output they are placed in.
-        entries: Start (from that of the piece) and length per chunk of a run.
-    """
-
-    start: int
-    length: int
-    chain: BoundChain
-    part: ChunkRun
-    out: Array
-    entries: Sequence[tuple[int, int]] = ()
-
-
-Locator: TypeAlias = Generator[list[Range], list[Buffer | None], list[Piece] | None]
-"""A search for pieces: yields ranges, is sent their bytes (``None``: the value is absent), returns
-the pieces, or ``None`` where the value is absent."""
-
-
-class BoundArrayBytes(Protocol):
-    """An array -> bytes codec that is bound to a chunk's spec.
-
-    Attributes:
-        encoded_size: Bytes of an encoded chunk, where all chunks have the same.
-        stored_dtype: The dtype of the elements as stored, if the bytes are just those in C order.
-
-    It may say by ``divisible = False`` that ``locate`` never finds a part.
-    """
-
-    encoded_size: int | None
-    stored_dtype: np.dtype[Any] | None
-
-    def decode(self, data: Buffer) -> Array:
-        """Bytes to an array, which may share the bytes' memory."""
-
-    def encode(self, array: Array) -> Buffer | None:
-        """An array to bytes, which may share the array's memory; ``None`` if nothing needs storing."""
-
-    def locate(self, projection: Projection, out: Array) -> Locator | None:
-        """How to find the bytes of a projection without reading the whole value; ``None`` if not possible."""
-
-    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
-        """Encoded bytes with the elements of a projection replaced, as ``encode`` would return them."""
-
-
 @dataclass(frozen=True)
 class ArrayBytesCodec(Codec):
     """A codec from arrays to bytes."""
@@ -285,29 +166,3 @@ class BytesBytesCodec(Codec):
             CodecError: If the data is damaged or of another size.
         """
         raise NotImplementedError
-
-
-class BoundWhole:
-    """A bound array -> bytes codec of which nothing is found but by decoding it whole."""
-
-    encoded_size: int | None = None
-    stored_dtype: np.dtype[Any] | None = None
-    divisible = False
-
-    def decode(self, data: Buffer) -> Array:
-        """A chunk of its bytes."""
-        raise NotImplementedError
-
-    def encode(self, array: Array) -> Buffer | None:
-        """The bytes of a chunk."""
-        raise NotImplementedError
-
-    def locate(self, projection: Projection, out: Array) -> Locator | None:
-        """Nothing: no part can be found alone."""
-        return None
-
-    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
-        """A chunk's bytes with the elements of a projection replaced."""
-        chunk = np.array(self.decode(data))
-        projection.write(chunk, values)
-        return self.encode(chunk)

@@ -11,17 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import (
-    Array,
-    ArrayArrayCodec,
-    ArrayBytesCodec,
-    ArraySpec,
-    Buffer,
-    Codec,
-    Locator,
-    Piece,
-)
+from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
 from zarrasync.codecs.chain import CodecChain, as_bytes_view
+from zarrasync.codecs.partial import Locator, Piece
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.chunk_selection import ChunkRun, Projection, assign
 from zarrasync.model.dtypes import has_order

@@ -10,17 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.codecs.base import (
-    Array,
-    ArrayArrayCodec,
-    ArrayBytesCodec,
-    ArraySpec,
-    Buffer,
-    BytesBytesCodec,
-    Codec,
-    Locator,
-    Out,
-)
+from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Out
+from zarrasync.codecs.partial import Locator
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.codecs.third_party import watched, watched_maker
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.chunk_selection import Projection
@@ -103,20 +95,20 @@ class BoundChain:
         spec: The spec of the decoded chunk.
         nbytes: Bytes of a decoded chunk in memory (an estimate where elements vary in size).
         raw_size: Bytes that the array -> bytes codec makes, or ``None`` where that depends on the data.
-        unit: What decodes the smallest parts that can be read alone: inner chunks of shards, or chunks.
+        innermost_chain: What decodes the smallest parts that can be read alone: inner chunks of shards, or chunks.
         stored_dtype: The dtype of a workspace that ``decode`` fills; set where decoded memory is just
             the elements in C order.
-        direct: Whether that memory is the chunk as it is in memory, so that one may decode into the output.
+        decodes_to_output: Whether that memory is the chunk as it is in memory, so that one may decode into the output.
         is_raw: Whether the stored bytes are just the elements.
-        fills: Whether large chunks are decoded right into memory that is there.
-        run: How many chunks to decode into one piece of memory and place in one step; 1 where decoded memory
+        decodes_into_buffer: Whether large chunks are decoded right into memory that is there.
+        run_length: How many chunks to decode into one piece of memory and place in one step; 1 where decoded memory
             is not just the elements, or they would have to be copied there.
-        batched: Whether several chunks are decoded in one go (``opened``).
+        decodes_batches: Whether several chunks are decoded in one go (``decompress_batch``).
         encoded_size: Bytes of an encoded chunk, where all have the same.
-        can_locate: Whether parts of an encoded chunk can be found and decoded on their own.
-        brief: Whether little chunks are decoded so quickly that an event loop may do it itself.
-        read_hint: A size that holds most encoded chunks.
-        turned: For each axis where it stands in the memory of decoded elements, of inner chunks where there are some,
+        supports_partial_reads: Whether parts of an encoded chunk can be found and decoded on their own.
+        is_quick: Whether little chunks are decoded so quickly that an event loop may do it itself.
+        read_size_hint: A size that holds most encoded chunks.
+        memory_axis_order: For each axis where it stands in the memory of decoded elements, of inner chunks where there are some,
             the slowest first; ``None`` where that is C order, or depends on the data.
     """
 
@@ -134,25 +126,25 @@ class BoundChain:
         "_rows",
         "_steps",
         "_wrap",
-        "batched",
-        "brief",
-        "can_locate",
-        "direct",
+        "decodes_batches",
+        "decodes_into_buffer",
+        "decodes_to_output",
         "encoded_size",
-        "fills",
+        "innermost_chain",
+        "is_quick",
         "is_raw",
+        "memory_axis_order",
         "nbytes",
         "raw_size",
-        "read_hint",
-        "run",
+        "read_size_hint",
+        "run_length",
         "spec",
         "stored_dtype",
-        "turned",
-        "unit",
+        "supports_partial_reads",
     )
 
     _bare: BoundChain | None
-    turned: list[int] | None
+    memory_axis_order: list[int] | None
 
     def __init__(self, chain: CodecChain, spec: ArraySpec) -> None:
         self.spec = spec
@@ -177,29 +169,29 @@ class BoundChain:
         only = self._wrap[0] if len(self._wrap) == 1 else None
         self._batch = None if only is None else only.batch_decoder(self.raw_size)
         self._rows = None if only is None else only.rows_decoder(self.raw_size)
-        self._chain, self._bare, self.batched = chain, None, self._batch is not None
-        self.read_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
+        self._chain, self._bare, self.decodes_batches = chain, None, self._batch is not None
+        self.read_size_hint = self.encoded_size or (bound + bound // 8 + 4096 if self.raw_size else 0)
         self.stored_dtype = self._maker.stored_dtype
         inner: BoundChain | None = getattr(self._maker, "inner", None)
-        self.unit: BoundChain = self if inner is None else inner.unit
+        self.innermost_chain: BoundChain = self if inner is None else inner.innermost_chain
         # (NumPy holds that None and float64 are equal dtypes, so ask for None first.)
         plain = not steps and self.stored_dtype is not None and self.stored_dtype == self.spec.dtype.numpy
-        self.direct = plain and bool(self.raw_size)
+        self.decodes_to_output = plain and bool(self.raw_size)
         self.is_raw = self.stored_dtype is not None and not self._wrap
         divisible = getattr(self._maker, "divisible", True) and not self._wrap
-        self.can_locate = divisible and all(codec.permutation is not None for codec, _ in steps)
-        self.brief = self.raw_size is not None and all(codec.brief for codec in chain.codecs)
+        self.supports_partial_reads = divisible and all(codec.permutation is not None for codec, _ in steps)
+        self.is_quick = self.raw_size is not None and all(codec.brief for codec in chain.codecs)
         self._fill_bits = _bits(self.spec.scalar)
         self._inner_shape = spec.shape
-        order: list[int] | None = (inner and inner.turned) or list(range(len(spec.shape)))
+        order: list[int] | None = (inner and inner.memory_axis_order) or list(range(len(spec.shape)))
         for codec, _ in reversed(steps):
             order = _undo(order, codec.permutation)
         self._order = None if order is None or self.stored_dtype is None or not self.raw_size else order
         turned = self._order if inner is None else order
-        self.turned = None if turned is None or turned == sorted(turned) else turned
-        self.fills = self.is_raw or (bool(self._wrap) and self._wrap[0].fills)
-        alone = self._order is None or not self.raw_size or (self.raw_size >= _COPIED and not self.fills)
-        self.run = 1 if alone else max(1, min(256, _RUN // (self.raw_size or 1)))
+        self.memory_axis_order = None if turned is None or turned == sorted(turned) else turned
+        self.decodes_into_buffer = self.is_raw or (bool(self._wrap) and self._wrap[0].fills)
+        alone = self._order is None or not self.raw_size or (self.raw_size >= _COPIED and not self.decodes_into_buffer)
+        self.run_length = 1 if alone else max(1, min(256, _RUN // (self.raw_size or 1)))
 
     @property
     def size_bounds(self) -> tuple[int, int]:
@@ -207,9 +199,9 @@ class BoundChain:
         return (0, 2 * self._limit) if self.encoded_size is None else (self.encoded_size, self.encoded_size)
 
     @property
-    def unlocked(self) -> bool:
+    def releases_gil(self) -> bool:
         """Whether several chunks are coded without the interpreter, so that threads pay however small they are."""
-        return self.batched and self._wrap[0].unlocked
+        return self.decodes_batches and self._wrap[0].unlocked
 
     # -------------------------------------------------------------- whole chunks
 
@@ -234,7 +226,7 @@ class BoundChain:
             raise CodecError(f"an array of shape {array.shape} came out, the chunk has {self.spec.shape}")
         return array
 
-    def unwrap(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def decompress_into(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> None:
         """Undo the bytes -> bytes codecs of values, each into memory of ``raw_size`` bytes unless it is that.
 
         Raises:
@@ -257,7 +249,7 @@ class BoundChain:
             data = decode(data, None)
         return data if self._last is None else self._last(data, out)
 
-    def opened(self, values: Sequence[Buffer | None]) -> tuple[BoundChain, Sequence[Buffer | None]]:
+    def decompress_batch(self, values: Sequence[Buffer | None]) -> tuple[BoundChain, Sequence[Buffer | None]]:
         """Undo the bytes -> bytes codecs of several values in one go, where that pays.
 
         Args:
@@ -278,7 +270,7 @@ class BoundChain:
         rest = iter(found)
         return self._bare, [None if value is None else next(rest) for value in values]
 
-    def boxes(self, rows: npt.NDArray[np.uint8]) -> Array | None:
+    def view_chunks(self, rows: npt.NDArray[np.uint8]) -> Array | None:
         """Unwrapped chunks, one a row, as one array of ``(number, *shape)`` that shares their memory.
 
         ``None`` where decoding takes more than a view.
@@ -299,34 +291,34 @@ class BoundChain:
             array = step.encode(array, spec)
         data = self._maker.encode(array)
         if data is not None:
-            data = self.wrap(data)
+            data = self.compress(data)
         return data
 
-    def hollow(self) -> Buffer:
+    def encode_fill_chunk(self) -> Buffer:
         """The value of a chunk of nothing but the fill value, for where there has to be one."""
         data = self.encode(self.spec.new_array())
         if data is not None:
             return data
-        return self.wrap(self._maker.hollow())  # type: ignore[attr-defined]  # only shards come to nothing
+        return self.compress(self._maker.encode_empty())  # type: ignore[attr-defined]  # only shards come to nothing
 
-    def wrap(self, data: Buffer) -> Buffer:
-        """Apply the bytes -> bytes codecs; the way back of ``unwrap``."""
+    def compress(self, data: Buffer) -> Buffer:
+        """Apply the bytes -> bytes codecs; the way back of ``decompress_into``."""
         for codec in self._wrap:
             data = codec.encode(data)
         return data
 
     def encode_rows(self, rows: npt.NDArray[np.uint8], *, keep_empty: bool = False) -> list[Buffer | None]:
-        """The encoded chunks of the memory of ``boxes``; ``None`` for those that hold nothing but the fill value."""
+        """The encoded chunks of the memory of ``view_chunks``; ``None`` for those that hold nothing but the fill value."""
         keep_empty |= self.spec.undefined
-        empty = np.zeros(len(rows), np.bool_) if keep_empty else self.empty_rows(rows)
+        empty = np.zeros(len(rows), np.bool_) if keep_empty else self.fill_rows(rows)
         values: Sequence[Buffer] = list(rows[~empty] if empty.any() else rows)
         for codec in self._wrap:
             values = codec.encode_all(values)
         rest = iter(values)
         return [None if gone else next(rest) for gone in empty.tolist()]
 
-    def empty_rows(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        """Per chunk of the memory of ``boxes`` whether every element is the fill value, bit for bit."""
+    def fill_rows(self, rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Per chunk of the memory of ``view_chunks`` whether every element is the fill value, bit for bit."""
         assert self.stored_dtype is not None
         fill = np.frombuffer(self.spec.scalar.astype(self.stored_dtype).tobytes(), np.uint8)
         width = len(fill) if len(fill) in _WORDS else 1
@@ -338,21 +330,21 @@ class BoundChain:
             empty[number] = _all_are(words[number], bits) if len(bits) > 1 else _all_are(words[number, :, 0], bits[0])
         return empty
 
-    def is_empty(self, array: Array) -> bool:
+    def is_fill(self, array: Array) -> bool:
         """Whether every element is the fill value, bit for bit."""
         return not self.spec.undefined and is_fill(array, self.spec.fill_value, self._fill_bits)
 
     # -------------------------------------------------------------- parts of chunks
 
     def locate(self, projection: Projection, out: Array) -> Locator | None:
-        """How to find the bytes of a projection without the whole chunk; ``None`` if that is not possible."""
-        if not self.can_locate:
+        """How to find the projection's bytes without the whole chunk; ``None`` if that is not possible."""
+        if not self.supports_partial_reads:
             return None
         return self._maker.locate(*self._permute(projection, out))
 
-    def work(self, projection: Projection, out: Array) -> int:
+    def decoded_bytes(self, projection: Projection, out: Array) -> int:
         """About how many bytes have to be decoded to read a projection."""
-        if not self.can_locate:
+        if not self.supports_partial_reads:
             return self.nbytes
         inner: BoundChain | None = getattr(self._maker, "inner", None)
         if inner is None:
@@ -370,12 +362,12 @@ class BoundChain:
         Returns:
             The encoded chunk, and whether it now holds nothing but the fill value.
         """
-        if data is not None and self.can_locate and self.raw_size is None:
+        if data is not None and self.supports_partial_reads and self.raw_size is None:
             merged = self._maker.merge(data, *self._permute(projection, values))
             return merged, merged is None
         chunk = self.spec.new_array() if data is None else self._own(self.decode(data))
         projection.write(chunk, values)
-        return self.encode(chunk), self.is_empty(chunk)
+        return self.encode(chunk), self.is_fill(chunk)
 
     def _permute(self, projection: Projection, out: Array) -> tuple[Projection, Array]:
         """A projection of the chunk, and its output, as the array -> bytes codec sees them."""

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs._functions import blosc_rows, numcodecs_module, zstd_rows
-from zarrasync.codecs.base import ArraySpec, BatchDecoder, Buffer, BytesBytesCodec, Codec, Decoder, Out, RowsDecoder
+from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Codec, Decoder, Out, RowsDecoder
+from zarrasync.codecs.spec import ArraySpec, Buffer
 from zarrasync.errors import ChecksumError, MetadataError
 
 __all__ = ["BloscCodec", "Crc32cCodec", "GzipCodec", "ZstdCodec", "bounded_decoder", "deflate"]

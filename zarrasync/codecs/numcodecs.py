@@ -20,19 +20,10 @@ from typing import Any, cast
 import numpy as np
 
 from zarrasync.codecs._functions import numcodecs_module
-from zarrasync.codecs.base import (
-    Array,
-    ArrayArrayCodec,
-    ArrayBytesCodec,
-    ArraySpec,
-    BoundWhole,
-    Buffer,
-    BytesBytesCodec,
-    Codec,
-    Decoder,
-    Out,
-)
+from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.compressors import FILLING, bounded_decoder, deflate
+from zarrasync.codecs.partial import BoundWhole
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError, UnknownCodecError
 from zarrasync.model.dtypes import from_numpy
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, BoundWhole, Buffer
+from zarrasync.codecs.base import ArrayBytesCodec
 from zarrasync.codecs.numcodecs import numcodecs_codec
+from zarrasync.codecs.partial import BoundWhole
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
 
 __all__ = ["OBJECT_CODECS", "ObjectCodec"]

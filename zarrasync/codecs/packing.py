@@ -10,18 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.codecs.base import (
-    Array,
-    ArrayBytesCodec,
-    ArraySpec,
-    BoundWhole,
-    Buffer,
-    BytesBytesCodec,
-    Codec,
-)
+from zarrasync.codecs.base import ArrayBytesCodec, BytesBytesCodec, Codec
 from zarrasync.codecs.bytes import BytesCodec, check_limits
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.numcodecs import check_complete
+from zarrasync.codecs.partial import BoundWhole
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 
 __all__ = ["ConditionalCodec", "N5Codec", "PackbitsCodec", "ZfpCodec"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import Array
+from zarrasync.codecs.spec import Array
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.fill_values import is_float
 

@@ -17,19 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util.memory import joined
-from zarrasync.codecs.base import (
-    Array,
-    ArrayBytesCodec,
-    ArraySpec,
-    Buffer,
-    Codec,
-    Locator,
-    Piece,
-    Range,
-)
+from zarrasync.codecs.base import ArrayBytesCodec, Codec
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.compressors import Crc32cCodec
+from zarrasync.codecs.partial import Locator, Piece, Range, search_inside, search_together
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.chunk_selection import ChunkRun, Projection
 from zarrasync.model.chunk_grids import regular_grid
@@ -186,8 +179,8 @@ class BoundSharding:
 
     def _locate_inner(self, index: Index, projection: Projection, out: Array) -> Locator:
         pieces: list[Piece] = []
-        searches: list[tuple[int, int, Locator]] = []
-        for run in projection.split(self.grid, self.inner.run):
+        searches: list[Locator] = []
+        for run in projection.split(self.grid, self.inner.run_length):
             if run.is_full or self.inner.locate(run.projection, out) is None:  # of a run's chunks for each the same
                 pieces.extend(self._pieces(index, run, out))
                 continue
@@ -197,8 +190,9 @@ class BoundSharding:
                 if search is None:
                     pieces.append(Piece(offset, length, self.inner, part, out))
                 else:
-                    searches.append((offset, length, search))
-        pieces.extend((yield from _search_all(searches)) or ())
+                    searches.append(search_inside(search, offset, length))
+        if searches:
+            pieces.extend((yield from search_together(searches)) or ())
         return pieces
 
     def _pieces(self, index: Index, run: ChunkRun, out: Array) -> Iterator[Piece]:
@@ -241,13 +235,13 @@ class BoundSharding:
         whole = tuple(slice(0, n, 1) for n in self._spec.shape)
         made: dict[int, Buffer | None] = {}
         following = 0
-        for run in Projection((), whole, whole, is_basic=True).split(self.grid, self.inner.run):
+        for run in Projection((), whole, whole, is_basic=True).split(self.grid, self.inner.run_length):
             first = self._number(run.coords)
             if run.count > 1:  # they follow each other along one axis
                 made.update(zip(count(first, self._strides[run.axis]), self._encoded_run(run, array), strict=False))
             else:
                 chunk = array[(*run.projection.target, ...)]
-                made[first] = None if self.inner.is_empty(chunk) else self.inner.encode(chunk)
+                made[first] = None if self.inner.is_fill(chunk) else self.inner.encode(chunk)
             while following in made:
                 yield made.pop(following)
                 following += 1
@@ -255,7 +249,7 @@ class BoundSharding:
     def _encoded_run(self, run: ChunkRun, array: Array) -> list[Buffer | None]:
         """Inner chunks that follow each other: they are gathered and encoded together."""
         rows = np.empty((run.count, self.inner.raw_size or 0), np.uint8)
-        boxes = self.inner.boxes(rows)
+        boxes = self.inner.view_chunks(rows)
         assert boxes is not None  # runs are made of such chunks
         run.write(boxes, array)
         return self.inner.encode_rows(rows)
@@ -272,7 +266,7 @@ class BoundSharding:
             kept[number] = None if empty else merged
         return self._joined(kept, sum(len(value) for value in kept if value is not None))
 
-    def hollow(self) -> Buffer:
+    def encode_empty(self) -> Buffer:
         """A shard of absent inner chunks."""
         return self._table([-1] * self.grid.size)
 
@@ -309,32 +303,3 @@ class BoundSharding:
         encoded = self._index.encode(index.reshape(*self.grid.shape, 2))
         assert encoded is not None
         return encoded
-
-
-def _search_all(searches: list[tuple[int, int, Locator]]) -> Locator:
-    """Run searches inside parts of a value side by side: one batch of ranges a round for all."""
-    pieces: list[Piece] = []
-    waiting: list[tuple[int, int, Locator, list[Range]]] = []
-
-    def step(base: int, size: int, search: Locator, answer: list[Buffer | None] | None) -> None:
-        try:
-            ranges = next(search) if answer is None else search.send(answer)
-        except StopIteration as stop:
-            pieces.extend(p._replace(start=p.start + base) if p.length >= 0 else p for p in stop.value or ())
-        else:
-            waiting.append((base, size, search, [_inside(r, base, size) for r in ranges]))
-
-    for base, size, search in searches:
-        step(base, size, search, None)
-    while waiting:
-        round_, waiting = waiting, []
-        answers = iter((yield [r for *_, ranges in round_ for r in ranges]))
-        for base, size, search, ranges in round_:
-            step(base, size, search, [next(answers) for _ in ranges])
-    return pieces
-
-
-def _inside(wanted: Range, base: int, size: int) -> Range:
-    """A range of a part as a range of the value that the part lies in."""
-    start = base + (max(size - wanted.length, 0) if wanted.suffix else wanted.start)
-    return Range(start, min(wanted.length, base + size - start))

@@ -7,18 +7,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from zarrasync.codecs.base import (
-    Array,
-    ArrayArrayCodec,
-    ArrayBytesCodec,
-    ArraySpec,
-    BoundArrayBytes,
-    Buffer,
-    BytesBytesCodec,
-    Codec,
-    Decoder,
-    Out,
-)
+from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
+from zarrasync.codecs.partial import BoundArrayBytes
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import ZarrError
 
 __all__ = ["watched", "watched_maker"]

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import Array, ArrayArrayCodec, ArraySpec, Codec
+from zarrasync.codecs.base import ArrayArrayCodec, Codec
 from zarrasync.codecs.rounding import MODES, cast
+from zarrasync.codecs.spec import Array, ArraySpec
 from zarrasync.errors import MetadataError
 from zarrasync.model.dtypes import DataType, from_json, to_json
 from zarrasync.model.fill_values import fill_from_json, is_float

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import Array, ArrayBytesCodec, ArraySpec, BoundWhole, Buffer, Codec
+from zarrasync.codecs.base import ArrayBytesCodec, Codec
+from zarrasync.codecs.partial import BoundWhole
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 
 __all__ = ["VlenBytesCodec", "VlenUtf8Codec"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.model.chunk_keys import check_key
 from zarrasync.nodes.node import on_store
 from zarrasync.server.limits import BadQuery

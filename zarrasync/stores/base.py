@@ -29,7 +29,7 @@ from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.locks import KeyLock, KeyLocks
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.model.chunk_keys import check_key, check_prefix
 

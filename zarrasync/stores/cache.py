@@ -15,7 +15,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gates import POLL_SECONDS
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Request, Store, Value, clip
 from zarrasync.stores.wrappers import WrapperStore, distrusted
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.offload import run_in_worker
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Request, Store, Value, clip
 from zarrasync.stores.wrappers import WrapperStore, distrusted
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from urllib.parse import unquote
 
 from zarrasync import config
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 
 __all__ = ["PARTIAL"]
 

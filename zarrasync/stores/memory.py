@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Request, Store, Value, clip

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.single_flight import SingleFlight
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import Request, Store, Value, clip

@@ -13,7 +13,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import KeyLock
 from zarrasync._concurrency.retry import pause
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Listing, Request, Store, Value
 from zarrasync.stores.wrappers import WrapperStore

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from zarrasync._concurrency import clock
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Listing, Request, Store, Value
 from zarrasync.stores.wrappers import CountingStore
 

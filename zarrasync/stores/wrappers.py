@@ -10,7 +10,7 @@ from typing import Any
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import holds_key_lock
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.chunk_keys import check_prefix
 from zarrasync.stores.base import Listing, Request, Store, Value

@@ -11,7 +11,7 @@ from typing import Any
 
 from zarrasync import config
 from zarrasync._concurrency.gather import gather
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import Listing, Request, Store, Value

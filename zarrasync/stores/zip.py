@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Request, Store, Value, clip

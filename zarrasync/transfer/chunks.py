@@ -154,13 +154,13 @@ class Chunks:
             MetadataError: If a chunk is larger than the settings allow.
         """
         self.check_size()
-        run = self.metadata.chain.run if runs and self.metadata.edges is None else 1
+        run = self.metadata.chain.run_length if runs and self.metadata.edges is None else 1
         return list(transform.layout.projection().split(self.metadata.grid, run))
 
     def runs(self, transform: Transform) -> Sequence[Run]:
         """``parts`` for reading, with values of which single elements are picked in one."""
         chain = self.metadata.chain
-        if chain.run > 1 and self.metadata.edges is None and not chain.can_locate:
+        if chain.run_length > 1 and self.metadata.edges is None and not chain.supports_partial_reads:
             points = transform.layout.projection().gather(self.metadata.grid)
             if points is not None:
                 self.check_size()
@@ -186,18 +186,18 @@ class Chunks:
         take is mostly the store's work or that of a codec that takes many, which others can run beside.
         """
         chain = self.chain
-        unit = chain.unit
+        unit = chain.innermost_chain
         if not _is_locked():
             return self.config.pool_size
         beside = unit.is_raw if unit is not chain else self.store.parallel and (unit.is_raw or not decoding)
-        beside |= unit.unlocked
+        beside |= unit.releases_gil
         return 1 if unit.nbytes < _SMALL and not beside else self.config.pool_size
 
     @property
     def doubtful(self) -> bool:
         """Whether threads may be in each other's way."""
-        unit = self.chain.unit
-        return _is_locked() and unit is self.chain and unit.nbytes < _SMALL and not unit.unlocked
+        unit = self.chain.innermost_chain
+        return _is_locked() and unit is self.chain and unit.nbytes < _SMALL and not unit.releases_gil
 
     def full_key(self, key: str) -> str:
         """A key as the user's store has it."""

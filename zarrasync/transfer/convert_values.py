@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.offload import compute
-from zarrasync.codecs.base import Array
+from zarrasync.codecs.spec import Array
 from zarrasync.errors import ChecksumError, CodecError, ShapeError
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.dtypes import BYTES, OBJECT, DataType

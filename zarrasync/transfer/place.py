@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.cancel import cancel_flag
-from zarrasync.codecs.base import Array, Buffer, Locator, Piece, Range
-from zarrasync.codecs.chain import JOINED, BoundChain, as_bytes_view
+from zarrasync.codecs.chain import JOINED, as_bytes_view
+from zarrasync.codecs.partial import ChunkDecoder, Locator, Piece, Range
+from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError, MissingChunkError
 from zarrasync.indexing.chunk_selection import ChunkRun, PointRun, Run
 from zarrasync.stores.base import Request, clip
@@ -54,7 +55,7 @@ class Workspace:
 
     def __init__(self, size: int) -> None:
         self._scratch = scratch("decode", size)
-        self._made: dict[tuple[BoundChain, int, int], Rows] = {}
+        self._made: dict[tuple[ChunkDecoder, int, int], Rows] = {}
 
     def __enter__(self) -> Self:
         self._memory = self._scratch.__enter__()
@@ -63,13 +64,13 @@ class Workspace:
     def __exit__(self, *error: object) -> None:
         self._scratch.__exit__(*error)
 
-    def rows(self, chain: BoundChain, count: int, start: int = 0) -> Rows:
+    def rows(self, chain: ChunkDecoder, count: int, start: int = 0) -> Rows:
         """The memory of so many chunks, after so many others; the same for the same."""
         known = self._made.get((chain, count, start))
         if known is None:
             size = chain.raw_size or 0
             memory = self._memory[start * size : (start + count) * size].reshape(count, size)
-            known = self._made[chain, count, start] = Rows(list(memory), chain.boxes(memory))
+            known = self._made[chain, count, start] = Rows(list(memory), chain.view_chunks(memory))
         return known
 
 
@@ -92,10 +93,10 @@ class Placing:
 
     # -------------------------------------------------------------- chunks
 
-    def direct(self, chain: BoundChain, part: Run, out: Array) -> Rows | None:
+    def direct(self, chain: ChunkDecoder, part: Run, out: Array) -> Rows | None:
         """The places of a part's chunks in the output, if one may decode right into them."""
         shape = chain.spec.shape
-        if isinstance(part, PointRun) or not part.is_full or not chain.direct or self.fields is not None:
+        if isinstance(part, PointRun) or not part.is_full or not chain.decodes_to_output or self.fields is not None:
             return None
         if shape[-1:] != out.shape[-1:] and any(length != 1 for length in shape[:-1]):
             return None
@@ -105,7 +106,7 @@ class Placing:
             return None
         return Rows([as_bytes_view(place) for place in places], None, direct=True)
 
-    def room(self, chain: BoundChain, part: Run, out: Array, workspace: Workspace | None) -> Rows | None:
+    def room(self, chain: ChunkDecoder, part: Run, out: Array, workspace: Workspace | None) -> Rows | None:
         """Where to decode a part's chunks: right into the output, or into memory if there is some."""
         moved = part.count > 1 and chain.is_raw  # they are there already
         if moved and (chain.raw_size or 0) < JOINED:
@@ -115,10 +116,10 @@ class Placing:
             return rows  # if not to their places, better together than one by one
         if rows is not None or workspace is None or not chain.raw_size:
             return rows
-        worth = part.count > 1 or (chain.fills and chain.raw_size >= _WORTH)
+        worth = part.count > 1 or (chain.decodes_into_buffer and chain.raw_size >= _WORTH)
         return workspace.rows(chain, part.count) if worth else None
 
-    def workspace(self, chain: BoundChain, count: int) -> Workspace | nullcontext[None]:
+    def workspace(self, chain: ChunkDecoder, count: int) -> Workspace | nullcontext[None]:
         """Memory to decode so many chunks into; none where decoding makes its own."""
         size = chain.raw_size
         if not size or size * count > LARGE or chain.stored_dtype is None:
@@ -127,7 +128,7 @@ class Placing:
 
     def place(
         self,
-        chain: BoundChain,
+        chain: ChunkDecoder,
         part: Run,
         values: Sequence[Buffer | None],
         keys: Sequence[str],
@@ -161,10 +162,10 @@ class Placing:
             raise
 
     def _place_present(
-        self, chain: BoundChain, part: Run, values: Sequence[Buffer], out: Array, rows: Rows | None
+        self, chain: ChunkDecoder, part: Run, values: Sequence[Buffer], out: Array, rows: Rows | None
     ) -> None:
         if rows is not None and (rows.direct or (rows.boxes is not None and not _no_gain(chain, values, rows))):
-            chain.unwrap(values, rows.each)
+            chain.decompress_into(values, rows.each)
             if rows.direct:
                 return
             boxes = rows.boxes
@@ -172,7 +173,7 @@ class Placing:
             for value in values:
                 if len(value) != chain.raw_size:
                     chain.decode(value)  # complains
-            boxes = chain.boxes(np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1))
+            boxes = chain.view_chunks(np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1))
         else:
             boxes = chain.decode(values[0], None if rows is None else rows.each[0])[np.newaxis]
         assert boxes is not None
@@ -229,12 +230,12 @@ class Placing:
         piece, data = group[0]
         chain, start = piece.chain, 0
         if chain.is_raw and piece.part.count > 1 and piece.length == piece.part.count * (chain.raw_size or 0):
-            boxes = chain.boxes(np.frombuffer(data, np.uint8).reshape(piece.part.count, -1))
+            boxes = chain.view_chunks(np.frombuffer(data, np.uint8).reshape(piece.part.count, -1))
             assert boxes is not None  # runs are made of such chunks
             piece.part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
             self.report(piece.part)
             return
-        chain, values = chain.opened([value for own in group for value in _values(*own)])
+        chain, values = chain.decompress_batch([value for own in group for value in _values(*own)])
         for piece, _ in group:
             end = start + piece.part.count
             rows = self.room(chain, piece.part, piece.out, workspace)
@@ -291,19 +292,19 @@ def _together(found: Sequence[Found], most: int) -> Iterator[Sequence[Found]]:
             yield group
             group = []
         if not group:
-            room = most // (chain.raw_size or most) if chain.batched else 0
+            room = most // (chain.raw_size or most) if chain.decodes_batches else 0
         group.append(own)
         room -= count
     if group:
         yield group
 
 
-def _no_gain(chain: BoundChain, values: Sequence[Buffer], rows: Rows) -> bool:
+def _no_gain(chain: ChunkDecoder, values: Sequence[Buffer], rows: Rows) -> bool:
     """Whether decoding into memory would but copy."""
     return chain.is_raw and len(values) == 1 and values[0] is not rows.each[0]
 
 
-def _culprit(chain: BoundChain, values: Sequence[Buffer | None]) -> int:
+def _culprit(chain: ChunkDecoder, values: Sequence[Buffer | None]) -> int:
     """The number of the first value that does not decode."""
     for number, value in enumerate(values):
         try:

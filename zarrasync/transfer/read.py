@@ -18,7 +18,8 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._util.memory import alias, empty
 from zarrasync.codecs import BoundChain
-from zarrasync.codecs.base import Array, Buffer, Locator, Piece
+from zarrasync.codecs.partial import Locator, Piece
+from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError, SelectionError, ShapeError
 from zarrasync.indexing.chunk_selection import ChunkRun, Run
 from zarrasync.indexing.transform import Layout, Transform
@@ -126,8 +127,8 @@ async def read(
 def _is_little(chunks: Chunks) -> bool:
     """Whether a chunk is read whole, and decoded sooner than it takes to share the work."""
     chain = chunks.metadata.chain
-    little = chain.nbytes <= _LITTLE and not chain.can_locate and chunks.metadata.edges is None
-    return little and (chain.brief or chunks.store.blocking)
+    little = chain.nbytes <= _LITTLE and not chain.supports_partial_reads and chunks.metadata.edges is None
+    return little and (chain.is_quick or chunks.store.blocking)
 
 
 async def _read_one(
@@ -136,7 +137,7 @@ async def _read_one(
     """Read what lies in one little chunk, with as few steps as there can be."""
     chain, key = chunks.chain, chunks.key(coords)
     if chunks.store.blocking:
-        hint = chain.read_hint
+        hint = chain.read_size_hint
         (value,) = await chunks.store.fetch_values([key], [np.empty(hint, np.uint8) if hint else None])
         return _found_in(chunks, transform, key, value, inside, missing)
     async with chunks.taken(chain.nbytes):
@@ -165,12 +166,12 @@ def _found_in(
     except CodecError as error:
         chunks.locate(error, key)
         raise
-    return np.array(chunk[(*inside, ...)], dtype, order="C" if chain.turned is None else "K")
+    return np.array(chunk[(*inside, ...)], dtype, order="C" if chain.memory_axis_order is None else "K")
 
 
 def _buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:
     """Memory for a result, in which elements lie as they do in chunks: to turn them around takes longer than to read them."""
-    shape, turned = layout.buffer_shape, chain.turned
+    shape, turned = layout.buffer_shape, chain.memory_axis_order
     # Files of raw elements are read right into it, if they are contiguous there.
     make = empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _LARGE else np.empty
     if turned is None or layout.point_axes:
@@ -217,14 +218,14 @@ class _Reading(Placing):
         """A search for the wanted part of a value, where that beats reading it whole."""
         if self.chain.stored_dtype is not None and part.is_full:
             return None
-        return self.chain.locate(part.projection, self.out) if self.chain.can_locate else None
+        return self.chain.locate(part.projection, self.out) if self.chain.supports_partial_reads else None
 
     def whole_and_searched(self, parts: Sequence[Run]) -> tuple[list[Run], list[tuple[ChunkRun, Locator]]]:
         """Parts that are read whole, and single ones of which pieces are searched for."""
         whole: list[Run] = []
         searches: list[tuple[ChunkRun, Locator]] = []
         for run in parts:
-            if not self.chain.can_locate or (run.is_full and self.chain.stored_dtype is not None):
+            if not self.chain.supports_partial_reads or (run.is_full and self.chain.stored_dtype is not None):
                 whole.append(run)
                 continue
             for part in run.singles():
@@ -250,12 +251,12 @@ class _Reading(Placing):
         self.flag = cancel_flag()
         nbytes = self.chain.nbytes
         count = parts[0].count if len(parts) == 1 else 0
-        if 0 < count <= _FEW and count * nbytes <= _LITTLE and not self.chain.can_locate:
+        if 0 < count <= _FEW and count * nbytes <= _LITTLE and not self.chain.supports_partial_reads:
             self._chunk_job(parts)  # no ceremony for what is done in some microseconds
             return
         threads = self.chunks.threads(decoding=True)
         if threads > 1:
-            work = sum(part.count * self.chain.work(part.projection, self.out) for part in parts)
+            work = sum(part.count * self.chain.decoded_bytes(part.projection, self.out) for part in parts)
             threads = min(threads, 1 + work // _ALONE)
         async with self.chunks.taken(2 * threads * min(nbytes, self.chunks.config.coalesce_size)):
             run_parts(parts, self._jobs, self.chunks, self.flag, threads)
@@ -271,7 +272,7 @@ class _Reading(Placing):
         """Fetch, decode and place whole chunks. This is the loop that small chunks spend their time in."""
         count = batch[0].count if len(batch) == 1 else sum(part.count for part in batch)
         keys = [key for part in batch for key in self.chunks.keys(part)]
-        hint = self.chain.read_hint
+        hint = self.chain.read_size_hint
         if self.chain.is_raw:
             with self.workspace(self.chain, count) as workspace:
                 self._read_in_place(batch, keys, workspace)
@@ -304,7 +305,7 @@ class _Reading(Placing):
         places: Sequence[Rows | None] | None = None,
     ) -> None:
         most = max(part.count for part in batch)
-        chain, values = self.chain.opened(values)
+        chain, values = self.chain.decompress_batch(values)
         out, start = self.out, 0
         with nullcontext() if places is not None else self.workspace(chain, most) as workspace:
             for number, part in enumerate(batch):
@@ -513,7 +514,9 @@ class _Reading(Placing):
         """Pieces by where they lie, near ones together; absent ones are filled here."""
         config, wanted = self.chunks.config, sorted(self.present(key, pieces), key=lambda piece: piece.start)
         gap, most = config.coalesce_gap, config.coalesce_size
-        if self.store.blocking and self.chain.unit.unlocked:  # who fetches a span decodes it: leave others something
+        if (
+            self.store.blocking and self.chain.innermost_chain.releases_gil
+        ):  # who fetches a span decodes it: leave others something
             most = min(most, max(config.batch_bytes, sum(piece.length for piece in wanted) // 4))
         spans: list[_Span] = []
         start, stop, own = 0, -1, list[Piece]()

@@ -19,7 +19,7 @@ from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.retry import ConflictBackoff
-from zarrasync.codecs.base import Array, Buffer
+from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError, ConditionsUnsupported, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing.chunk_selection import ChunkRun, assign
 from zarrasync.indexing.transform import Transform
@@ -149,7 +149,7 @@ class _Writing:
     @property
     def _room(self) -> int:
         """Bytes that encoding a value takes: it and its encoded form, of a shard the latter alone."""
-        return self.chain.nbytes if self.chain.can_locate else 2 * self.chain.nbytes
+        return self.chain.nbytes if self.chain.supports_partial_reads else 2 * self.chain.nbytes
 
     # -------------------------------------------------------------- the two ways
 
@@ -247,7 +247,7 @@ class _Writing:
         try:
             await self.store.erase(key, if_version=version)
         except UnsupportedOperation:  # it can compare when it writes only: then an empty value stays
-            await self.store.put(key, self.chain.hollow(), if_version=version)
+            await self.store.put(key, self.chain.encode_fill_chunk(), if_version=version)
 
     async def _write_run(self, run: ChunkRun) -> None:
         """Replace small chunks that follow each other: they are gathered, encoded and stored together."""
@@ -279,7 +279,7 @@ class _Writing:
 
     def _gather(self, run: ChunkRun, rows: npt.NDArray[np.uint8]) -> None:
         """The chunks of a run in their stored form, one a row."""
-        boxes = self.chain.boxes(rows)
+        boxes = self.chain.view_chunks(rows)
         assert boxes is not None  # runs are made of such chunks
         if not run.projection.covers(self.chain.spec.shape):
             boxes[...] = self.chain.spec.scalar
@@ -306,21 +306,21 @@ class _Writing:
                 part.projection.write(chunk, self.values)
         else:
             chunk = cast(given, spec.dtype.numpy)
-        if not self.keep_empty and self.chain.is_empty(chunk):
+        if not self.keep_empty and self.chain.is_fill(chunk):
             return None
-        shard = self.chain.unit is not self.chain  # which has its own way with inner chunks
+        shard = self.chain.innermost_chain is not self.chain  # which has its own way with inner chunks
         if shard or chunk.flags.c_contiguous or self.chain.is_raw or spec.dtype.is_variable or not chunk.nbytes:
             return self.chain.encode(chunk)
         # A compressor wants the chunk in one piece; the memory for that is used again and again.
         with scratch("encode", chunk.nbytes) as memory:
-            boxes = self.chain.boxes(memory[np.newaxis])
+            boxes = self.chain.view_chunks(memory[np.newaxis])
             if boxes is None:
                 whole = memory.view(chunk.dtype).reshape(chunk.shape)
                 whole[...] = chunk
                 data = self.chain.encode(whole)
             else:
                 assign(boxes[0], chunk)
-                data = self.chain.wrap(memory)
+                data = self.chain.compress(memory)
             if isinstance(data, np.ndarray) and np.may_share_memory(data, memory):
                 return data.tobytes()
             return data
@@ -336,7 +336,7 @@ class _Writing:
             if present is not None:
                 chunk[...] = self.chain.decode(present)
             part.projection.write(chunk[self.fields], self.values)
-            data, empty = self.chain.encode(chunk), self.chain.is_empty(chunk)
+            data, empty = self.chain.encode(chunk), self.chain.is_fill(chunk)
         return None if empty and not self.keep_empty else data
 
 

@@ -26,7 +26,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.memory import stays
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, from_environment, statuses

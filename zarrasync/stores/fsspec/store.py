@@ -24,7 +24,7 @@ from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._concurrency.single_flight import SingleFlight
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.chunk_keys import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Value, clip, from_environment, statuses

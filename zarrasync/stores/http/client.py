@@ -20,7 +20,7 @@ import numpy as np
 
 from zarrasync._concurrency.offload import name_lookup
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync.codecs.base import Buffer
+from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.remote import in_flight
 
 __all__ = ["Answer", "Client", "Unfit", "close_unused", "suits"]

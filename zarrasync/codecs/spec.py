@@ -1,0 +1,67 @@
+"""The arrays and bytes that codecs transform: their types, and the ``ArraySpec`` that describes one kind of chunk."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.errors import CodecError
+from zarrasync.model.dtypes import DataType
+
+__all__ = ["Array", "ArraySpec", "Buffer"]
+
+
+Array: TypeAlias = npt.NDArray[Any]
+Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+"""Bytes in memory. Arrays among them are one-dimensional and contiguous."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Shape, data type and fill value of the arrays that a codec transforms.
+
+    Attributes:
+        shape: The chunk's shape.
+        dtype: Its data type.
+        fill_value: The array's fill value; zero if the array has none.
+        undefined: Whether the array has no fill value. No chunk counts as empty then.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DataType
+    fill_value: Any
+    undefined: bool = False
+
+    def replace(self, **changes: Any) -> ArraySpec:
+        """Return a copy with changed attributes."""
+        return replace(self, **changes)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of one chunk, or ``None`` if elements vary in size."""
+        size = self.dtype.itemsize
+        return None if size is None else math.prod(self.shape) * size
+
+    def new_array(self) -> Array:
+        """Return a chunk that holds only the fill value.
+
+        Raises:
+            CodecError: If memory runs out.
+        """
+        try:
+            array = np.empty(self.shape, self.dtype.numpy)
+        except MemoryError as error:
+            raise CodecError(f"there is no memory for a chunk: {error}") from error
+        array[...] = self.scalar
+        return array
+
+    @property
+    def scalar(self) -> Array:
+        """The fill value as a zero-dimensional array, which keeps trailing NUL characters, unlike a NumPy scalar."""
+        fill = np.empty((), self.dtype.numpy)
+        fill[()] = self.fill_value
+        return fill

@@ -14,8 +14,9 @@ from typing import Any
 from zarrasync._util import plugins
 from zarrasync.codecs._functions import numcodecs_module
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
+from zarrasync.codecs.bound_chain import BoundChain
 from zarrasync.codecs.bytes import BytesCodec, TransposeCodec
-from zarrasync.codecs.chain import BoundChain, CodecChain
+from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.compressors import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes, adapt
 from zarrasync.codecs.objects import OBJECT_CODECS, ObjectCodec

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
-from zarrasync.codecs.chain import CodecChain, as_bytes_view
+from zarrasync.codecs.bound_chain import BoundChain
 from zarrasync.codecs.partial import Locator, Piece
-from zarrasync.codecs.spec import Array, ArraySpec, Buffer
+from zarrasync.codecs.spec import Array, ArraySpec, Buffer, as_bytes_view
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.chunk_selection import ChunkRun, Projection, assign
 from zarrasync.model.dtypes import has_order
@@ -141,7 +141,7 @@ class _BoundBytes:
             start += origin[axis] * stride
             stride *= shape[axis]
         part = (*(1 for _ in shape[:lead]), last - first + 1, *shape[lead + 1 :])
-        chain = CodecChain((), self._codec, ()).bind(self._spec.replace(shape=part))
+        chain = BoundChain((), self._codec, (), self._spec.replace(shape=part))
         moved = projection.shift(origin)
         return _found(Piece(start, length, chain, ChunkRun(tuple(origin), moved, moved.covers(part)), out))
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from zarrasync.errors import CodecError
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["Array", "ArraySpec", "Buffer"]
+__all__ = ["Array", "ArraySpec", "Buffer", "as_bytes_view"]
 
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -65,3 +65,8 @@ class ArraySpec:
         fill = np.empty((), self.dtype.numpy)
         fill[()] = self.fill_value
         return fill
+
+
+def as_bytes_view(array: Array) -> npt.NDArray[np.uint8]:
+    """Return a view of a contiguous array's memory as bytes."""
+    return array.reshape(-1).view(np.uint8) if array.dtype.itemsize else np.empty(0, np.uint8)

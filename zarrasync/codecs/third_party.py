@@ -1,4 +1,4 @@
-"""Codecs of other packages: whatever they raise, and what they make that does not fit, is a typed error."""
+"""Guards around codecs of other packages, so that their failures and wrong results raise ``CodecError``."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from zarrasync.codecs.partial import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import ZarrError
 
-__all__ = ["watched", "watched_maker"]
+__all__ = ["checked", "checked_serializer"]
 
 C = TypeVar("C", bound=Codec)
 
 
-def watched(codec: C) -> C:
-    """A codec of ours as it is, another one so that its failures are told as ours are."""
-    if _is_ours(codec):
+def checked(codec: C) -> C:
+    """Return a codec of this package unchanged, and one of another package with its results checked."""
+    if _is_builtin(codec):
         return codec
-    kind = _Arrays if isinstance(codec, ArrayArrayCodec) else _Bytes if isinstance(codec, BytesBytesCodec) else None
-    return codec if kind is None else cast(C, kind(codec, codec))
+    if isinstance(codec, ArrayArrayCodec):
+        return cast(C, _CheckedArrays(codec, codec))
+    return cast(C, _CheckedBytes(codec, codec)) if isinstance(codec, BytesBytesCodec) else codec
 
 
-def watched_maker(codec: ArrayBytesCodec, spec: ArraySpec) -> BoundArrayBytes:
-    """The same of a codec that makes bytes of arrays, bound to a chunk's spec."""
+def checked_serializer(codec: ArrayBytesCodec, spec: ArraySpec) -> BoundArrayBytes:
+    """Bind an array -> bytes codec to a kind of chunk; one of another package has its results checked."""
     bound = codec.bind(spec)
-    return bound if _is_ours(codec) else cast(BoundArrayBytes, _Maker(codec, bound))
+    return bound if _is_builtin(codec) else cast(BoundArrayBytes, _CheckedSerializer(codec, bound))
 
 
-def _is_ours(codec: Codec) -> bool:
+def _is_builtin(codec: Codec) -> bool:
     return type(codec).__module__.partition(".")[0] == "zarrasync"
 
 
-class _Watched:
-    """Does what something else does, which belongs to a codec."""
+class _Checked:
+    """Base of the guards: delegates to an object that belongs to a codec."""
 
     def __init__(self, codec: Codec, inner: Any) -> None:
         self._codec, self._inner = codec, inner
@@ -49,38 +50,39 @@ class _Watched:
             return function(*args)
         except (ZarrError, MemoryError):
             raise
-        except Exception as error:  # whatever a third party's codec raises is a failure of that codec
+        except Exception as error:  # codecs of other packages raise errors of any kind
             raise self._codec.fail(f"{type(error).__name__}: {error}", direction) from error
 
-    def _row(self, made: Any) -> Buffer:
-        """What was encoded, as one row of bytes, whose length is their number."""
-        if isinstance(made, bytes):
-            return made
-        view = self._call("encode", memoryview, made)
+    def _as_bytes(self, encoded: Any) -> Buffer:
+        """Return an encoded value as a buffer whose length is its number of bytes."""
+        if isinstance(encoded, bytes):
+            return encoded
+        view = self._call("encode", memoryview, encoded)
         return np.ascontiguousarray(view).reshape(-1).view(np.uint8)
 
 
-class _Arrays(_Watched):
+class _CheckedArrays(_Checked):
     def encode(self, array: Array, spec: ArraySpec) -> Array:
-        return self._fitting("encode", array, spec, self._inner.encoded_spec(spec))
+        return self._transform("encode", array, spec, self._inner.encoded_spec(spec))
 
     def decode(self, array: Array, spec: ArraySpec) -> Array:
-        return self._fitting("decode", array, spec, spec)
+        return self._transform("decode", array, spec, spec)
 
-    def _fitting(self, direction: str, array: Array, spec: ArraySpec, wanted: ArraySpec) -> Array:
-        found = np.asarray(self._call(direction, getattr(self._inner, direction), array, spec))
-        if found.shape != wanted.shape:
-            raise self._codec.fail(f"an array of shape {found.shape} came out, not {wanted.shape}", direction)
-        return found
+    def _transform(self, direction: str, array: Array, spec: ArraySpec, expected: ArraySpec) -> Array:
+        result = np.asarray(self._call(direction, getattr(self._inner, direction), array, spec))
+        if result.shape != expected.shape:
+            raise self._codec.fail(f"an array of shape {result.shape} came out, not {expected.shape}", direction)
+        return result
 
 
-class _Bytes(_Watched):
+class _CheckedBytes(_Checked):
     def encode(self, data: Buffer) -> Buffer:
-        found: Buffer = self._call("encode", self._inner.encode, data)
-        given, size = memoryview(data).nbytes, self._call("encode", lambda: memoryview(found).nbytes)
-        if self._inner.encoded_size(given) not in (None, size):
-            raise self._codec.fail(f"{size} bytes came out, not {self._inner.encoded_size(given)}", "encode")
-        return self._row(found)
+        encoded: Buffer = self._call("encode", self._inner.encode, data)
+        size = self._call("encode", lambda: memoryview(encoded).nbytes)
+        expected = self._inner.encoded_size(memoryview(data).nbytes)
+        if expected not in (None, size):
+            raise self._codec.fail(f"{size} bytes came out, not {expected}", "encode")
+        return self._as_bytes(encoded)
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
         return [self.encode(value) for value in values]
@@ -89,19 +91,19 @@ class _Bytes(_Watched):
         decode = self._inner.decoder(size, limit)
 
         def call(data: Buffer, out: Out) -> Buffer:
-            found: Buffer = self._call("decode", decode, data, out)
-            count = self._call("decode", lambda: memoryview(found).nbytes)
-            if size not in (None, count):
-                raise self._codec.fail(f"{count} bytes came out, not {size}")
-            return found
+            decoded: Buffer = self._call("decode", decode, data, out)
+            decoded_size = self._call("decode", lambda: memoryview(decoded).nbytes)
+            if size not in (None, decoded_size):
+                raise self._codec.fail(f"{decoded_size} bytes came out, not {size}")
+            return decoded
 
         return call
 
 
-class _Maker(_Watched):
+class _CheckedSerializer(_Checked):
     def encode(self, array: Array) -> Buffer | None:
-        found = self._call("encode", self._inner.encode, array)
-        return None if found is None else self._row(found)
+        encoded = self._call("encode", self._inner.encode, array)
+        return None if encoded is None else self._as_bytes(encoded)
 
     def decode(self, data: Buffer) -> Array:
         return cast(Array, self._call("decode", self._inner.decode, data))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
-from zarrasync.codecs.chain import is_fill
+from zarrasync.codecs.fill_check import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.metadata.conventions import DIMENSIONS, Described, reworded

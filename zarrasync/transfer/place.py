@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.cancel import cancel_flag
-from zarrasync.codecs.chain import JOINED, as_bytes_view
+from zarrasync.codecs.bound_chain import CHEAP_COPY
 from zarrasync.codecs.partial import ChunkDecoder, Locator, Piece, Range
-from zarrasync.codecs.spec import Array, Buffer
+from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError
 from zarrasync.indexing.chunk_selection import ChunkRun, PointRun, Run
 from zarrasync.stores.base import Request, clip
@@ -109,7 +109,7 @@ class Placing:
     def room(self, chain: ChunkDecoder, part: Run, out: Array, workspace: Workspace | None) -> Rows | None:
         """Where to decode a part's chunks: right into the output, or into memory if there is some."""
         moved = part.count > 1 and chain.is_raw  # they are there already
-        if moved and (chain.raw_size or 0) < JOINED:
+        if moved and (chain.raw_size or 0) < CHEAP_COPY:
             return None
         rows = self.direct(chain, part, out)
         if moved:

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 import numpy.typing as npt
 
 from zarrasync._concurrency.bridge import run
+from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.selection import Accessor, AsyncSelection
@@ -148,7 +149,7 @@ class Attributes(MutableMapping[str, Any]):
 
     def put(self, attributes: Mapping[str, Any]) -> None:
         """Replace all attributes with one write."""
-        self._facade._run(self._facade._async._set_attributes(attributes))
+        self._facade._run(replace_attributes(self._facade._async, attributes))
 
     def asdict(self) -> dict[str, Any]:
         """A copy as a dict."""
@@ -206,7 +207,7 @@ class ArrayBase(_Closing):
 
     def __dask_tokenize__(self) -> Any:
         """What tells this array from others: where it is, its metadata, and its version where that is known."""
-        metadata = self._async._metadata
+        metadata = self._async.metadata
         versions = metadata.source.versions if metadata.source is not None else {}
         own = (repr(self._async.store), self._async.path, repr(metadata), dict(metadata.attributes))
         return (type(self).__name__, own, sorted((key, repr(version)) for key, version in versions.items()))

@@ -27,8 +27,9 @@ from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.indexing.chunk_blocks import bounds, cut_into_units, plan_blocks, plan_few, units
 from zarrasync.indexing.chunk_selection import in_c_order
 from zarrasync.indexing.regions import Region, corners
+from zarrasync.nodes.access import chunks_of, stored_chunks, transform_of
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.node import on_store
+from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
@@ -137,7 +138,7 @@ class Ingestion:
         if resume:
             # Of a chunk that the region cuts the others' part may be what is there.
             cut = units(self.target.metadata, self.start, self.stop, cut=True)
-            self._there = await self.target._stored() - set(cut)
+            self._there = await stored_chunks(self.target) - set(cut)
         await self._each(self._write_now, self._write)
         if verify:
             await self.target.refresh()
@@ -155,7 +156,7 @@ class Ingestion:
         """Do something with each block: on threads where nothing waits for a loop, else in tasks."""
         blocking = self.target.store.blocking
         if driven() or (blocking and not self.source.asynchronous):
-            await on_store(partial(self._on_threads, now, regions), self.target.store)
+            await run_on_store(partial(self._on_threads, now, regions), self.target.store)
         else:
             await self._on_loop(later, regions)
 
@@ -367,9 +368,9 @@ class Ingestion:
 
     async def _store(self, place: Region, block: Block) -> None:
         target = self.target
-        where = target.view[place]._transform
+        where = transform_of(target.view[place])
         check = self._check if self.source.pairs is None else partial(self._check_pair, place)
-        await transfer.write(target._chunks, where, block, absent=self.absent, check=check)
+        await transfer.write(chunks_of(target), where, block, absent=self.absent, check=check)
 
     def _compare_now(self, region: Region, _: Any) -> None:
         self._judge(region, drive(self.target.view[region].read()))

@@ -29,10 +29,11 @@ from zarrasync.metadata.create import ShapeLike, check_axes
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.nodes.access import chunks_of, handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import CodecsLike, open
-from zarrasync.nodes.group import AsyncGroup, as_node, make_levels
-from zarrasync.nodes.node import Metadata, Node, find_all, on_store
+from zarrasync.nodes.group import AsyncGroup, as_node, create_levels
+from zarrasync.nodes.node import Metadata, NodeHandle, find_all, run_on_store
 from zarrasync.nodes.opening import ConfigLike
 from zarrasync.stores import Request, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
@@ -137,16 +138,16 @@ async def copy(
     values, report = settings.resolve(config), CopyReport()
     origin, below = await _source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options, values)
-    wanted = origin._node.format if zarr_format is None else formats.by_name(zarr_format)
-    place = Node(store, normalize_path(dest_path), wanted.fresh(), values)
-    _check_apart(origin._node, place, anew=not (overwrite or resume))
+    wanted = handle_of(origin).format if zarr_format is None else formats.by_name(zarr_format)
+    place = NodeHandle(store, normalize_path(dest_path), wanted.fresh(), values)
+    _check_apart(handle_of(origin), place, anew=not (overwrite or resume))
     options = _Options(Changes(chunks, shards, compressors), resume, verify)
     work = partial(_copy_all, [("", origin), *below], place, options, report, overwrite)
     arrays = [node for _, node in (("", origin), *below) if isinstance(node, AsyncArray)]
     for what, given in (("chunks", chunks), ("shards", shards)):
         check_axes(what, given, (array.ndim for array in arrays))
     with reporting(progress, sum(array.nbytes for array in arrays), f"copy {origin.name}") as tell:
-        await on_store(partial(work, tell or _silent), origin.store, store)
+        await run_on_store(partial(work, tell or _silent), origin.store, store)
     return report
 
 
@@ -165,13 +166,13 @@ async def _source(
         return origin, await origin.members(max_depth=None)
     except UnsupportedOperation as error:
         found = await open(store, path=path, storage_options=options, config=values)
-        if not isinstance(found, AsyncGroup) or found._node.known is None:
+        if not isinstance(found, AsyncGroup) or handle_of(found).consolidated is None:
             raise
         notes.append(f"{found.name}: {error}; what its consolidated metadata names was copied")
         return found, await found.members(max_depth=None)
 
 
-def _check_apart(source: Node, dest: Node, *, anew: bool) -> None:
+def _check_apart(source: NodeHandle, dest: NodeHandle, *, anew: bool) -> None:
     """Complain about a copy that would erase what it is made of, or copy itself."""
     (*one, path), (*other, target) = (
         physical_location(source.store, source.path),
@@ -189,14 +190,14 @@ def _check_apart(source: Node, dest: Node, *, anew: bool) -> None:
 
 async def _copy_all(
     nodes: Sequence[tuple[str, AsyncArray | AsyncGroup]],
-    place: Node,
+    place: NodeHandle,
     options: _Options,
     report: CopyReport,
     overwrite: bool,
     tell: Progress,
 ) -> None:
     if place.format.entry_key is not None and not (overwrite and not place.path):
-        place = await on_store(place.bind, place.store)
+        place = await run_on_store(place.bind, place.store)
     # Everything is planned before anything is erased or written.
     plans: dict[str, Metadata] = {}
     named = any(isinstance(node, AsyncArray) and node.dimension_names for _, node in nodes)
@@ -205,10 +206,10 @@ async def _copy_all(
         plans[path] = _planned(node, place.format, options, report, named=named)
     report.notes[:] = dict.fromkeys(report.notes)
 
-    async def make(target: Node, path: str) -> AsyncArray | AsyncGroup:
+    async def make(target: NodeHandle, path: str) -> AsyncArray | AsyncGroup:
         return await _make(target, plans[path], options, overwrite and not path)
 
-    made = await on_store(partial(make_levels, place, plans, make), place.store)
+    made = await run_on_store(partial(create_levels, place, plans, make), place.store)
     pairs = [(node, target) for path, node in nodes for target in [made[path]] if isinstance(node, AsyncArray)]
 
     turn = asyncio.Lock()  # what is read or coded anew fills the budget by itself, if it is large
@@ -235,7 +236,7 @@ def _planned(
     metadata = node.metadata
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        own, changes = node._node.format, options.changes
+        own, changes = handle_of(node).format, options.changes
         planned = translate(metadata, node.name, own, target, changes, report.notes, named=named)
         report.arrays += 1
     else:
@@ -245,7 +246,7 @@ def _planned(
     return planned
 
 
-async def _make(target: Node, planned: Metadata, options: _Options, overwrite: bool) -> AsyncArray | AsyncGroup:
+async def _make(target: NodeHandle, planned: Metadata, options: _Options, overwrite: bool) -> AsyncArray | AsyncGroup:
     """The node at the destination: a new one, or what an earlier copy made."""
     (present,) = await find_all(target, [target.path], (target.format,)) if options.resume else (None,)
     if present is None:
@@ -264,7 +265,7 @@ async def _make(target: Node, planned: Metadata, options: _Options, overwrite: b
     if planned.attributes != present.metadata.attributes:  # the earlier copy may have ended between the two
         for key, data in target.format.render(target.path, planned).items():
             await target.store.put(key, data)
-    return as_node(replace(target, sure=True), planned)
+    return as_node(replace(target, is_format_known=True), planned)
 
 
 # ------------------------------------------------------------------ copying
@@ -274,7 +275,7 @@ async def _copy_array(
     source: AsyncArray, target: AsyncArray, options: _Options, report: CopyReport, tell: Progress, *, fresh: bool
 ) -> None:
     if alike(source.metadata, target.metadata):
-        there = await target._stored() if options.resume else set()
+        there = await stored_chunks(target) if options.resume else set()
         await _copy_values(source, target, there, report, tell)
         return
     done = IngestReport()
@@ -298,8 +299,8 @@ async def _with_values(source: AsyncArray, target: AsyncArray, *, fresh: bool) -
     if target.config.write_empty_chunks or not (other.undefined or many):
         return None
     try:
-        stored = await source._stored()
-        there = set() if fresh or other.undefined else await target._stored()  # which may have to be erased
+        stored = await stored_chunks(source)
+        there = set() if fresh or other.undefined else await stored_chunks(target)  # which may have to be erased
     except UnsupportedOperation:
         return None
     found = set(filter(grid.__contains__, there))
@@ -316,7 +317,7 @@ async def _copy_values(
     source: AsyncArray, target: AsyncArray, there: set[tuple[int, ...]], report: CopyReport, tell: Progress
 ) -> None:
     """Copy stored values as they are."""
-    origin, dest = source._chunks, target._chunks
+    origin, dest = chunks_of(source), chunks_of(target)
     blocking = origin.store.blocking and dest.store.blocking
     count = 1 if blocking else min(origin.concurrency, dest.concurrency)
     grid, each = source.metadata.grid, source.metadata.chain.nbytes
@@ -332,10 +333,10 @@ async def _copy_values(
         nonlocal fetched
         async with origin.taken(each):
             wanted = [Request(origin.key(coords))]
-            (value,) = await on_store(partial(origin.store.fetch, wanted), origin.store)
+            (value,) = await run_on_store(partial(origin.store.fetch, wanted), origin.store)
             data = absent if value is None else value.data
             if data is not None:
-                await on_store(partial(dest.store.put, dest.key(coords), data), dest.store)
+                await run_on_store(partial(dest.store.put, dest.key(coords), data), dest.store)
                 fetched += 1
 
     coords = lazy_product([range(n) for n in grid.shape])

@@ -21,9 +21,10 @@ from zarrasync.metadata.conventions import DIMENSIONS, Described, reworded
 from zarrasync.metadata.create import check_options, check_same, plan_array
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_keys import normalize_path
+from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import create_array
-from zarrasync.nodes.opening import ConfigLike, Mode, open_array_at, open_or_create, place_of
+from zarrasync.nodes.opening import ConfigLike, Mode, open_array_at, open_or_create_array_at, resolve_node
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned
@@ -149,14 +150,14 @@ async def _target(
             )
         return creation_of(source, options, config)
 
-    node, _ = place_of(store, path, options.get("zarr_format"), None, config)
+    node, _ = resolve_node(store, path, options.get("zarr_format"), None, config)
     if mode in ("w", "w-"):
         return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned()), True
     try:
         if mode == "r+":
             found, made = await open_array_at(node, formats.CANDIDATES), False
         else:  # of one that was erased chunks may be left
-            found, made = await open_or_create(node, formats.CANDIDATES, planned, clear=True)
+            found, made = await open_or_create_array_at(node, formats.CANDIDATES, planned, clear=True)
     except NodeTypeError as error:
         if error.found != "group":
             raise
@@ -207,7 +208,7 @@ def _check_fits(source: Source, found: AsyncArray, options: Mapping[str, Any]) -
 def _check_options(found: AsyncArray, options: Mapping[str, Any]) -> None:
     """Complain about options that would have made another array; attributes and codecs stay those that are there."""
     check_options(set(options) - {"zarr_format"})
-    own, wanted = found._node.format, options.get("zarr_format")
+    own, wanted = handle_of(found).format, options.get("zarr_format")
     if wanted is not None and not formats.by_name(wanted).is_same(own):
         raise NodeTypeError(
             f"{found.name} is there in Zarr format {own.zarr_format!r}, not {wanted!r}",

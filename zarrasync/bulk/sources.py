@@ -20,6 +20,7 @@ from zarrasync.bulk import hdf5
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
+from zarrasync.nodes.access import as_async, handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open_array
 from zarrasync.nodes.selection import AsyncSelection
@@ -105,14 +106,14 @@ def source_of(source: Any, options: Mapping[str, Any]) -> Source:
     """
     if isinstance(source, str | Path):
         source = np.load(source, mmap_mode="r")
-    inner = getattr(source, "_async", source)  # of a synchronous array
+    inner = as_async(source)
     if isinstance(inner, AsyncArray):
         found = Source(
-            inner.shape, inner._metadata.dtype, lambda region: inner.view[(*region, ...)].read(), asynchronous=True
+            inner.shape, inner.metadata.dtype, lambda region: inner.view[(*region, ...)].read(), asynchronous=True
         )
-        regular = inner._metadata.edges is None
-        _tell(found, inner, inner._node.format, (inner.chunks, inner.shards) if regular else None)
-        found.chunks = inner._metadata.write_chunks
+        regular = inner.metadata.edges is None
+        _tell(found, inner, handle_of(inner).format, (inner.chunks, inner.shards) if regular else None)
+        found.chunks = inner.metadata.write_chunks
         return found
     if isinstance(inner, AsyncSelection):
         return Source(inner.shape, inner.dtype, lambda region: inner[(*region, ...)].read(), asynchronous=True)

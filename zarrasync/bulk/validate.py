@@ -24,9 +24,10 @@ from zarrasync.errors import (
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.nodes.access import chunks_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated import Consolidated
-from zarrasync.nodes.node import Found, Node, find, find_all, on_store
+from zarrasync.nodes.node import FoundNode, NodeHandle, find, find_all, run_on_store
 from zarrasync.nodes.opening import ConfigLike
 from zarrasync.stores import ReadOnlyStore, Request, StoreLike, resolve
 
@@ -123,10 +124,10 @@ async def validate(
     values = replace(settings.resolve(config), dtype_fallback="allow", allow_pickle=True)
     chosen = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
     candidates = CANDIDATES if zarr_format is None else (chosen,)
-    node = Node(ReadOnlyStore(resolve(store, storage_options, values)), normalize_path(path), chosen, values)
+    node = NodeHandle(ReadOnlyStore(resolve(store, storage_options, values)), normalize_path(path), chosen, values)
     report = Report()
     trusting = settings.resolve(config).allow_pickle
-    await on_store(partial(_look, node, candidates, report, data, trusting), node.store)
+    await run_on_store(partial(_look, node, candidates, report, data, trusting), node.store)
     report.findings.sort(key=lambda finding: (finding.key, finding.location))
     return report
 
@@ -150,7 +151,7 @@ class _Look:
             self.add("error", key, str(error))
 
 
-async def _look(node: Node, candidates: Sequence[Format], report: Report, data: bool, trusting: bool) -> None:
+async def _look(node: NodeHandle, candidates: Sequence[Format], report: Report, data: bool, trusting: bool) -> None:
     look = _Look(report, trusting)
     try:
         top = await find(node, candidates)
@@ -160,13 +161,13 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
         look.error(error, node.path)
         return
     root = replace(node, format=top.format)
-    nodes: dict[str, Found] = {node.path: top}
+    nodes: dict[str, FoundNode] = {node.path: top}
     keys = await _keys(node, top.format)
     if keys is None:
         look.add("note", node.path or "/", "the store can not list: nothing below the node was looked at")
     level = [root] if not isinstance(top.metadata, ArrayMetadata) else []
     while level and keys is not None:
-        below: list[Node] = []
+        below: list[NodeHandle] = []
         for place in level:
             for name, implied in (await place.children(None)).items():
                 child = place.at(join(place.path, name))
@@ -192,7 +193,7 @@ async def _look(node: Node, candidates: Sequence[Format], report: Report, data: 
         await _stale(root, copies, nodes, look)
 
 
-async def _keys(node: Node, format_: Format) -> list[str] | None:
+async def _keys(node: NodeHandle, format_: Format) -> list[str] | None:
     """All keys that may belong to a node and what lies below it; ``None`` if the store can not list."""
     try:
         listed = [await node.store.list_prefix(prefix) for prefix in format_.erase_prefixes(node.path)]
@@ -201,7 +202,7 @@ async def _keys(node: Node, format_: Format) -> list[str] | None:
         return None
 
 
-async def _one(child: Node, look: _Look, implied: bool) -> Found | None:
+async def _one(child: NodeHandle, look: _Look, implied: bool) -> FoundNode | None:
     """The node at a place where there may be one."""
     try:
         child.format.check_path(child.path)
@@ -214,11 +215,11 @@ async def _one(child: Node, look: _Look, implied: bool) -> Found | None:
         look.broken.append(child.path)
         return None
     if found is None and implied:
-        return Found(child.format, GroupMetadata())
+        return FoundNode(child.format, GroupMetadata())
     return found
 
 
-async def _check_node(node: Node, found: Found, look: _Look, data: bool) -> None:
+async def _check_node(node: NodeHandle, found: FoundNode, look: _Look, data: bool) -> None:
     keys = node.format.document_keys(node.path)
     for location, message in node.format.leniencies(found.metadata):
         look.add("warning", keys[0], message, location)
@@ -239,7 +240,7 @@ async def _check_node(node: Node, found: Found, look: _Look, data: bool) -> None
         await _check_chunks(AsyncArray(node, found.metadata), look)
 
 
-async def _check_documents(root: Node, nodes: Mapping[str, Found], look: _Look) -> dict[str, bytes] | None:
+async def _check_documents(root: NodeHandle, nodes: Mapping[str, FoundNode], look: _Look) -> dict[str, bytes] | None:
     """Look at documents as they are stored; returns the copies of the consolidated metadata, if there are any."""
     own, copies = root.format, root.format.consolidated_key(root.path)
     wanted = {key: path for path in nodes for key in own.document_keys(path)} | ({copies: root.path} if copies else {})
@@ -258,7 +259,7 @@ async def _check_documents(root: Node, nodes: Mapping[str, Found], look: _Look) 
         return None
 
 
-def _check_lengths(root: Node, nodes: Mapping[str, Found], look: _Look) -> None:
+def _check_lengths(root: NodeHandle, nodes: Mapping[str, FoundNode], look: _Look) -> None:
     """Tell of axes of one name that are not equally long in the arrays of a group, as a killed append leaves them."""
     lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
     for path, found in nodes.items():
@@ -282,7 +283,7 @@ def _check_lengths(root: Node, nodes: Mapping[str, Found], look: _Look) -> None:
 
 async def _check_chunks(array: AsyncArray, look: _Look) -> None:
     """Decode everything that is stored of an array."""
-    chunks, metadata = array._chunks, array.metadata
+    chunks, metadata = chunks_of(array), array.metadata
     grid = metadata.grid
     if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not look.trusting:
         message = "its chunks are pickles and were not looked at: reading one runs code (config.allow_pickle)"
@@ -318,7 +319,7 @@ async def _check_chunks(array: AsyncArray, look: _Look) -> None:
         look.add("note", chunks.prefix or array.name, message)
 
 
-def _leftovers(root: Node, nodes: Mapping[str, Found], keys: Sequence[str], look: _Look) -> None:
+def _leftovers(root: NodeHandle, nodes: Mapping[str, FoundNode], keys: Sequence[str], look: _Look) -> None:
     """Tell of keys that belong to no node."""
     arrays = {
         root.format.chunk_prefix(p): f.metadata for p, f in nodes.items() if isinstance(f.metadata, ArrayMetadata)
@@ -347,11 +348,11 @@ def _prefixes(key: str) -> list[str]:
     return ["/".join(parts[:n]) + "/" for n in range(len(parts), 0, -1)] + [""]
 
 
-async def _stale(root: Node, documents: Mapping[str, bytes], nodes: Mapping[str, Found], look: _Look) -> None:
+async def _stale(root: NodeHandle, documents: Mapping[str, bytes], nodes: Mapping[str, FoundNode], look: _Look) -> None:
     """Compare consolidated metadata with the documents it is a copy of."""
     key = str(root.format.consolidated_key(root.path))
     known = Consolidated(root.format, root.path, documents, complete=True)
-    copies, level = dict[str, Found](), [replace(root, known=known)]
+    copies, level = dict[str, FoundNode](), [replace(root, consolidated=known)]
     while level:
         places = [place.at(join(place.path, name)) for place in level for name in await place.children(None)]
         level = []
@@ -379,6 +380,6 @@ async def _stale(root: Node, documents: Mapping[str, bytes], nodes: Mapping[str,
         look.add("warning", key, message)
 
 
-def _documents(found: Found) -> list[dict[str, Any]]:
+def _documents(found: FoundNode) -> list[dict[str, Any]]:
     documents = found.metadata.source.documents.values() if found.metadata.source is not None else ()
     return [{name: value for name, value in one.items() if name != "consolidated_metadata"} for one in documents]

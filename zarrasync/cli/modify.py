@@ -22,7 +22,8 @@ from zarrasync.cli.console import Console
 from zarrasync.display.info import counted, size_text
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.formats import may_be_zarr
-from zarrasync.nodes.node import on_store
+from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.node import run_on_store
 
 __all__ = ["add"]
 
@@ -101,14 +102,14 @@ def _consolidate(given: argparse.Namespace, console: Console) -> int:
 def _rm(given: argparse.Namespace, console: Console) -> int:
     node = open_node(given, mode="r+")
     nodes = 1 + (len(node.members(None)) if isinstance(node, sync.Group) else 0)
-    place = node.async_._node
+    place = handle_of(node.async_)
     prefixes = place.format.erase_prefixes(node.path)
 
     async def sizes() -> dict[str, int]:
         listed = [await node.store.list_sizes(prefix) for prefix in prefixes]
         return {key: size for own in listed for key, size in own.items()}
 
-    found = run(on_store(sizes, node.store), blocking=node.store.blocking)
+    found = run(run_on_store(sizes, node.store), blocking=node.store.blocking)
     foreign = sorted(key for key in found if not may_be_zarr(key))
     nbytes = sum(found.values())
     told: dict[str, Any] = {
@@ -145,7 +146,7 @@ def _erase(given: argparse.Namespace, node: sync.Array | sync.Group) -> None:
     if isinstance(top, sync.Group) and node.path:
         del top[node.path]
     else:
-        run(on_store(node.async_._node.erase, node.store), blocking=node.store.blocking)
+        run(run_on_store(handle_of(node.async_).erase, node.store), blocking=node.store.blocking)
 
 
 def _agreed(question: str) -> bool:

@@ -25,6 +25,7 @@ from zarrasync.integrations.xarray_encode import without_nan
 from zarrasync.integrations.xarray_regions import Wanted
 from zarrasync.integrations.xarray_stored import FILL, StoredGroup
 from zarrasync.model.chunk_keys import normalize_path
+from zarrasync.nodes.access import handle_of
 from zarrasync.stores import StoreLike, resolve
 
 __all__ = ["ZarrasyncBackend", "stored_variables", "write_dataset", "write_dataset_async"]
@@ -235,7 +236,7 @@ def _open(
         # The root need be no group, nor one that can be read.
         with suppress(NodeNotFoundError, NodeTypeError, MetadataError, StoreError):
             root = open_group()
-            if root._async._node.known is not None:
+            if handle_of(root.async_).consolidated is not None:
                 found = root.get(path)
                 if isinstance(found, sync.Group):
                     return found

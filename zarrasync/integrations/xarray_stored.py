@@ -18,6 +18,7 @@ from zarrasync import sync
 from zarrasync.codecs import ObjectCodec, VlenBytesCodec, VlenUtf8Codec
 from zarrasync.errors import MetadataError
 from zarrasync.metadata.conventions import DIMENSIONS
+from zarrasync.nodes.access import handle_of
 
 __all__ = ["FILL", "FILTERS", "StoredGroup", "stored_variable"]
 
@@ -52,7 +53,7 @@ class _LazyArray(BackendArray):
         """Read without blocking the event loop."""
 
         async def read(selection: tuple[Any, ...]) -> Any:
-            return np.asarray(await self._view(key)[selection]._async.read(), self.dtype)
+            return np.asarray(await self._view(key)[selection].async_.read(), self.dtype)
 
         return await indexing.async_explicit_indexing_adapter(
             key, self.shape, indexing.IndexingSupport.VECTORIZED, read
@@ -91,9 +92,9 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
         "preferred_chunks": _preferred(array, dims),
         "shards": array.shards,
     }
-    if (
-        array._async._node.format.has_dimension_names
-    ):  # in a form that zarr-python takes when the dataset is written with it
+    if handle_of(
+        array.async_
+    ).format.has_dimension_names:  # in a form that zarr-python takes when the dataset is written with it
         encoding["compressors"] = tuple(codec.to_json() for codec in array.compressors)
         encoding["filters"] = tuple(codec.to_json() for codec in array.filters)
     for told in _documents(array):
@@ -105,7 +106,7 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
     if array.dtype.kind == "T":  # without it xarray makes objects of variable-length strings
         encoding["dtype"] = array.dtype
     # Where a fill value may be left undefined, one that is defined says what is missing.
-    undefinable = array._async._node.format.has_undefined_fill
+    undefinable = handle_of(array.async_).format.has_undefined_fill
     mask = undefinable if mask is None else mask
     if mask and array.fill_value is not None:
         attributes[FILL] = array.fill_value
@@ -113,7 +114,7 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
         attributes[FILL] = _decoded(attributes[FILL], array)
     if _MISSING in attributes and array.dtype.kind in "fc":
         attributes[_MISSING] = _numbers(attributes[_MISSING])
-    if not mask and array._async._node.format.has_dimension_names:  # stays so if the dataset is written again
+    if not mask and handle_of(array.async_).format.has_dimension_names:  # stays so if the dataset is written again
         encoding["fill_value"] = array.fill_value
     return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
 

@@ -45,6 +45,7 @@ from zarrasync.integrations.xarray_stored import FILL, FILTERS, stored_variable
 from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.create import attributes_of, plan_array
 from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.nodes.access import give_back_rows, handle_of, reserve_rows, with_handle
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.stores import CountingStore, Store
@@ -96,14 +97,14 @@ async def write(
     if strange := [name for name in (*dataset.variables, *dataset.dims) if not isinstance(name, str)]:
         raise TypeError(f"variables and dimensions have texts for names where they are stored; found {strange[0]!r}")
     found = await _group(store, group, mode, zarr_format, config) if mode in ("a", "r+") else None
-    spoken = formats.by_name(zarr_format or 3) if found is None else found._node.format
+    spoken = formats.by_name(zarr_format or 3) if found is None else handle_of(found).format
     if spoken.zarr_format not in (2, 3):
         raise ValueError(f"datasets are written in the formats 2 and 3, not {spoken.zarr_format!r}")
     arrays = {} if found is None else dict(await found.arrays())
     into = append_dim is not None or region is not None
-    if into and found is not None and found._node.known is not None:
+    if into and found is not None and handle_of(found).consolidated is not None:
         # Copies of metadata may be older than an array that another program has put there.
-        arrays = {name: _on(array, known=None) for name, array in arrays.items()}
+        arrays = {name: _on(array, consolidated=None) for name, array in arrays.items()}
         await gather([array.refresh for name, array in arrays.items() if name in dataset.variables])
     present = await run_in_new_thread(partial(_present, arrays, dataset.variables))
     place: dict[str, slice] | None = None
@@ -136,8 +137,8 @@ async def write(
     known = spoken.zarr_format if mode == "a" else None
     own = replace(settings.resolve(config), zarr_format=spoken.zarr_format)
     node = found or await za.open_group(store, path=group, mode=cast("Any", mode), zarr_format=known, config=own)
-    copies = work.copies = node._node.known
-    work.node, work.erased = AsyncGroup(replace(node._node, known=None), node.metadata), mode == "w"
+    copies = work.copies = handle_of(node).consolidated
+    work.node, work.erased = with_handle(node, replace(handle_of(node), consolidated=None)), mode == "w"
     reserved: list[tuple[za.AsyncArray, int, int, int]] = []
     try:
         places = await work.prepare(plans, reserved)
@@ -146,7 +147,7 @@ async def write(
         reports = await work.fill(plans, places)
     except BaseException:
         for array, axis, start, stop in reversed(reserved):
-            await run_cleanup(partial(array._give_back, axis, start, stop))
+            await run_cleanup(partial(give_back_rows, array, axis, start, stop))
         raise
     if not spoken.has_dimension_names if consolidated is None else consolidated:
         await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
@@ -241,7 +242,7 @@ async def _refresh_above(node: AsyncGroup, store: Store, group: str, config: Any
             above = await za.open_group(store, path=group, zarr_format=node.zarr_format, config=config)
         except NodeNotFoundError:
             continue
-        if above._node.known is not None:
+        if handle_of(above).consolidated is not None:
             await za.consolidate_metadata(store, path=group, zarr_format=node.zarr_format, config=config)
 
 
@@ -277,7 +278,7 @@ def _present(arrays: Mapping[str, za.AsyncArray], names: Container[Any]) -> dict
 
 def _on(array: za.AsyncArray, **place: Any) -> za.AsyncArray:
     """An array whose place is another one in some respect."""
-    return za.AsyncArray(replace(array._node, **place), array.metadata)
+    return with_handle(array, replace(handle_of(array), **place))
 
 
 class Plan(NamedTuple):
@@ -313,7 +314,7 @@ class _Work:
         config: Any,
     ) -> None:
         # Copies of metadata follow when all is done, not each change.
-        self.arrays = {name: _on(array, known=None) for name, array in arrays.items()}
+        self.arrays = {name: _on(array, consolidated=None) for name, array in arrays.items()}
         self.node: AsyncGroup  # once there is one
         self.erased = False  # whether nothing is left of what was there
         self.copies: Consolidated | None = None
@@ -457,7 +458,7 @@ class _Work:
         """The names at which something lies: an array, or chunks of one whose replacement was interrupted."""
         there = names & self.arrays.keys()
         if not self.erased and names - there:
-            below = await self.node._node.children()
+            below = await handle_of(self.node).children()
             there |= {name for name in names if name.partition("/")[0] in below}
         return there
 
@@ -477,7 +478,7 @@ class _Work:
         if at is not None and plan.length > at:  # who appends to all has made the first one longer before
             raise self._uneven(plan.name, plan.length, at)
         axis, array = plan.encoded.dims.index(str(self.append_dim)), self.arrays[plan.name]
-        start = await array._reserve(axis, plan.encoded.shape, at)
+        start = await reserve_rows(array, axis, plan.encoded.shape, at)
         reserved.append((array, axis, start, start + plan.encoded.shape[axis]))
 
     async def _catch_up(self, rows: Sequence[Plan]) -> None:

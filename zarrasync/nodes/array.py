@@ -26,7 +26,7 @@ from zarrasync.metadata.create import sizes_of
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid, outside
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.node import Node, on_store
+from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import Accessor, AsyncSelection, Awaited
 from zarrasync.transfer.unaligned import check_append
 
@@ -163,16 +163,16 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
 
         return html.array(self._metadata, self.info, self.name)
 
-    def _portable(self) -> Node:
-        known = self._node.known
-        return self._node if known is None else replace(self._node, known=known.without_documents())
+    def _portable(self) -> NodeHandle:
+        known = self._handle.consolidated
+        return self._handle if known is None else replace(self._handle, consolidated=known.without_documents())
 
     @property
     def _chunks(self) -> transfer.Chunks:
         held = self._held
         if held is not None and held.metadata is self._metadata:
             return held
-        node = self._node
+        node = self._handle
         prefix = node.format.chunk_prefix(node.path)
         held = self._held = transfer.Chunks(
             node.chunk_store(self._metadata), self._metadata, node.config, prefix, node.store
@@ -303,14 +303,14 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         wanted = sizes_of("shape", shape, 0)
         self._metadata.with_shape(wanted)  # complains before anything is touched
         cuts = any(new < old for new, old in zip(wanted, self.shape, strict=True))
-        await on_store(partial(self._change, partial(self._resize, wanted), fresh=cuts), self.store)
+        await run_on_store(partial(self._change, partial(self._resize, wanted), fresh=cuts), self.store)
 
     async def _resize(self, shape: tuple[int, ...], old: ArrayMetadata) -> ArrayMetadata:
         # Data goes first: a crash in between leaves an array that is too long, not one that can bring
         # back what was cut off.
         target = old.with_shape(shape)
         if any(new < was for new, was in zip(target.shape, old.shape, strict=True)):
-            present = AsyncArray(self._node, old)
+            present = AsyncArray(self._handle, old)
             await present._clear_edges(target)  # first, as it is likelier to fail, and takes less away
             await present._erase_outside(target)
         if any(new > was for new, was in zip(target.shape, old.shape, strict=True)):
@@ -325,7 +325,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         with contextlib.suppress(ValueError, TypeError):  # it was cut short, and no row written yet
             shape = tuple(map(max, json.loads(note), present.shape))
             if len(shape) == self.ndim and shape != present.shape:
-                longer = AsyncArray(self._node, present.with_shape(shape))
+                longer = AsyncArray(self._handle, present.with_shape(shape))
                 await longer._erase_outside(present)
                 await longer._clear_edges(present)
         await self.store.set_pending(self._document, None)
@@ -333,7 +333,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
     @property
     def _document(self) -> str:
         """The key of the document that tells of it."""
-        return self._node.format.document_keys(self.path)[0]
+        return self._handle.format.document_keys(self.path)[0]
 
     async def _erase_outside(self, target: ArrayMetadata) -> None:
         """Erase stored values that a smaller shape cuts off whole."""
@@ -398,10 +398,10 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         if not self.store.bounded and (self.store.exclusive or not self.store.conditional):
             put = self._append_whole
         try:
-            await on_store(partial(put, values, axis, undo), self.store)
+            await run_on_store(partial(put, values, axis, undo), self.store)
         except BaseException:  # a thread may have done all of it before it noticed that it was cancelled
             for step in undo:
-                await run_cleanup(partial(on_store, step, self.store))
+                await run_cleanup(partial(run_on_store, step, self.store))
             raise
         return self.shape
 
@@ -428,7 +428,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         await self._change(write_and_grow, stored=stored)
         assert grown is not None
         with contextlib.suppress(StoreError):  # a note that stays does no harm
-            async with self._node.lock():
+            async with self._handle.lock():
                 if await self.store.pending(self._document) == _note(grown):  # and not somebody else's by now
                     await self.store.set_pending(self._document, None)
 
@@ -473,7 +473,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         """Write values at a place along an axis of the array as it will be."""
         maps = tuple(Stride(number, start if number == axis else 0, 1) for number in range(self.ndim))
         check = partial(check_append, self, metadata, axis, start, start + values.shape[axis])
-        chunks = AsyncArray(self._node, metadata)._chunks
+        chunks = AsyncArray(self._handle, metadata)._chunks
         await transfer.write(chunks, Transform(values.shape, maps), values, check=check)
 
     async def _withdraw(self, grown: ArrayMetadata, axis: int, count: int) -> None:
@@ -489,7 +489,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             if count and present.shape[axis] != grown.shape[axis]:
                 return present  # others have appended behind it, to whom it must not become a hole
             target = _longer(present, axis, -count)
-            beyond = AsyncArray(self._node, grown)
+            beyond = AsyncArray(self._handle, grown)
             await beyond._erase_outside(target)  # first, as there may be no room to write
             await beyond._clear_edges(target)
             await self.store.set_pending(self._document, None)
@@ -510,7 +510,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         # First the values: as long as the array is that long the place is nobody else's.
         place = tuple(slice(start, stop) if n == axis else slice(None) for n in range(self.ndim))
         try:
-            await AsyncArray(self._node, self._metadata)._clear(place)
+            await AsyncArray(self._handle, self._metadata)._clear(place)
         finally:
             await self._change(shrink, fresh=True)
 
@@ -532,7 +532,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         Raises:
             UnsupportedOperation: If the store can not list.
         """
-        return await on_store(self._count_stored, self.store)
+        return await run_on_store(self._count_stored, self.store)
 
     async def nbytes_stored(self) -> int:
         """Bytes of all stored values (shards, or chunks where there are none), compressed as they are. Lists their keys.
@@ -567,14 +567,14 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
     async def _sizes(self) -> dict[tuple[int, ...], int]:
         """The bytes of the stored values that exist, by their grid coordinates."""
         store = self._chunks.store
-        listed = await on_store(partial(store.list_sizes, ""), store)
+        listed = await run_on_store(partial(store.list_sizes, ""), store)
         named = ((self._metadata.keys.decode(key, self.ndim), size) for key, size in listed.items())
         return {at: size for at, size in named if at is not None and at in self._metadata.grid}
 
     async def _stored(self) -> set[tuple[int, ...]]:
         """The grid coordinates of the stored values that exist, also of those outside the shape. Lists their keys."""
         store = self._chunks.store
-        listed = await on_store(partial(store.list_prefix, ""), store)
+        listed = await run_on_store(partial(store.list_prefix, ""), store)
         return {at for key in listed if (at := self._metadata.keys.decode(key, self.ndim)) is not None}
 
 

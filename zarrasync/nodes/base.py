@@ -13,7 +13,7 @@ from zarrasync.config import Config
 from zarrasync.display.info import Info
 from zarrasync.metadata.create import attributes_of
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
-from zarrasync.nodes.node import Node, on_store
+from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import Store
 
 __all__ = ["AsyncNode"]
@@ -26,34 +26,34 @@ class AsyncNode(ABC, Generic[M]):
 
     _kind: ClassVar[Any]
 
-    def __init__(self, node: Node, metadata: M) -> None:
-        self._node = node
+    def __init__(self, node: NodeHandle, metadata: M) -> None:
+        self._handle = node
         self._metadata: M = metadata  # the one mutable cell
 
     @property
     def store(self) -> Store:
         """The store it lies in."""
-        return self._node.store
+        return self._handle.store
 
     @property
     def path(self) -> str:
         """Its path in the store, without slashes at the ends."""
-        return self._node.path
+        return self._handle.path
 
     @property
     def name(self) -> str:
         """Its path with a leading slash."""
-        return self._node.name
+        return self._handle.name
 
     @property
     def basename(self) -> str:
         """The last part of its path."""
-        return self._node.basename
+        return self._handle.basename
 
     @property
     def config(self) -> Config:
         """The settings that held when it was opened."""
-        return self._node.config
+        return self._handle.config
 
     @property
     def attrs(self) -> Mapping[str, Any]:
@@ -68,7 +68,7 @@ class AsyncNode(ABC, Generic[M]):
     @property
     def zarr_format(self) -> int | str:
         """The format it is stored in."""
-        return self._node.format.zarr_format
+        return self._handle.format.zarr_format
 
     @property
     @abstractmethod
@@ -76,14 +76,14 @@ class AsyncNode(ABC, Generic[M]):
         """What is known of it without reading, for people."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_node": self._portable(), "_metadata": self._metadata}  # what else there is can be made again
+        return {"_handle": self._portable(), "_metadata": self._metadata}  # what else there is can be made again
 
-    def _portable(self) -> Node:
+    def _portable(self) -> NodeHandle:
         """The node as it is sent to other processes."""
-        return self._node
+        return self._handle
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and (other._node, other._metadata) == (self._node, self._metadata)
+        return type(other) is type(self) and (other._handle, other._metadata) == (self._handle, self._metadata)
 
     __hash__ = None  # type: ignore[assignment]  # its metadata changes
 
@@ -93,7 +93,7 @@ class AsyncNode(ABC, Generic[M]):
         self, change: Callable[[M], Awaitable[M]], *, fresh: bool = False, stored: Callable[[], None] | None = None
     ) -> None:
         """Change the metadata; ``fresh``: of what is stored now, not of what is held here if nobody has changed that."""
-        self._metadata = await self._node.change(self._kind, change, None if fresh else self._metadata, stored)
+        self._metadata = await self._handle.change(self._kind, change, None if fresh else self._metadata, stored)
 
     async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes; others stay as they are.
@@ -110,7 +110,7 @@ class AsyncNode(ABC, Generic[M]):
         async def change(present: M) -> M:
             return replace(present, attributes={**(present.attributes if keep else {}), **given})
 
-        await on_store(partial(self._change, change), self.store)
+        await run_on_store(partial(self._change, change), self.store)
 
     async def refresh(self) -> None:
         """Read the metadata again: another writer may have resized an array or changed the attributes.
@@ -119,16 +119,16 @@ class AsyncNode(ABC, Generic[M]):
             NodeNotFoundError: If the node is gone.
             NodeTypeError: If one of the other kind stands there now.
         """
-        found = await on_store(self._node.load, self.store)
+        found = await run_on_store(self._handle.load, self.store)
         if not isinstance(found, self._kind):
-            raise self._node.other_kind(found)
+            raise self._handle.other_kind(found)
         self._metadata = found
 
     # -------------------------------------------------------------- closing
 
     async def close(self) -> None:
         """Let go of the store's connections."""
-        await on_store(self.store.close, self.store)
+        await run_on_store(self.store.close, self.store)
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.stores import Store
 
 if TYPE_CHECKING:
-    from zarrasync.nodes.node import Node
+    from zarrasync.nodes.node import NodeHandle
 
 __all__ = ["erase_below", "left_over"]
 
@@ -28,7 +28,7 @@ async def erase_below(store: Store, prefix: str) -> None:
     await store.erase_prefix(prefix)
 
 
-async def left_over(node: Node, metadata: ArrayMetadata) -> list[str]:
+async def left_over(node: NodeHandle, metadata: ArrayMetadata) -> list[str]:
     """The keys of chunks that lie where those of a new array will, as somebody was killed who erased one.
 
     Args:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from zarrasync.errors import MetadataError
 from zarrasync.formats import CANDIDATES
 from zarrasync.metadata.types import ArrayMetadata
-from zarrasync.nodes.node import Node, find_all
+from zarrasync.nodes.node import NodeHandle, find_all
 
 __all__ = ["why_absent"]
 
 
-async def why_absent(node: Node) -> str:
+async def why_absent(node: NodeHandle) -> str:
     """What can be said of a place where no node was found, for the message; nothing, if looking around fails."""
     try:
         return await _look_around(node)
@@ -18,7 +18,7 @@ async def why_absent(node: Node) -> str:
         return ""
 
 
-async def _look_around(node: Node) -> str:
+async def _look_around(node: NodeHandle) -> str:
     above = node.path
     paths = [node.path]
     while above:

@@ -27,12 +27,12 @@ from zarrasync.nodes.group import (
     as_node,
     create_array_at,
     create_group_at,
-    found_or_made,
-    make_levels,
+    create_levels,
+    find_or_create,
     plan_with_data,
 )
-from zarrasync.nodes.node import Node, document_of, on_store
-from zarrasync.nodes.opening import ConfigLike, Mode, find_node, open_array_at, open_or_create, place_of
+from zarrasync.nodes.node import NodeHandle, document_bytes, run_on_store
+from zarrasync.nodes.opening import ConfigLike, Mode, open_array_at, open_node_at, open_or_create_array_at, resolve_node
 from zarrasync.stores import Request, StoreLike
 
 __all__ = [
@@ -82,8 +82,8 @@ async def open(
     """
     if mode not in ("r", "r+"):
         raise ValueError(f"open() takes mode 'r' or 'r+', found {mode!r}; use open_array, open_group or create_*")
-    node, candidates = place_of(store, path, zarr_format, storage_options, config, mode)
-    return await on_store(partial(find_node, node, candidates, consolidated=use_consolidated), node.store)
+    node, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
+    return await run_on_store(partial(open_node_at, node, candidates, consolidated=use_consolidated), node.store)
 
 
 async def open_array(
@@ -115,12 +115,12 @@ async def open_array(
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
     check_options(options)
-    node, candidates = place_of(store, path, zarr_format, storage_options, config, mode)
+    node, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         return await create_array_at(node, overwrite=mode == "w", **options)
     if mode == "a":
         # Nothing of these formats may be there; of another there may be something.
-        found, made = await open_or_create(replace(node, sure=False), candidates, lambda: options)
+        found, made = await open_or_create_array_at(replace(node, is_format_known=False), candidates, lambda: options)
         if made:
             return found
     else:
@@ -159,23 +159,23 @@ async def open_group(
         NodeTypeError: If there is an array.
         NodeExistsError: If there is a node and the mode is ``"w-"``.
     """
-    node, candidates = place_of(store, path, zarr_format, storage_options, config, mode)
+    node, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         return await create_group_at(node, attributes=attributes, overwrite=mode == "w")
 
     async def look() -> AsyncArray | AsyncGroup | None:
         search = partial(
-            find_node, node, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
+            open_node_at, node, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
         )
         try:
-            return await on_store(search, node.store)
+            return await run_on_store(search, node.store)
         except NodeNotFoundError:
             if mode != "a":
                 raise
             return None
 
-    create = partial(create_group_at, replace(node, sure=False), attributes=attributes)
-    found = await found_or_made(look, create)
+    create = partial(create_group_at, replace(node, is_format_known=False), attributes=attributes)
+    found = await find_or_create(look, create)
     if not isinstance(found, AsyncGroup):
         raise NodeTypeError(
             f"{node.name} in {node.store!r} is an array; open_array or open opens it",
@@ -243,7 +243,7 @@ async def create_array(
     """
     if name is not None and path:
         raise TypeError("give name or path, not both")
-    node, _ = place_of(store, name or path, zarr_format, storage_options, config)
+    node, _ = resolve_node(store, name or path, zarr_format, storage_options, config)
     fill = {} if fill_value is _UNSET else {"fill_value": fill_value}
     return await create_array_at(
         node,
@@ -291,7 +291,7 @@ async def create_group(
     Raises:
         NodeExistsError: If a node is there and ``overwrite`` is not set.
     """
-    node, _ = place_of(store, path, zarr_format, storage_options, config)
+    node, _ = resolve_node(store, path, zarr_format, storage_options, config)
     return await create_group_at(node, attributes=attributes, overwrite=overwrite)
 
 
@@ -323,7 +323,7 @@ async def create_hierarchy(
         NodeTypeError: If a group above is an array, or of another format.
         MetadataError: If JSON can not say an attribute, or a parameter of an array is wrong.
     """
-    root, _ = place_of(store, "", zarr_format, storage_options, config)
+    root, _ = resolve_node(store, "", zarr_format, storage_options, config)
     if not isinstance(nodes, Mapping):
         raise TypeError(f"nodes are a mapping from paths to parameters, found {type(nodes).__name__}")
     for path, options in nodes.items():
@@ -348,14 +348,14 @@ async def create_hierarchy(
         else:
             attributes_of(own.get("attributes"))
 
-    async def create(node: Node, path: str) -> AsyncArray | AsyncGroup:
+    async def create(node: NodeHandle, path: str) -> AsyncArray | AsyncGroup:
         return await _create_one(node, wanted[path], overwrite, path in named)
 
-    made = await make_levels(root, wanted, create)
+    made = await create_levels(root, wanted, create)
     return {normalize_path(path): made[normalize_path(path)] for path in nodes}
 
 
-def check_arrays(group: Node, paths: Iterable[str]) -> None:
+def check_arrays(group: NodeHandle, paths: Iterable[str]) -> None:
     """Complain about arrays that can not be below a group because of their paths, before anything is stored.
 
     Raises:
@@ -383,7 +383,9 @@ def _is_array(options: dict[str, Any]) -> bool:
     return bool(set(options) - {"attributes"})
 
 
-async def _create_one(node: Node, options: dict[str, Any], overwrite: bool, named: bool) -> AsyncArray | AsyncGroup:
+async def _create_one(
+    node: NodeHandle, options: dict[str, Any], overwrite: bool, named: bool
+) -> AsyncArray | AsyncGroup:
     if _is_array(options):
         return await create_array_at(node, overwrite=overwrite, **options)
     try:
@@ -392,7 +394,7 @@ async def _create_one(node: Node, options: dict[str, Any], overwrite: bool, name
         if named:
             raise
         try:
-            found = as_node(replace(node, sure=True), await on_store(node.load, node.store))
+            found = as_node(replace(node, is_format_known=True), await run_on_store(node.load, node.store))
         except NodeNotFoundError as error:
             raise NodeTypeError(
                 f"nodes of Zarr format {node.format.zarr_format!r} can not be created below {node.name} in {node.store!r}, which "
@@ -432,12 +434,14 @@ async def consolidate_metadata(
         UnsupportedByFormat: If the format has no such thing.
         UnsupportedOperation: If the store can not list.
     """
-    node, candidates = place_of(store, path, zarr_format, storage_options, config)
-    found = await on_store(partial(find_node, node, candidates), node.store)
+    node, candidates = resolve_node(store, path, zarr_format, storage_options, config)
+    found = await run_on_store(partial(open_node_at, node, candidates), node.store)
     if not isinstance(found, AsyncGroup):
         raise NodeTypeError(f"{found.name} is an array", path=found.path, found="array", wanted="group")
-    await on_store(partial(_consolidate, found._node), node.store)
-    opened = await on_store(partial(find_node, found._node, (found._node.format,), consolidated=True), node.store)
+    await run_on_store(partial(_consolidate, found._handle), node.store)
+    opened = await run_on_store(
+        partial(open_node_at, found._handle, (found._handle.format,), consolidated=True), node.store
+    )
     assert isinstance(opened, AsyncGroup)
     return opened
 
@@ -464,7 +468,7 @@ async def save(
     """
     if not args and not arrays:
         raise TypeError("save() needs at least one array")
-    node, _ = place_of(store, path, zarr_format, storage_options, config)
+    node, _ = resolve_node(store, path, zarr_format, storage_options, config)
     if len(args) == 1 and not arrays:
         await create_array_at(node, data=args[0], overwrite=True)
         return
@@ -523,14 +527,14 @@ async def list_nodes(
     found = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
     if isinstance(found, AsyncArray):
         return ((found.path, "array"),)
-    below = await on_store(partial(found._walk, max_depth), found.store)
+    below = await run_on_store(partial(found._walk, max_depth), found.store)
     nodes: list[tuple[str, Literal["array", "group"]]] = [(found.path, "group")]
     for name, metadata in below:
-        nodes.append((found._node.child(name).path, "array" if isinstance(metadata, ArrayMetadata) else "group"))
+        nodes.append((found._handle.child(name).path, "array" if isinstance(metadata, ArrayMetadata) else "group"))
     return tuple(nodes)
 
 
-async def _consolidate(node: Node) -> None:
+async def _consolidate(node: NodeHandle) -> None:
     """Store copies of all documents below a group in one of it."""
     own, copies = node.format.document_keys(node.path), node.format.consolidated_key(node.path)
     async with node.store.lock(copies or own[0]):  # what others change meanwhile they note after this
@@ -540,7 +544,7 @@ async def _consolidate(node: Node) -> None:
         await refresh(node.store, node.format, node.path, present, documents)
 
 
-async def _documents_below(node: Node) -> dict[str, bytes]:
+async def _documents_below(node: NodeHandle) -> dict[str, bytes]:
     """All documents below a group by key, with one batch of requests per level."""
     format_, found = node.format, dict[str, bytes]()
     level = [node]
@@ -551,7 +555,7 @@ async def _documents_below(node: Node) -> dict[str, bytes]:
         values = iter(await node.store.fetch([Request(key) for own in keys for key in own]))
         level = []
         for place, own in zip(below, keys, strict=True):
-            documents = {key: document_of(node, key, next(values)) for key in own}
+            documents = {key: document_bytes(node, key, next(values)) for key in own}
             found.update({key: data for key, data in documents.items() if data is not None})
             is_group = isinstance(formats.parse(format_, place.path, documents), GroupMetadata)
             if is_group and not format_.apart:

@@ -21,7 +21,7 @@ from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.chunk_keys import join, normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.node import Metadata, Node, find, find_all, on_store
+from zarrasync.nodes.node import Metadata, NodeHandle, find, find_all, run_on_store
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import Request
 
@@ -30,7 +30,7 @@ __all__ = [
     "as_node",
     "create_array_at",
     "create_group_at",
-    "make_array_at",
+    "create_planned_array",
     "plan_array_at",
     "plan_with_data",
 ]
@@ -69,7 +69,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     def _repr_html_(self) -> str:
         from zarrasync.display import html
 
-        known = self._node.known
+        known = self._handle.consolidated
         members = None if known is None else known.members(self.path)
         return html.group(self._metadata, self.info, self.name, members)
 
@@ -96,8 +96,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         Raises:
             NodeNotFoundError: If there is none.
         """
-        node = self._node.child(name)
-        found = await on_store(partial(find, node, (node.format,)), self.store)
+        node = self._handle.child(name)
+        found = await run_on_store(partial(find, node, (node.format,)), self.store)
         return as_node(node, found.metadata)
 
     async def get(self, name: str, default: T | None = None) -> AsyncArray | AsyncGroup | T | None:
@@ -123,8 +123,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         Raises:
             UnsupportedOperation: If the store can not list.
         """
-        found = await on_store(partial(self._walk, max_depth), self.store)
-        return tuple((path, as_node(self._node.child(path), metadata)) for path, metadata in found)
+        found = await run_on_store(partial(self._walk, max_depth), self.store)
+        return tuple((path, as_node(self._handle.child(path), metadata)) for path, metadata in found)
 
     async def _walk(self, max_depth: int | None) -> list[tuple[str, Metadata]]:
         if max_depth is not None and max_depth < 0:
@@ -132,7 +132,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         found: list[tuple[str, Metadata]] = []
         level, depth = [""], 0
         while level:
-            nodes = [self._node.at(join(self.path, path)) for path in level]
+            nodes = [self._handle.at(join(self.path, path)) for path in level]
             listed = await gather([partial(node.children, max_depth) for node in nodes])
             paths = {
                 join(above, name): implied
@@ -140,11 +140,13 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
                 for name, implied in own.items()
             }
             documented = [path for path, implied in paths.items() if not implied]
-            loaded = await find_all(self._node, [join(self.path, path) for path in documented], (self._node.format,))
+            loaded = await find_all(
+                self._handle, [join(self.path, path) for path in documented], (self._handle.format,)
+            )
             members = {path: node.metadata for path, node in zip(documented, loaded, strict=True) if node is not None}
             members.update({path: GroupMetadata() for path, implied in paths.items() if implied})
             found.extend(members.items())
-            if self._node.format.apart or (max_depth is not None and depth >= max_depth):
+            if self._handle.format.apart or (max_depth is not None and depth >= max_depth):
                 break
             level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
             depth += 1
@@ -176,7 +178,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
     async def tree(self, max_depth: int | None = None) -> Tree:
         """The hierarchy below, as text that shows itself as such."""
-        found = await on_store(partial(self._walk, max_depth), self.store)
+        found = await run_on_store(partial(self._walk, max_depth), self.store)
         return render_tree(self.name, found)
 
     async def __aiter__(self) -> AsyncIterator[str]:
@@ -198,7 +200,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         Raises:
             NodeExistsError: If a node is there and ``overwrite`` is not set.
         """
-        return await create_array_at(self._node.child(name), overwrite=overwrite, **options)
+        return await create_array_at(self._handle.child(name), overwrite=overwrite, **options)
 
     async def create_group(
         self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
@@ -208,7 +210,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         Raises:
             NodeExistsError: If a node is there and ``overwrite`` is not set.
         """
-        return await create_group_at(self._node.child(name), attributes=attributes, overwrite=overwrite)
+        return await create_group_at(self._handle.child(name), attributes=attributes, overwrite=overwrite)
 
     async def require_array(
         self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any
@@ -227,7 +229,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             ShapeError: If the shape differs.
         """
         create = partial(self.create_array, name, shape=shape, dtype=dtype, **options)
-        found = await found_or_made(partial(self.get, name), create)
+        found = await find_or_create(partial(self.get, name), create)
         if not isinstance(found, AsyncArray):
             raise NodeTypeError(
                 f"{found.name} is a group, not an array", path=found.path, found="group", wanted="array"
@@ -252,7 +254,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             NodeTypeError: If an array is there.
         """
         create = partial(self.create_group, name, attributes=attributes)
-        found = await found_or_made(partial(self.get, name), create)
+        found = await find_or_create(partial(self.get, name), create)
         if not isinstance(found, AsyncGroup):
             raise NodeTypeError(
                 f"{found.name} is an array, not a group", path=found.path, found="array", wanted="group"
@@ -269,7 +271,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         """
         with suppress(MetadataError):
             await self.getitem(name)
-        await on_store(self._node.child(name).erase, self.store)
+        await run_on_store(self._handle.child(name).erase, self.store)
 
     async def move(self, source: str, dest: str) -> None:
         """Give a member another name or place below this group. Its values are copied, then erased.
@@ -284,13 +286,13 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         if f"{normalize_path(dest)}/".startswith(f"{normalize_path(source)}/"):
             raise NodeExistsError(f"{source!r} can not be moved below itself to {dest!r}", path=dest)
         if await self.contains(dest):
-            raise NodeExistsError(f"there is a node at {self._node.child(dest).name} already", path=dest)
+            raise NodeExistsError(f"there is a node at {self._handle.child(dest).name} already", path=dest)
         parent = normalize_path(dest).rpartition("/")[0]
         if parent:
             await self.require_group(parent)
-        await on_store(partial(self._move, self._node.child(source), self._node.child(dest)), self.store)
+        await run_on_store(partial(self._move, self._handle.child(source), self._handle.child(dest)), self.store)
 
-    async def _move(self, source: Node, dest: Node) -> None:
+    async def _move(self, source: NodeHandle, dest: NodeHandle) -> None:
         dest.format.check_path(dest.path)
         old, new = source.format, dest.format
         moves = dict(zip(old.erase_keys(source.path), new.erase_keys(dest.path), strict=True))
@@ -304,8 +306,10 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
                 await self.store.put(moves[key], value.data)
 
         await for_each(copy, list(moves), 1 if self.store.blocking else _COPY)
-        if source.known is not None:
-            await source.known.note(self.store, [moves[key] for key in source.known.documents if key in moves])
+        if source.consolidated is not None:
+            await source.consolidated.note(
+                self.store, [moves[key] for key in source.consolidated.documents if key in moves]
+            )
         await source.erase()
 
 
@@ -328,7 +332,7 @@ class _Member:
         raise TypeError(f"the member {self._name!r} is not open yet: (await group[{self._name!r}])[...]")
 
 
-async def found_or_made(
+async def find_or_create(
     find: Callable[[], Awaitable[AsyncArray | AsyncGroup | None]],
     make: Callable[[], Awaitable[AsyncArray | AsyncGroup]],
 ) -> AsyncArray | AsyncGroup:
@@ -345,47 +349,47 @@ async def found_or_made(
         return found
 
 
-def as_node(node: Node, metadata: Metadata) -> AsyncArray | AsyncGroup:
+def as_node(node: NodeHandle, metadata: Metadata) -> AsyncArray | AsyncGroup:
     """The object for a node's metadata."""
     return AsyncArray(node, metadata) if isinstance(metadata, ArrayMetadata) else AsyncGroup(node, metadata)
 
 
-async def _bound(node: Node, *, overwrite: bool) -> Node:
+async def _bound(node: NodeHandle, *, overwrite: bool) -> NodeHandle:
     """A place with the format as its store speaks it, unless nothing of the store is to be left."""
     known = node.format.entry_key is None or (overwrite and not node.path)
-    return node if known else await on_store(node.bind, node.store)
+    return node if known else await run_on_store(node.bind, node.store)
 
 
-async def create_array_at(node: Node, *, overwrite: bool = False, **options: Any) -> AsyncArray:
+async def create_array_at(node: NodeHandle, *, overwrite: bool = False, **options: Any) -> AsyncArray:
     """Create an array at a place, and write its ``data`` if there is some, which is read before anything is replaced."""
     node, metadata, data = await plan_array_at(node, overwrite=overwrite, **options)
-    return await make_array_at(node, metadata, data, overwrite=overwrite)
+    return await create_planned_array(node, metadata, data, overwrite=overwrite)
 
 
 async def plan_array_at(
-    node: Node, *, overwrite: bool = False, **options: Any
-) -> tuple[Node, ArrayMetadata, npt.NDArray[Any] | None]:
+    node: NodeHandle, *, overwrite: bool = False, **options: Any
+) -> tuple[NodeHandle, ArrayMetadata, npt.NDArray[Any] | None]:
     """A place as its store speaks of it, an array for it, and its values; nothing is written."""
     node = await _bound(node, overwrite=overwrite)
     metadata, data = await plan_with_data(node, options)
     return node, metadata, data
 
 
-async def make_array_at(
-    node: Node, metadata: ArrayMetadata, data: Any, *, overwrite: bool = False, clear: bool = False
+async def create_planned_array(
+    node: NodeHandle, metadata: ArrayMetadata, data: Any, *, overwrite: bool = False, clear: bool = False
 ) -> AsyncArray:
     """Make an array that was planned, and write its values, if there are some.
 
     ``clear`` erases chunks first that lie there without an array.
     """
-    node = await on_store(partial(node.create, metadata, overwrite=overwrite, clear=clear), node.store)
+    node = await run_on_store(partial(node.create, metadata, overwrite=overwrite, clear=clear), node.store)
     array = AsyncArray(node, metadata)
     if data is not None:
         await array.view.write(data)
     return array
 
 
-async def plan_with_data(node: Node, options: dict[str, Any]) -> tuple[ArrayMetadata, Any]:
+async def plan_with_data(node: NodeHandle, options: dict[str, Any]) -> tuple[ArrayMetadata, Any]:
     """An array's metadata, and its values as it will hold them; all that can be wrong with either is found here."""
     check_options(options)
     options["data"] = data = await _read_now(options.get("data"))
@@ -402,8 +406,10 @@ async def _read_now(data: Any) -> Any:
     return np.asanyarray(data) if hasattr(data, "shape") and not isinstance(data, np.ndarray) else data
 
 
-async def make_levels(
-    root: Node, paths: Iterable[str], make: Callable[[Node, str], Coroutine[Any, Any, AsyncArray | AsyncGroup]]
+async def create_levels(
+    root: NodeHandle,
+    paths: Iterable[str],
+    make: Callable[[NodeHandle, str], Coroutine[Any, Any, AsyncArray | AsyncGroup]],
 ) -> dict[str, AsyncArray | AsyncGroup]:
     """Make nodes, those of one level side by side; of what lies above them it is known then that it is there.
 
@@ -414,10 +420,10 @@ async def make_levels(
     """
     made: dict[str, AsyncArray | AsyncGroup] = {}
 
-    def place(path: str) -> Node:
+    def place(path: str) -> NodeHandle:
         above, _, name = path.rpartition("/")
         group = made.get(above) if path else None
-        return group._node.child(name) if isinstance(group, AsyncGroup) else root.at(join(root.path, path))
+        return group._handle.child(name) if isinstance(group, AsyncGroup) else root.at(join(root.path, path))
 
     levels: dict[int, list[str]] = {}
     for path in paths:
@@ -428,10 +434,10 @@ async def make_levels(
 
 
 async def create_group_at(
-    node: Node, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
+    node: NodeHandle, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> AsyncGroup:
     """Create a group at a place."""
     node = await _bound(node, overwrite=overwrite)
     metadata = GroupMetadata(attributes=attributes_of(attributes))
-    node = await on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
+    node = await run_on_store(partial(node.create, metadata, overwrite=overwrite), node.store)
     return AsyncGroup(node, metadata)

@@ -33,14 +33,14 @@ from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.erase import erase_below, left_over
 from zarrasync.stores import ABSENT, AliasStore, PrefixStore, Request, Store, Value
 
-__all__ = ["Found", "Metadata", "Node", "document_of", "find", "find_all", "on_store"]
+__all__ = ["FoundNode", "Metadata", "NodeHandle", "document_bytes", "find", "find_all", "run_on_store"]
 
 Metadata = ArrayMetadata | GroupMetadata
 T = TypeVar("T")
 M = TypeVar("M", ArrayMetadata, GroupMetadata)
 
 
-async def on_store(make: Callable[[], Coroutine[Any, Any, T]], *stores: Store) -> T:
+async def run_on_store(make: Callable[[], Coroutine[Any, Any, T]], *stores: Store) -> T:
     """Run what a public call does where its stores' work belongs: on a worker thread, or right here."""
     if all(store.blocking for store in stores):
         return await run_in_worker(make)
@@ -48,7 +48,7 @@ async def on_store(make: Callable[[], Coroutine[Any, Any, T]], *stores: Store) -
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeHandle:
     """A place in a store.
 
     Attributes:
@@ -56,18 +56,18 @@ class Node:
         path: The path inside it, without slashes at its ends.
         format: The format spoken there.
         config: The settings that held when it was opened.
-        sure: Whether that format is known to be spoken there, and not only assumed.
-        group: The path of a group above that is known to be there.
-        known: Consolidated metadata of a group above (or this one) that it was opened with.
+        is_format_known: Whether the store is known to use that format. Otherwise it is an assumption.
+        ancestor_group: Path of a group above the node that is known to exist, or ``None``.
+        consolidated: Consolidated metadata of this group or one above it, or ``None``.
     """
 
     store: Store
     path: str
     format: Format
     config: config.Config
-    sure: bool = field(default=False, compare=False)
-    group: str | None = field(default=None, compare=False, repr=False)
-    known: Consolidated | None = field(default=None, compare=False, repr=False)
+    is_format_known: bool = field(default=False, compare=False)
+    ancestor_group: str | None = field(default=None, compare=False, repr=False)
+    consolidated: Consolidated | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -79,11 +79,11 @@ class Node:
         """The last part of the path."""
         return self.path.rpartition("/")[2]
 
-    def at(self, path: str) -> Node:
+    def at(self, path: str) -> NodeHandle:
         """The place at another path of the same store."""
         return replace(self, path=path)
 
-    def child(self, name: str) -> Node:
+    def child(self, name: str) -> NodeHandle:
         """The place below this one.
 
         Raises:
@@ -92,7 +92,7 @@ class Node:
         below = normalize_path(name)
         if not below:
             raise InvalidKeyError(f"{name!r} names no member of {self.name}", key=name)
-        return replace(self, path=join(self.path, below), group=self.path)
+        return replace(self, path=join(self.path, below), ancestor_group=self.path)
 
     def chunk_store(self, metadata: ArrayMetadata) -> Store:
         """The store of an array's chunks, with keys relative to the array."""
@@ -114,9 +114,9 @@ class Node:
             MetadataError: If it is wrong.
         """
         settings = replace(self.config, dtype_fallback="allow")  # the user heard of it when the node was opened
-        return (await find(replace(self, known=None, config=settings), (self.format,))).metadata
+        return (await find(replace(self, consolidated=None, config=settings), (self.format,))).metadata
 
-    async def bind(self) -> Node:
+    async def bind(self) -> NodeHandle:
         """This place with the format as the store's entry point document has it, where there is such a document.
 
         Raises:
@@ -189,8 +189,8 @@ class Node:
                     if self.store.conditional:
                         raise
                     held = None  # what is there is looked at, and nothing that was read before compared
-        if self.known is not None and changed:
-            await self.known.note(self.store, changed)
+        if self.consolidated is not None and changed:
+            await self.consolidated.note(self.store, changed)
         versions = {**before.versions, **fresh} if before.versions else {}
         return replace(target, source=Source(self.format.zarr_format, parsed, versions))
 
@@ -211,7 +211,7 @@ class Node:
 
     async def create(
         self, metadata: Metadata, *, overwrite: bool = False, parents: bool = True, clear: bool = False
-    ) -> Node:
+    ) -> NodeHandle:
         """Store a new node here, and the groups above it that are missing.
 
         Args:
@@ -237,13 +237,13 @@ class Node:
         own = self.format.document_keys(self.path)
         above = self._above() if parents else []
         # Others are asked for in the same round trip.
-        alone = self.sure and (self.group is not None or len(own) == 1)
+        alone = self.is_format_known and (self.ancestor_group is not None or len(own) == 1)
         candidates = [self.format] if alone else self._candidates()
         # A node of one document is stored if there is none: then whether there is one need not be asked before.
         compare = self.store.conditional
-        at_once = self.sure and compare and len(own) == 1 and not overwrite
+        at_once = self.is_format_known and compare and len(own) == 1 and not overwrite
         try:
-            there = replace(self, known=None)  # copies may be old
+            there = replace(self, consolidated=None)  # copies may be old
             here = [] if at_once else [self.path]
             found = [None] * at_once + await find_all(there, [*here, *above], candidates, strict=False)
         except EntryPointFound:
@@ -290,9 +290,9 @@ class Node:
             if self.store.conditional:
                 raise
             return await self.create(metadata, overwrite=overwrite, parents=parents, clear=clear)  # with a look
-        if self.known is not None:
-            await self.known.note(self.store, documents)
-        return replace(self, format=self.format.bound(), sure=True)
+        if self.consolidated is not None:
+            await self.consolidated.note(self.store, documents)
+        return replace(self, format=self.format.bound(), is_format_known=True)
 
     async def _clear(self, metadata: ArrayMetadata) -> None:
         """Erase chunks of an array that is not there, in any format."""
@@ -324,19 +324,21 @@ class Node:
             raise
 
     async def _refuse_taken(self, candidates: Sequence[Format] | None = None) -> None:
-        (present,) = await find_all(replace(self, known=None), [self.path], candidates or [self.format], strict=False)
+        (present,) = await find_all(
+            replace(self, consolidated=None), [self.path], candidates or [self.format], strict=False
+        )
         if present is not None:
             raise self._taken(present) from None
 
     def _above(self) -> list[str]:
         """The paths above this one, but those of which it is known that there are groups."""
         path, above = self.path, list[str]()
-        while path and path != self.group:
+        while path and path != self.ancestor_group:
             path = path.rpartition("/")[0]
             above.append(path)
-        return above if self.group is None else above[:-1]
+        return above if self.ancestor_group is None else above[:-1]
 
-    def _taken(self, found: Found | None) -> NodeExistsError:
+    def _taken(self, found: FoundNode | None) -> NodeExistsError:
         kind = "an array" if found is not None and isinstance(found.metadata, ArrayMetadata) else "a group"
         if found is not None and not found.format.is_same(self.format):
             kind += f" of Zarr format {found.format.zarr_format!r}"
@@ -368,8 +370,8 @@ class Node:
             await self.store.erase_values(keys)
         for prefix in prefixes:
             await erase_below(self.store, prefix)
-        if self.known is not None:
-            await self.known.note(self.store, keys, prefixes)
+        if self.consolidated is not None:
+            await self.consolidated.note(self.store, keys, prefixes)
 
     async def children(self, max_depth: int | None = 0) -> dict[str, bool]:
         """What may be nodes below this one, from one listing.
@@ -381,7 +383,7 @@ class Node:
             Paths relative to this one, each with whether it is a group even if it has no document.
         """
         prefix, copies = self.format.listing_prefix(self.path), self.format.consolidated_key(self.path)
-        source = self.store if self.known is None else self.known
+        source = self.store if self.consolidated is None else self.consolidated
         if self.format.apart and max_depth != 0:
             listed = source.list_prefix(prefix)
             keys = await listed if isinstance(listed, Awaitable) else listed
@@ -389,10 +391,12 @@ class Node:
             return {
                 name: implied for name, implied in found.items() if max_depth is None or name.count("/") <= max_depth
             }
-        listing = self.known.list_dir(prefix) if self.known is not None else await self.store.list_dir(prefix)
+        listing = (
+            self.consolidated.list_dir(prefix) if self.consolidated is not None else await self.store.list_dir(prefix)
+        )
         below = []
         for one in listing.prefixes:
-            if copies is not None and copies.startswith(one) and self.known is None:
+            if copies is not None and copies.startswith(one) and self.consolidated is None:
                 inside = await self.store.list_dir(one)
                 if inside.keys == (copies,) and not inside.prefixes:
                     continue  # it holds consolidated metadata, and no node
@@ -400,29 +404,29 @@ class Node:
         return self.format.children(self.path, listing.keys, below)
 
 
-class Found(NamedTuple):
+class FoundNode(NamedTuple):
     """A node that was found.
 
     Attributes:
         format: Its format.
         metadata: Its metadata.
-        known: The consolidated metadata of a group that has such, if that was asked for.
+        consolidated: Consolidated metadata of the group, if it was requested and exists.
     """
 
     format: Format
     metadata: Metadata
-    known: Consolidated | None = None
+    consolidated: Consolidated | None = None
 
 
 async def find_all(
-    node: Node,
+    node: NodeHandle,
     paths: Iterable[str],
     candidates: Sequence[Format],
     *,
     strict: bool = True,
     consolidated: bool | None = False,
     kind: Kind | None = None,
-) -> list[Found | None]:
+) -> list[FoundNode | None]:
     """The nodes at several paths of a store, with one batch of requests.
 
     Args:
@@ -439,7 +443,7 @@ async def find_all(
         for path, own in zip(paths, keys, strict=True):
             copies = [candidate.consolidated_key(path) for candidate in candidates]
             own.extend(key for key in copies if key is not None and key not in own)
-    known = node.known
+    known = node.consolidated
     documents: list[dict[str, bytes | None] | None] = [
         known.find(own) if known is not None and known.covers(path) else None
         for path, own in zip(paths, keys, strict=True)
@@ -449,9 +453,9 @@ async def find_all(
     values = await node.store.fetch([Request(key) for key in asked], versions=compare) if asked else []
     versions = {k: ABSENT if v is None else v.version for k, v in zip(asked, values, strict=True)} if compare else {}
     fetched = iter(values)
-    nodes: list[Found | None] = []
+    nodes: list[FoundNode | None] = []
     for path, own, given in zip(paths, keys, documents, strict=True):
-        held = given if given is not None else {key: document_of(node, key, next(fetched)) for key in own}
+        held = given if given is not None else {key: document_bytes(node, key, next(fetched)) for key in own}
         try:
             found = formats.detect(path, held, candidates)
             if found is not None and given is None and compare and (source := found[1].source) is not None:
@@ -462,11 +466,11 @@ async def find_all(
         except MetadataError:
             if strict:
                 raise
-            nodes.append(Found(candidates[0], GroupMetadata()))
+            nodes.append(FoundNode(candidates[0], GroupMetadata()))
     return nodes
 
 
-def document_of(node: Node, key: str, value: Value | None) -> bytes | None:
+def document_bytes(node: NodeHandle, key: str, value: Value | None) -> bytes | None:
     """A document as it was fetched, unless it is larger than the settings allow."""
     if value is not None and len(value.data) > node.config.max_document_bytes:
         raise MetadataError(
@@ -477,8 +481,8 @@ def document_of(node: Node, key: str, value: Value | None) -> bytes | None:
 
 
 def _found(
-    node: Node, path: str, found: tuple[Format, Metadata], documents: formats.Documents, consolidated: bool | None
-) -> Found:
+    node: NodeHandle, path: str, found: tuple[Format, Metadata], documents: formats.Documents, consolidated: bool | None
+) -> FoundNode:
     """What was found, if the settings admit it, with the consolidated metadata that it has."""
     format_, metadata = found
     if isinstance(metadata, ArrayMetadata):
@@ -493,7 +497,7 @@ def _found(
                 f"/{path}: its chunks are pickles, and reading one runs whatever code it names; "
                 "config.allow_pickle=True opens it, for data of your own"
             )
-        return Found(format_, metadata)
+        return FoundNode(format_, metadata)
     copies = None
     if consolidated is not False:
         try:
@@ -503,18 +507,18 @@ def _found(
                 raise
             warnings.warn(f"/{path}: its consolidated metadata is damaged, and not used: {error}", stacklevel=2)
     if copies is None:
-        return Found(format_, metadata)
-    return Found(format_, metadata, Consolidated(format_, path, copies, complete=consolidated is True))
+        return FoundNode(format_, metadata)
+    return FoundNode(format_, metadata, Consolidated(format_, path, copies, complete=consolidated is True))
 
 
 async def find(
-    node: Node,
+    node: NodeHandle,
     candidates: Sequence[Format],
     *,
     consolidated: bool | None = False,
     kind: Kind | None = None,
     brief: bool = False,
-) -> Found:
+) -> FoundNode:
     """The node at a place.
 
     Args:
@@ -548,7 +552,7 @@ async def find(
             if not plain:
                 raise
             entry, unreadable = None, error  # one who may see but a part of a store has no draft there
-        data = document_of(node, key, entry)
+        data = document_bytes(node, key, entry)
         format_ = None if data is None else formats.from_entry(data)
         if format_ is not None and any(map(format_.is_same, drafts)):
             (found,) = await find_all(node, [node.path], [format_], consolidated=consolidated, kind=kind)
@@ -573,12 +577,12 @@ async def find(
     return found
 
 
-async def _implicit(node: Node, candidates: Sequence[Format]) -> Found | None:
+async def _implicit(node: NodeHandle, candidates: Sequence[Format]) -> FoundNode | None:
     """The group that exists because something lies below it; the last step of looking for a node."""
     for format_ in candidates:
         if not format_.implicit_groups:
             continue
         with suppress(UnsupportedOperation):  # a store that can not list has no implicit groups but the root
             if not node.path or await replace(node, format=format_).children():
-                return Found(format_, GroupMetadata())
+                return FoundNode(format_, GroupMetadata())
     return None

@@ -15,25 +15,25 @@ from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_keys import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.explain_missing import why_absent
-from zarrasync.nodes.group import AsyncGroup, as_node, make_array_at, plan_array_at
-from zarrasync.nodes.node import Node, find, on_store
+from zarrasync.nodes.group import AsyncGroup, as_node, create_planned_array, plan_array_at
+from zarrasync.nodes.node import NodeHandle, find, run_on_store
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 
-__all__ = ["ConfigLike", "Mode", "find_node", "open_array_at", "open_or_create", "place_of"]
+__all__ = ["ConfigLike", "Mode", "open_array_at", "open_node_at", "open_or_create_array_at", "resolve_node"]
 
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-"]
 ConfigLike: TypeAlias = Config | Mapping[str, Any] | None
 _MODES = ("r", "r+", "a", "w", "w-")
 
 
-def place_of(
+def resolve_node(
     store: StoreLike,
     path: str,
     zarr_format: int | str | None,
     storage_options: Mapping[str, Any] | None,
     config: ConfigLike,
     mode: str = "w",
-) -> tuple[Node, tuple[formats.Format, ...]]:
+) -> tuple[NodeHandle, tuple[formats.Format, ...]]:
     """A place in a store, and the formats that may be spoken there."""
     if mode not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
@@ -43,11 +43,11 @@ def place_of(
         target = ReadOnlyStore(target)
     chosen = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
     candidates = formats.CANDIDATES if zarr_format is None else (chosen,)
-    return Node(target, normalize_path(path), chosen, values, sure=zarr_format is not None), candidates
+    return NodeHandle(target, normalize_path(path), chosen, values, is_format_known=zarr_format is not None), candidates
 
 
-async def find_node(
-    node: Node,
+async def open_node_at(
+    node: NodeHandle,
     candidates: tuple[formats.Format, ...],
     *,
     explain: bool = True,
@@ -75,31 +75,33 @@ async def find_node(
         if why:
             error.args = (f"{error}; {why}",)
         raise
-    if consolidated and found.known is None:
+    if consolidated and found.consolidated is None:
         raise NodeNotFoundError(
             f"{node.name} in {node.store!r} has no consolidated metadata; consolidate_metadata() makes some",
             path=node.path,
             store=repr(node.store),
         )
-    place = Node(node.store, node.path, found.format, node.config, sure=True, known=found.known)
+    place = NodeHandle(
+        node.store, node.path, found.format, node.config, is_format_known=True, consolidated=found.consolidated
+    )
     return as_node(place, found.metadata)
 
 
 async def open_array_at(
-    node: Node,
+    node: NodeHandle,
     candidates: tuple[formats.Format, ...],
     *,
     explain: bool = True,
     kind: formats.Kind | None = ArrayMetadata,
     brief: bool = False,
 ) -> AsyncArray:
-    """The array at a place; see ``find_node``.
+    """The array at a place; see ``open_node_at``.
 
     Raises:
         NodeTypeError: If there is a group.
     """
-    look = partial(find_node, node, candidates, explain=explain, kind=kind, brief=brief)
-    found = await on_store(look, node.store)
+    look = partial(open_node_at, node, candidates, explain=explain, kind=kind, brief=brief)
+    found = await run_on_store(look, node.store)
     if not isinstance(found, AsyncArray):
         raise NodeTypeError(
             f"{node.name} in {node.store!r} is a group; open_group or open opens it",
@@ -110,8 +112,8 @@ async def open_array_at(
     return found
 
 
-async def open_or_create(
-    node: Node,
+async def open_or_create_array_at(
+    node: NodeHandle,
     candidates: tuple[formats.Format, ...],
     options: Callable[[], dict[str, Any]],
     *,
@@ -128,7 +130,7 @@ async def open_or_create(
         clear: Erase chunks first that lie there without an array.
     """
     with suppress(NodeNotFoundError):
-        kind = None if node.sure else ArrayMetadata
+        kind = None if node.is_format_known else ArrayMetadata
         return await open_array_at(node, candidates, explain=False, kind=kind, brief=True), False
     try:
         planned = {name: value for name, value in options().items() if name != "zarr_format"}
@@ -139,7 +141,7 @@ async def open_or_create(
         refused: Exception = error
     else:
         try:
-            return await make_array_at(*plan, clear=clear), True
+            return await create_planned_array(*plan, clear=clear), True
         except (NodeExistsError, formats.EntryPointFound) as error:
             refused = error
     try:

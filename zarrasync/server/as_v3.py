@@ -16,9 +16,10 @@ from zarrasync._util import json as _json
 from zarrasync.errors import NodeNotFoundError, UnsupportedByFormat
 from zarrasync.metadata.convert import Changes, alike, translate
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.nodes.access import chunks_of, handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.node import Node, on_store
+from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.server.cache import Cache
 from zarrasync.stores import MemoryStore, Request, Store, Value
 from zarrasync.stores.base import clip
@@ -95,9 +96,9 @@ class PresentedStore(Store):
         if not shown.same:
             name = (self.source.mark(shown.array), at)
             return _part(await self._encodings.get(name, partial(self._encoded, shown, at)), request)
-        chunks = shown.array._chunks
+        chunks = chunks_of(shown.array)
         moved = request._replace(key=chunks.key(at), into=None)
-        (value,) = await on_store(partial(chunks.store.fetch, [moved], versions=True), chunks.store)
+        (value,) = await run_on_store(partial(chunks.store.fetch, [moved], versions=True), chunks.store)
         return value
 
     # -------------------------------------------------------------- documents
@@ -126,7 +127,7 @@ class PresentedStore(Store):
         return self.format.render(path, metadata)
 
     def _translated(self, array: AsyncArray) -> ArrayMetadata:
-        return translate(array.metadata, array.name, array._node.format, self.format, Changes(), [])
+        return translate(array.metadata, array.name, handle_of(array).format, self.format, Changes(), [])
 
     # -------------------------------------------------------------- chunks
 
@@ -175,9 +176,9 @@ class PresentedStore(Store):
         view = shown.array.view[region]
         self.source.check(view)
         values: dict[str, Any] = {}
-        target = AsyncArray(Node(MemoryStore(values), "", self.format, shown.array.config), shown.metadata)
+        target = AsyncArray(NodeHandle(MemoryStore(values), "", self.format, shown.array.config), shown.metadata)
         await target.view[region].write(await view.read())
-        data = values.get(target._chunks.key(at))
+        data = values.get(chunks_of(target).key(at))
         return None if data is None else bytes(data)
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from zarrasync.codecs.spec import Buffer
 from zarrasync.model.chunk_keys import check_key
-from zarrasync.nodes.node import on_store
+from zarrasync.nodes.node import run_on_store
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, parse_range
 from zarrasync.stores import Request, Store, Value
@@ -117,12 +117,12 @@ class Keys:
         async def fetch() -> list[Value | None]:
             return await self._store.fetch([request], versions=True)
 
-        (value,) = await self._within(lambda: on_store(fetch, self._store))
+        (value,) = await self._within(lambda: run_on_store(fetch, self._store))
         found: Value | None = value
         return found
 
     async def _stat(self, key: str) -> Value | None:
-        found: Value | None = await self._within(lambda: on_store(lambda: self._store.stat(key), self._store))
+        found: Value | None = await self._within(lambda: run_on_store(lambda: self._store.stat(key), self._store))
         return found
 
     def _headers(self, key: str, value: Value) -> dict[str, str]:

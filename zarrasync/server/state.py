@@ -21,10 +21,11 @@ from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, Un
 from zarrasync.indexing.chunk_selection import ChunkRun
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.nodes.access import fields_of, handle_of, transform_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open as open_node
 from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.node import on_store
+from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.opening import ConfigLike
 from zarrasync.nodes.selection import AsyncSelection, Explanation
 from zarrasync.server.cache import Cache
@@ -173,7 +174,7 @@ class Source:
         except UnsupportedOperation:
             return _UNKNOWN
         except MetadataError:
-            names = await on_store(partial(node._node.children, 0), self.store)
+            names = await run_on_store(partial(handle_of(node).children, 0), self.store)
             return tuple(zip(names, await gather([partial(self._member, node, name) for name in names]), strict=True))
 
     async def _member(self, group: AsyncGroup, name: str) -> Member | Broken:
@@ -228,7 +229,7 @@ class Source:
             if values.dtype.kind in "OT":  # whose size is known only now
                 _refuse_over(_text_bytes(values), self.limits.max_result_bytes, "bytes")
             return await self.work(partial(finish, values))
-        array, layout = view.array, view._transform.layout
+        array, layout = view.array, transform_of(view).layout
         parts = list(layout.projection().split(array.metadata.read_grid))
         chunks = await self._gathered(array, parts)
 
@@ -237,7 +238,8 @@ class Source:
             for part in parts:
                 part.projection.read(chunks[part.coords], buffer)
             result = layout.to_result(buffer)
-            return finish(result if view._fields is None else result[view._fields])
+            fields = fields_of(view)
+            return finish(result if fields is None else result[fields])
 
         return await self.work(place)
 

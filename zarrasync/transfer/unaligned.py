@@ -40,7 +40,7 @@ def is_safe_for_jobs(store: Store) -> bool:
 
 def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:
     """An array for a job, which says itself what may be cut: what the array's settings say of that is for others."""
-    node = replace(array._node, config=replace(array.config, unaligned=unaligned))
+    node = replace(array._handle, config=replace(array.config, unaligned=unaligned))
     return type(array)(node, array.metadata)
 
 

@@ -238,7 +238,7 @@ async def test_clearing_leaves_what_is_others(bucket: Bucket, keep: bool):
     bucket.conditional = False
     where = {"mode": "r+", "storage_options": bucket.options()}
     array = await za.open_array("s3://bucket", config={"unaligned": "allow", "write_empty_chunks": keep}, **where)
-    old = za.AsyncArray(array._node, array._metadata.with_shape((180, 200)))
+    old = za.AsyncArray(array._handle, array._metadata.with_shape((180, 200)))
     await old._clear((slice(100, 180), slice(None)))
     expected = VALUES.copy()
     expected[100:180] = 0

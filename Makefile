@@ -32,8 +32,9 @@ lint: $(VENV)/dev.stamp  ## Check format and style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-type: $(VENV)/dev.stamp  ## Check types with mypy
+type: $(VENV)/dev.stamp  ## Check types with mypy and pyright
 	$(BIN)/mypy
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 generated: $(VENV)/dev.stamp  ## Check that zarrasync/sync.py is up to date
 	$(BIN)/python -m zarrasync._util.generate_sync --check

@@ -115,7 +115,7 @@ class Ingestion:
         self.only = only
         self.start, self.stop = bounds(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
-        self._unaligned = unaligned
+        self._unaligned: Unaligned = unaligned
         self._compared: bool | None = None
         self._check()
         self._sums: dict[tuple[tuple[int, int], ...], int] = {}

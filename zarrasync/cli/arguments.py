@@ -51,6 +51,7 @@ class Commands(Protocol):
             examples: Calls that show how.
             as_json: Whether it can say what it has to say as JSON.
         """
+        ...
 
 
 def add_destination(command: argparse.ArgumentParser) -> None:

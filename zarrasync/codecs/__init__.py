@@ -210,7 +210,8 @@ def as_codec(value: Any) -> Codec:
         assert found is not None or isinstance(value, Mapping)
         if found is not None:
             return found
-    config = value.get_config() if hasattr(value, "get_config") else value
+    get_config = getattr(value, "get_config", None)
+    config = value if get_config is None else get_config()
     if isinstance(config, Mapping) and "id" in config:
         return from_numcodecs(config)
     raise MetadataError(f"{value!r} is not a codec: give a codec, a name, a v3 entry or a numcodecs configuration")

@@ -156,7 +156,7 @@ class _Contexts(threading.local):
         import zstandard
 
         decompressor = zstandard.ZstdDecompressor()
-        self._decompress: Callable[[Buffer], bytes] = partial(decompressor.decompress, allow_extra_data=False)
+        self._decompress: Callable[[Any], bytes] = partial(decompressor.decompress, allow_extra_data=False)
         self.decompress_all: Any = getattr(decompressor, "multi_decompress_to_buffer", None)
         self._compressors: dict[tuple[int, bool], Any] = {}
 

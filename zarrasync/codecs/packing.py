@@ -84,7 +84,7 @@ class _BoundPackbits(BoundWhole):
         body = -(-self._count * self._kept // 8)
         self._padding = 8 * body - self._count * self._kept
         self._body = body
-        self.encoded_size = body + (codec.padding_encoding != "none")
+        self.encoded_size: int | None = body + (codec.padding_encoding != "none")
 
     def encode(self, array: Array) -> Buffer:
         data_type = self._spec.dtype

@@ -24,7 +24,7 @@ def as_json(values: npt.NDArray[Any]) -> Any:
     if values.dtype.names:
         return _zipped([as_json(values[name]) for name in values.dtype.names], values.ndim)
     if kind == "c":
-        return as_json(np.stack([values.real, values.imag], axis=-1))
+        return as_json(np.stack([np.real(values), np.imag(values)], axis=-1))
     if kind == "f":
         wide = values.astype(np.float64) if values.dtype.itemsize > 4 else values
         plain = _shortest(wide)

@@ -119,7 +119,7 @@ def render_dtype(dtype: np.dtype[Any]) -> Any:
         return dtype.str
     fields = []
     for name in dtype.names or ():
-        part = dtype.fields[name][0]
+        part = dtype[name]
         base, shape = part.subdtype or (part, None)
         fields.append([name, render_dtype(base), *([list(shape)] if shape else [])])
     return fields
@@ -132,7 +132,7 @@ def can_say(data_type: DataType, stored: np.dtype[Any]) -> bool:
 
 def _plain(dtype: np.dtype[Any]) -> bool:
     if dtype.fields is not None:
-        return all(_plain(dtype.fields[name][0].base) for name in dtype.names or ())
+        return all(_plain(dtype[name].base) for name in dtype.names or ())
     return dtype.type.__module__ == "numpy"
 
 

@@ -254,7 +254,7 @@ def _grouped(maps: Sequence[AxisMap], gathered: Sequence[int]) -> tuple[int, ...
     found = []
     for number in gathered:
         dims = _dims(maps[number])
-        if len(dims) > 1 or users[dims[0]] > 1:
+        if len(dims) != 1 or users[dims[0]] > 1:
             found.append(number)
     return tuple(found)
 

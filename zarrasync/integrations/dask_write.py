@@ -155,7 +155,7 @@ async def _on_a_thread(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequen
     """Compute all of it on a thread of its own: others may be what blocks wait for. Nothing is written after this."""
     with ThreadPoolExecutor(1, "zarrasync-dask") as thread:
         work = partial(copy_context().run, _compute, written, goals)
-        task = asyncio.get_running_loop().run_in_executor(thread, work)
+        task = asyncio.get_running_loop().run_in_executor(thread, work)  # pyright: ignore[reportArgumentType]
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
             try:

@@ -81,7 +81,7 @@ def _without_gaps(variable: Variable, encoding: Mapping[str, Any], default: npt.
         return variable
     made = np.dtype("T") if text.kind == "T" else text
     fill = partial(_filled, instead=named[0] if named else b"" if kind == "S" else "", dtype=made)
-    data = variable.data
+    data: Any = variable.data
     return variable.copy(data=data.map_blocks(fill, dtype=made) if hasattr(data, "map_blocks") else fill(data))
 
 
@@ -195,7 +195,7 @@ def lossless(name: str, encoded: Variable, present: Variable, *, timed: bool) ->
         return encoded
     rounded = bool({"scale_factor", "add_offset"} & present.encoding.keys())
     cast = partial(_cast, name=name, dtype=stored, units=present.encoding.get("units"), rounded=rounded)
-    data = encoded.data
+    data: Any = encoded.data
     made = data.map_blocks(cast, dtype=stored) if hasattr(data, "map_blocks") else cast(np.asarray(data))
     return Variable(encoded.dims, made, encoded.attrs)
 
@@ -229,7 +229,7 @@ def _cast(
         raise CodecError(
             f"the values of {name} have type {block.dtype}, those that are there {dtype}", direction="encode"
         )
-    if block.dtype.kind == "c" != dtype.kind and block.imag.any():
+    if block.dtype.kind == "c" != dtype.kind and np.imag(block).any():
         raise CodecError(f"the values of {name} are complex, those that are there {dtype}", direction="encode")
     given = np.rint(block) if rounded and block.dtype.kind == "f" and dtype.kind in "iu" else block
     with np.errstate(all="ignore"):

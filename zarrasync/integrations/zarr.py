@@ -43,7 +43,7 @@ class ZarrStore(Store):
         read_only: Whether zarr-python may not write.
     """
 
-    supports_deletes = True
+    supports_deletes = True  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]  # as in zarr
 
     def __init__(self, inner: Inner, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only or not inner.writeable)

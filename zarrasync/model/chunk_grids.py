@@ -47,25 +47,32 @@ class Axis(Protocol):
     @property
     def extent(self) -> int:
         """Elements along the axis."""
+        ...
 
     @property
     def nchunks(self) -> int:
         """Chunks along the axis; none where the extent is zero."""
+        ...
 
     def start(self, chunk: int) -> int:
         """The first index of a chunk."""
+        ...
 
     def start_all(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The first indices of chunks."""
+        ...
 
     def size(self, chunk: int) -> int:
         """The stored size of a chunk, which may reach past the extent."""
+        ...
 
     def find(self, index: int) -> int:
         """The chunk that holds an index."""
+        ...
 
     def find_all(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The chunks that hold the indices."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

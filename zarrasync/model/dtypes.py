@@ -193,7 +193,7 @@ def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """A structured dtype without the padding that C alignment puts in: stored elements have none."""
     if dtype.fields is None:
         return dtype
-    return np.dtype([(name, packed(dtype.fields[name][0])) for name in dtype.names or ()])
+    return np.dtype([(name, packed(dtype[name])) for name in dtype.names or ()])
 
 
 @lru_cache(maxsize=512)
@@ -232,7 +232,7 @@ def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
     assert dtype.fields is not None
     parts = []
     for name in dtype.names or ():
-        part = dtype.fields[name][0]
+        part = dtype[name]
         if part.base.kind in "TO":
             raise MetadataError(f"field {name!r}: structured elements have fields of a fixed size, not {part.base}")
         inner = _from_native(part.base)  # complains about what no format can store
@@ -397,7 +397,7 @@ def registered(name: str) -> Callable[[Mapping[str, Any]], DataType] | None:
 def has_order(dtype: np.dtype[Any]) -> bool:
     """Whether stored elements of a dtype have a byte order."""
     if dtype.fields is not None:
-        return any(has_order(dtype.fields[name][0].base) for name in dtype.names or ())
+        return any(has_order(dtype[name].base) for name in dtype.names or ())
     if dtype.kind in "TO" or is_raw(dtype) or dtype.kind == "S":
         return False
     return dtype.itemsize > 1

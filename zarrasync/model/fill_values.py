@@ -153,7 +153,7 @@ def fill_to_json(data_type: DataType, value: Any) -> Any:
     if dtype.fields is not None:
         parts = zip(dtype.names or (), data_type.configuration["fields"], strict=True)
         return {
-            name: fill_to_json(from_json(part["data_type"]) if part else from_numpy(dtype.fields[name][0]), value[name])
+            name: fill_to_json(from_json(part["data_type"]) if part else from_numpy(dtype[name]), value[name])
             for name, part in parts
         }
     return list(np.array(value, dtype).tobytes())

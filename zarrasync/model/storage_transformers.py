@@ -27,9 +27,11 @@ class StorageTransformer(Protocol):
 
     def configuration(self) -> Mapping[str, Any]:
         """Its parameters, as documents have them."""
+        ...
 
     def wrap(self, store: Any) -> Any:
         """A store that keeps its values, transformed, in ``store``. Its keys are relative to the array."""
+        ...
 
 
 _known: dict[str, Callable[[Mapping[str, Any]], StorageTransformer]] = {}

@@ -119,7 +119,7 @@ class AsyncNode(ABC, Generic[M]):
             NodeNotFoundError: If the node is gone.
             NodeTypeError: If one of the other kind stands there now.
         """
-        found = await run_on_store(self._handle.load, self.store)
+        found: Any = await run_on_store(self._handle.load, self.store)
         if not isinstance(found, self._kind):
             raise self._handle.other_kind(found)
         self._metadata = found

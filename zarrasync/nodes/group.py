@@ -229,7 +229,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             ShapeError: If the shape differs.
         """
         create = partial(self.create_array, name, shape=shape, dtype=dtype, **options)
-        found = await find_or_create(partial(self.get, name), create)
+        found = await find_or_create(lambda: self.get(name), create)
         if not isinstance(found, AsyncArray):
             raise NodeTypeError(
                 f"{found.name} is a group, not an array", path=found.path, found="group", wanted="array"
@@ -254,7 +254,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             NodeTypeError: If an array is there.
         """
         create = partial(self.create_group, name, attributes=attributes)
-        found = await find_or_create(partial(self.get, name), create)
+        found = await find_or_create(lambda: self.get(name), create)
         if not isinstance(found, AsyncGroup):
             raise NodeTypeError(
                 f"{found.name} is an array, not a group", path=found.path, found="array", wanted="group"

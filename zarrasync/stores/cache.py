@@ -106,7 +106,7 @@ class CachingStore(WrapperStore):
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._reset()
 
     @property
@@ -280,7 +280,7 @@ class CachingStore(WrapperStore):
             with self._mutex:
                 for part, name in names.items():
                     held = self._flights.get(name)
-                    if held is seats[part] and (held[0].task.done() or not held[0].waiting):
+                    if held is not None and held is seats[part] and (held[0].task.done() or not held[0].waiting):
                         del self._flights[name]
 
     # -------------------------------------------------------------- changing

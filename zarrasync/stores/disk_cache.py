@@ -81,7 +81,7 @@ class DiskCachingStore(WrapperStore):
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_") and k not in ("hits", "misses")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._reset()
 
     def __repr__(self) -> str:

@@ -60,8 +60,9 @@ async def asked(make: Callable[[], Awaitable[T]], verb: str, seconds: float = 0.
 
 
 async def _within(make: Callable[[], Awaitable[T]], seconds: float) -> T:
+    limit = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with limit:
             return await make()
     except TimeoutError as error:
         if limit.expired():

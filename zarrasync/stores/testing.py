@@ -138,7 +138,7 @@ class FaultyStore(_Hindered):
         return {name: value for name, value in self.__dict__.items() if name != "_mutex"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _mutex=thread_lock())
+        vars(self).update(state, _mutex=thread_lock())
 
     async def _before(self, operation: str, key: str) -> None:
         if self.fails is not None:

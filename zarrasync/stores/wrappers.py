@@ -45,7 +45,7 @@ class WrapperStore(Store):
         return self.inner.conditional if self._conditional is None else self._conditional
 
     @conditional.setter
-    def conditional(self, value: bool) -> None:
+    def conditional(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # as settable
         self._conditional = value
 
     @property
@@ -310,7 +310,7 @@ class CountingStore(WrapperStore):
         return {name: value for name, value in self.__dict__.items() if name != "_mutex"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _mutex=thread_lock())
+        vars(self).update(state, _mutex=thread_lock())
 
     def reset(self) -> Counts:
         """Start again from zero; returns what was counted so far."""

@@ -133,7 +133,7 @@ class ZipStore(Store):
         return {"_path": self._path, "_file": None, "mode": "r"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, writeable=False, conditional=False, exclusive=False)
+        vars(self).update(state, writeable=False, conditional=False, exclusive=False)
         self._reset()
 
     async def close(self) -> None:

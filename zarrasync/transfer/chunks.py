@@ -253,7 +253,7 @@ def _take(waiting: deque[R], count: int) -> list[R]:
     """The parts of so many chunks at the beginning, which are taken away."""
     head = list[R]()
     while count and waiting:
-        part = waiting.popleft()
+        part: R = waiting.popleft()
         if part.count > count:
             waiting.appendleft(part.section(count, part.count))  # type: ignore[arg-type]  # of its own kind
             part = part.section(0, count)  # type: ignore[assignment]  # likewise

@@ -232,7 +232,7 @@ class ObjectStore(RemoteStore):
         return {"_other": None, **{name: getattr(self, name) for name in kept}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._signed = self._by_urls()
 
     def _elsewhere(self) -> Store | None:

@@ -201,7 +201,7 @@ class FsspecStore(RemoteStore):
         return kept if self.portable else {**kept, "_template": blocking.leaving(self._template)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._template = blocking.arrived(self._template)
         self._make_pools()
 

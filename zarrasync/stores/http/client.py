@@ -347,16 +347,16 @@ class _Connection(asyncio.BufferedProtocol):
         self.transport = transport
         self._among.add(self)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._among.discard(self)
         self.lost.set_result(None)
         self.reusable = False
-        if self._pieces is not None and not self._chunked and error is None:
+        if self._pieces is not None and not self._chunked and exc is None:
             try:
                 self._finish(bytes(self._pieces))
             except (ValueError, MemoryError, zlib.error) as wrong:
                 self._fail(ConnectionError(f"the answer is not one of HTTP/1.1: {wrong}"))
-        self._fail(error if isinstance(error, OSError) else ConnectionResetError("the server closed the connection"))
+        self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the server closed the connection"))
 
     def eof_received(self) -> None:
         self.reusable = False
@@ -368,15 +368,15 @@ class _Connection(asyncio.BufferedProtocol):
             self._head.extend(bytes(len(self._head)))
         return memoryview(self._head)[self._filled :]
 
-    def buffer_updated(self, count: int) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         self.answered = True
         try:
             if self._body is not None:
-                self._received += count
+                self._received += nbytes
                 if self._received == len(self._body):
                     self._finish(self._body)
                 return
-            self._filled += count
+            self._filled += nbytes
             self._read_on()
         except (ValueError, MemoryError, zlib.error) as error:
             self._fail(ConnectionError(f"the answer is not one of HTTP/1.1: {error}"))

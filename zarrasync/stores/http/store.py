@@ -147,7 +147,7 @@ class HTTPStore(RemoteStore):
         return {name: value for name, value in self.__dict__.items() if name != "_clients"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._clients = self._pool()
 
     async def close(self) -> None:

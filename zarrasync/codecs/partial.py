@@ -57,15 +57,19 @@ class ChunkDecoder(Protocol):
 
     def decode(self, data: Buffer, workspace: npt.NDArray[np.uint8] | None = None) -> Array:
         """Decode a chunk."""
+        ...
 
     def decompress_into(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> None:
         """Undo the bytes -> bytes codecs of several chunks, each into its own memory."""
+        ...
 
     def decompress_batch(self, values: Sequence[Buffer | None]) -> tuple[ChunkDecoder, Sequence[Buffer | None]]:
         """Undo the bytes -> bytes codecs of several chunks in one call, if that is faster."""
+        ...
 
     def view_chunks(self, rows: npt.NDArray[np.uint8]) -> Array | None:
         """View raw chunks as one array."""
+        ...
 
 
 class Piece(NamedTuple):
@@ -184,15 +188,19 @@ class BoundArrayBytes(Protocol):
 
     def decode(self, data: Buffer) -> Array:
         """Decode a chunk. The result may share memory with ``data``."""
+        ...
 
     def encode(self, array: Array) -> Buffer | None:
         """Encode a chunk; ``None`` if nothing needs storing. The result may share memory with ``array``."""
+        ...
 
     def locate(self, projection: Projection, out: Array) -> Locator | None:
         """Return a search for the bytes of a projection, or ``None`` if only whole chunks can be decoded."""
+        ...
 
     def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
         """Return the encoded chunk with the elements of a projection replaced by ``values``, as ``encode`` would."""
+        ...
 
 
 class BoundWhole:

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -27,7 +28,7 @@ from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.indexing.chunk_blocks import bounds, cut_into_units, plan_blocks, plan_few, units
 from zarrasync.indexing.chunk_selection import in_c_order
 from zarrasync.indexing.regions import Region, corners
-from zarrasync.nodes.access import chunks_of, stored_chunks, transform_of
+from zarrasync.nodes.access import chunks_of, handle_of, stored_chunks, transform_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import CountingStore
@@ -359,18 +360,18 @@ class Ingestion:
         """Complain about chunks that the region cuts: at first, and if it turns out that the store can not compare."""
         compared = is_safe_for_jobs(self.target.store)
         if compared is not self._compared:
-            check_region(self.target, self.start, self.stop, self._unaligned, safe=compared)
+            check_region(chunks_of(self.target), self.start, self.stop, self._unaligned, safe=compared)
             self._compared = compared
 
     def _check_pair(self, place: Region) -> None:
         """Complain about chunks that a block cuts which was given with its place."""
-        check_region(self.target, *corners(place), self._unaligned, safe=is_safe_for_jobs(self.target.store))
+        check_region(chunks_of(self.target), *corners(place), self._unaligned, safe=is_safe_for_jobs(self.target.store))
 
     async def _store(self, place: Region, block: Block) -> None:
         target = self.target
         where = transform_of(target.view[place])
         check = self._check if self.source.pairs is None else partial(self._check_pair, place)
-        await transfer.write(chunks_of(target), where, block, absent=self.absent, check=check)
+        await transfer.write(chunks_of(target), where, block, all_absent=self.absent, check=check)
 
     def _compare_now(self, region: Region, _: Any) -> None:
         self._judge(region, drive(self.target.view[region].read()))
@@ -420,3 +421,9 @@ def _plain(value: Any) -> Any:
 
 def _shown(region: Region) -> str:
     return ", ".join(f"{s.start}:{s.stop}" for s in region)
+
+
+def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:
+    """Return an array with the job's own choice of what may be written in part, in place of its settings'."""
+    handle = handle_of(array)
+    return with_handle(array, replace(handle, config=replace(array.config, unaligned=unaligned)))

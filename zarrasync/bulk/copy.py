@@ -331,7 +331,7 @@ async def _copy_values(
 
     async def copy_one(coords: tuple[int, ...]) -> None:
         nonlocal fetched
-        async with origin.taken(each):
+        async with origin.budget(each):
             wanted = [Request(origin.key(coords))]
             (value,) = await run_on_store(partial(origin.store.fetch, wanted), origin.store)
             data = absent if value is None else value.data

@@ -18,6 +18,7 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
+from zarrasync.bulk.blocks import for_job
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import ShapeError, StoreError
 from zarrasync.metadata.create import check_options, plan_array
@@ -25,7 +26,7 @@ from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_keys import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import Store, StoreLike, resolve
-from zarrasync.transfer.unaligned import Unaligned, check_unaligned, for_job, is_allowed, is_safe_for_jobs
+from zarrasync.transfer.unaligned import Unaligned, check_unaligned, is_allowed, is_safe_for_jobs
 
 __all__ = ["OfThisProcess", "check_reach", "cluster", "from_zarr", "store", "to_zarr"]
 

@@ -24,7 +24,7 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import gather, gather_all
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync._concurrency.shield import run_cleanup
-from zarrasync.bulk.blocks import write_blocks
+from zarrasync.bulk.blocks import for_job, write_blocks
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport
@@ -45,11 +45,11 @@ from zarrasync.integrations.xarray_stored import FILL, FILTERS, stored_variable
 from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.create import attributes_of, plan_array
 from zarrasync.model.chunk_keys import join, normalize_path
-from zarrasync.nodes.access import give_back_rows, handle_of, reserve_rows, with_handle
+from zarrasync.nodes.access import chunks_of, give_back_rows, handle_of, reserve_rows, with_handle
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.stores import CountingStore, Store
-from zarrasync.transfer.unaligned import Unaligned, check_region, for_job, is_safe_for_jobs
+from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
 
 __all__ = ["leaving_room", "write"]
 
@@ -550,7 +550,7 @@ class _Work:
         from zarrasync.integrations.dask_write import Share
 
         start, stop = bounds(plan.encoded.shape, target.shape, place)
-        check_region(target, start, stop, self._unaligned, safe=is_safe_for_jobs(target.store))
+        check_region(chunks_of(target), start, stop, self._unaligned, safe=is_safe_for_jobs(target.store))
         return Share(plan.encoded.data, for_job(target, self._unaligned), start)
 
     @property

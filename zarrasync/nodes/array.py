@@ -175,7 +175,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         node = self._handle
         prefix = node.format.chunk_prefix(node.path)
         held = self._held = transfer.Chunks(
-            node.chunk_store(self._metadata), self._metadata, node.config, prefix, node.store
+            node.chunk_store(self._metadata), self._metadata, node.config, prefix, node.store, node.name
         )
         return held
 
@@ -366,7 +366,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         """Fill a part of what is there."""
         metadata = self._metadata
         transform = selectors.basic(box, metadata.shape)
-        await transfer.write(self._chunks, transform, metadata.spec.scalar, present=True)
+        await transfer.write(self._chunks, transform, metadata.spec.scalar, only_present=True)
 
     async def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add values at the end of an axis.
@@ -413,7 +413,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             nonlocal grown
             self._check_append(values.shape, axis, old.shape)  # another writer may have resized it
             longer = _longer(old, axis, values.shape[axis])
-            check_append(self, longer, axis, old.shape[axis], longer.shape[axis])
+            check_append(self._chunks, longer, axis, old.shape[axis], longer.shape[axis])
             await self._clear_pending(old)
             await self.store.set_pending(self._document, _note(longer))
             grown = longer
@@ -463,7 +463,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             start = old.shape[axis] if at is None else at
             stop = start + shape[axis]
             longer = _longer(old, axis, max(0, stop - old.shape[axis]))
-            check_append(self, longer, axis, start, stop)
+            check_append(self._chunks, longer, axis, start, stop)
             return longer
 
         await self._change(grow, stored=lambda: taken(start))
@@ -472,7 +472,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
     async def _write_at(self, metadata: ArrayMetadata, values: npt.NDArray[Any], axis: int, start: int) -> None:
         """Write values at a place along an axis of the array as it will be."""
         maps = tuple(Stride(number, start if number == axis else 0, 1) for number in range(self.ndim))
-        check = partial(check_append, self, metadata, axis, start, start + values.shape[axis])
+        check = partial(check_append, self._chunks, metadata, axis, start, start + values.shape[axis])
         chunks = AsyncArray(self._handle, metadata)._chunks
         await transfer.write(chunks, Transform(values.shape, maps), values, check=check)
 

@@ -191,7 +191,7 @@ class AsyncSelection(Awaited):
             StoreError: If the store failed.
         """
         chunks, transform, fields = self.array._chunks, self._transform, self._fields
-        check = partial(check_assignment, self.array, transform, fields)
+        check = partial(check_assignment, chunks, transform, fields)
         with self._telling(progress, "write") as report:
             await transfer.write(chunks, transform, values, fields=fields, progress=report, check=check)
 

@@ -1,11 +1,10 @@
-"""The engine: select -> locate -> fetch -> decode -> place, and back.
+"""The engine: selections become plans, plans become batches of fetch, decode and place (or encode and store).
 
-There is one plan and there are two ways to carry it out. On a blocking store a job fetches,
-decodes and places a batch of chunks on one thread, without a task or a future per chunk; the
-caller's thread takes part. On an asynchronous store tasks fetch, bounded by the store's limiter
-and the process's byte budget, while the codec threads decode what has arrived.
+Planning is pure. A plan is carried out in one of two ways. On a blocking store, jobs fetch, decode and place a batch of
+chunks on one thread, without a task or a future per chunk, and the caller's thread takes part. On an asynchronous store
+tasks fetch, bounded by the store's limiter and the process's byte budget, while the codec threads decode what has arrived.
 
-Locks are always taken in this order: byte budget, turn, key lock, request permit.
+Locks are always taken in this order: byte budget, thread turn, key lock, request permit.
 """
 
 from __future__ import annotations

@@ -1,61 +1,64 @@
-"""Decoding chunks and placing what is wanted of them: the part of reading that computes."""
+"""Decoding chunks and placing their elements in the output: the part of reading that computes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
+from operator import is_
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.cancel import cancel_flag
+from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync.codecs.bound_chain import CHEAP_COPY
-from zarrasync.codecs.partial import ChunkDecoder, Locator, Piece, Range
+from zarrasync.codecs.partial import ChunkDecoder, Piece
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError
 from zarrasync.indexing.chunk_selection import ChunkRun, PointRun, Run
-from zarrasync.stores.base import Request, clip
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
-from zarrasync.transfer.threads import Progress, scratch
+from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
+from zarrasync.transfer.threads import Progress
 
-__all__ = ["LARGE", "Found", "Placing", "Rows", "Workspace", "absence", "cut"]
+__all__ = ["DecodeMemory", "FetchedPiece", "Placement", "Workspace", "missing_chunks"]
 
-Found: TypeAlias = tuple[Piece, memoryview]
-"""A piece and its bytes."""
+FetchedPiece: TypeAlias = tuple[Piece, memoryview]
+"""A piece of a stored value, and its bytes."""
 
-LARGE = 128 << 20
-"""No memory larger than this is set aside for values that may be smaller or absent."""
-_WORTH = 1 << 17
-"""Bytes of a single chunk from which on memory that is there beats what a decompressor makes: pages are not fresh."""
+_REUSE_PAYS = 1 << 17
+"""Bytes of a single chunk from which on decoding into used memory beats the fresh pages that a decompressor takes."""
 
 
-class Rows:
-    """Where chunks are decoded to.
+_is_none = partial(is_, None)  # without a Python call per chunk
+
+
+class DecodeMemory:
+    """Memory that the chunks of a run are decoded into.
 
     Attributes:
         each: Memory per chunk.
-        boxes: All of it as the decoded chunks, where decoding into it is all there is to do.
-        direct: Whether it is the chunks' very place in the output.
+        boxes: All of it as an array of the decoded chunks, if decoding into it is all there is to do.
+        in_output: Whether it is the chunks' final memory in the output.
     """
 
-    __slots__ = ("boxes", "direct", "each")
+    __slots__ = ("boxes", "each", "in_output")
 
-    def __init__(self, each: Sequence[npt.NDArray[np.uint8]], boxes: Array | None, *, direct: bool = False) -> None:
-        self.each, self.boxes, self.direct = each, boxes, direct
+    def __init__(self, each: Sequence[npt.NDArray[np.uint8]], boxes: Array | None, *, in_output: bool = False) -> None:
+        self.each, self.boxes, self.in_output = each, boxes, in_output
 
-    def one(self, number: int) -> Rows:
-        """The place of one chunk."""
+    def one(self, number: int) -> DecodeMemory:
+        """Return the memory of one chunk."""
         boxes = None if self.boxes is None else self.boxes[number : number + 1]
-        return Rows(self.each[number : number + 1], boxes, direct=self.direct)
+        return DecodeMemory(self.each[number : number + 1], boxes, in_output=self.in_output)
 
 
 class Workspace:
-    """Memory to decode chunks into that do not lie contiguously in the output."""
+    """Scratch memory for chunks that do not lie contiguously in the output. A context manager."""
 
     def __init__(self, size: int) -> None:
-        self._scratch = scratch("decode", size)
-        self._made: dict[tuple[ChunkDecoder, int, int], Rows] = {}
+        self._scratch = ScratchMemory("decode", size)
+        self._made: dict[tuple[ChunkDecoder, int, int], DecodeMemory] = {}
 
     def __enter__(self) -> Self:
         self._memory = self._scratch.__enter__()
@@ -64,156 +67,169 @@ class Workspace:
     def __exit__(self, *error: object) -> None:
         self._scratch.__exit__(*error)
 
-    def rows(self, chain: ChunkDecoder, count: int, start: int = 0) -> Rows:
-        """The memory of so many chunks, after so many others; the same for the same."""
-        known = self._made.get((chain, count, start))
-        if known is None:
+    def memory(self, chain: ChunkDecoder, count: int, start: int = 0) -> DecodeMemory:
+        """Return the memory of ``count`` chunks behind ``start`` others."""
+        memory = self._made.get((chain, count, start))
+        if memory is None:
             size = chain.raw_size or 0
-            memory = self._memory[start * size : (start + count) * size].reshape(count, size)
-            known = self._made[chain, count, start] = Rows(list(memory), chain.view_chunks(memory))
-        return known
+            rows = self._memory[start * size : (start + count) * size].reshape(count, size)
+            memory = self._made[chain, count, start] = DecodeMemory(list(rows), chain.view_chunks(rows))
+        return memory
 
 
-class Placing:
-    """One read's output, and what is needed to fill it; takes down the keys that should not be absent."""
+class Placement:
+    """The output of a read, and how chunks get into it.
+
+    Attributes:
+        chunks: The chunks, all of one stored shape.
+        chain: What decodes them.
+        out: The output.
+        fields: Structured fields to read alone.
+        missing: What absent chunks are.
+        absent: Keys of absent chunks, if these are an error.
+        progress: Called with the number of bytes done.
+        flag: Set when the read is cancelled.
+    """
 
     def __init__(
         self,
         chunks: Chunks,
         out: Array,
+        fields: Fields,
         missing: Missing,
         absent: list[str],
-        fields: Fields,
         progress: Progress | None,
+        flag: CancelFlag,
     ) -> None:
-        self.chunks, self.out, self.fields, self.progress = chunks, out, fields, progress
-        self.missing, self.absent = missing, absent
-        self.chain = chunks.chain
-        self.flag = cancel_flag()
+        self.chunks, self.chain, self.out, self.fields = chunks, chunks.chain, out, fields
+        self.missing, self.absent, self.progress, self.flag = missing, absent, progress, flag
 
-    # -------------------------------------------------------------- chunks
+    # -------------------------------------------------------------- memory to decode into
 
-    def direct(self, chain: ChunkDecoder, part: Run, out: Array) -> Rows | None:
-        """The places of a part's chunks in the output, if one may decode right into them."""
+    def output_memory(self, chain: ChunkDecoder, run: Run, out: Array) -> DecodeMemory | None:
+        """Return the memory of a run's chunks in the output, if they can be decoded there."""
         shape = chain.spec.shape
-        if isinstance(part, PointRun) or not part.is_full or not chain.decodes_to_output or self.fields is not None:
+        if isinstance(run, PointRun) or not run.is_full or not chain.decodes_to_output or self.fields is not None:
             return None
         if shape[-1:] != out.shape[-1:] and any(length != 1 for length in shape[:-1]):
             return None
-        stack = part.stacked(out)
-        places = [stack[number, ...] for number in range(part.count)]
-        if places[0].shape != shape or not places[0].flags.c_contiguous:
+        stack = run.stacked(out)
+        boxes = [stack[number, ...] for number in range(run.count)]
+        if boxes[0].shape != shape or not boxes[0].flags.c_contiguous:
             return None
-        return Rows([as_bytes_view(place) for place in places], None, direct=True)
+        return DecodeMemory([as_bytes_view(box) for box in boxes], None, in_output=True)
 
-    def room(self, chain: ChunkDecoder, part: Run, out: Array, workspace: Workspace | None) -> Rows | None:
-        """Where to decode a part's chunks: right into the output, or into memory if there is some."""
-        moved = part.count > 1 and chain.is_raw  # they are there already
-        if moved and (chain.raw_size or 0) < CHEAP_COPY:
+    def decode_memory(
+        self, chain: ChunkDecoder, run: Run, out: Array, workspace: Workspace | None
+    ) -> DecodeMemory | None:
+        """Return what to decode a run's chunks into: the output, scratch memory, or ``None`` for new memory."""
+        raw_run = run.count > 1 and chain.is_raw  # decoded already: only to be placed
+        if raw_run and (chain.raw_size or 0) < CHEAP_COPY:
             return None
-        rows = self.direct(chain, part, out)
-        if moved:
-            return rows  # if not to their places, better together than one by one
-        if rows is not None or workspace is None or not chain.raw_size:
-            return rows
-        worth = part.count > 1 or (chain.decodes_into_buffer and chain.raw_size >= _WORTH)
-        return workspace.rows(chain, part.count) if worth else None
+        memory = self.output_memory(chain, run, out)
+        if raw_run or memory is not None or workspace is None or not chain.raw_size:
+            return memory
+        reuse_pays = run.count > 1 or (chain.decodes_into_buffer and chain.raw_size >= _REUSE_PAYS)
+        return workspace.memory(chain, run.count) if reuse_pays else None
 
     def workspace(self, chain: ChunkDecoder, count: int) -> Workspace | nullcontext[None]:
-        """Memory to decode so many chunks into; none where decoding makes its own."""
+        """Return scratch memory for so many chunks, if decoding does not make memory of its own."""
         size = chain.raw_size
-        if not size or size * count > LARGE or chain.stored_dtype is None:
+        if not size or size * count > LARGEST_SCRATCH or chain.stored_dtype is None:
             return nullcontext()
         return Workspace(size * count)
 
-    def place(
+    # -------------------------------------------------------------- whole chunks
+
+    def place_runs(
         self,
-        chain: ChunkDecoder,
-        part: Run,
-        values: Sequence[Buffer | None],
+        runs: Sequence[Run],
         keys: Sequence[str],
-        out: Array,
-        rows: Rows | None = None,
+        values: Sequence[Buffer | None],
+        memories: Sequence[DecodeMemory | None] | None = None,
     ) -> None:
-        """Decode the chunks of a part and place what is wanted of them.
+        """Decode the chunks of runs and place their elements.
 
         Args:
-            chain: What decodes them.
-            part: The part.
-            values: Per chunk its bytes; ``None`` if it is absent.
-            keys: Per chunk the key that it is stored under by itself; none for chunks inside a shard.
-            out: Where to.
-            rows: Where to decode to. A raw chunk's value may lie there already.
+            runs: The runs.
+            keys: The keys of all their chunks.
+            values: The stored values; ``None`` for absent ones.
+            memories: What to decode into, per run; chosen here if not given.
         """
-        if any(value is None for value in values):
-            for number, (single, value) in enumerate(zip(part.singles(), values, strict=True)):
+        most = runs[0].count if len(runs) == 1 else max(run.count for run in runs)
+        chain, values = self.chain.decompress_batch(values)
+        start = 0
+        with nullcontext() if memories is not None else self.workspace(chain, most) as workspace:
+            for number, run in enumerate(runs):
+                if self.flag.cancelled:
+                    return
+                memory = self.decode_memory(chain, run, self.out, workspace) if memories is None else memories[number]
+                end = start + run.count
+                self._place_run(chain, run, values[start:end], keys[start:end], memory)
+                if self.progress is not None:
+                    self.report(run)
+                start = end
+
+    def _place_run(
+        self,
+        chain: ChunkDecoder,
+        run: Run,
+        values: Sequence[Buffer | None],
+        keys: Sequence[str],
+        memory: DecodeMemory | None,
+    ) -> None:
+        """Place a run of chunks of which some may be absent. A raw chunk's value may lie in its memory already."""
+        if any(map(_is_none, values)):
+            for number, (single, value) in enumerate(zip(run.singles(), values, strict=True)):
                 if value is None:
-                    self.fill(single, out, keys[number] if keys else None)
+                    self.fill(single, self.out, keys[number])
                 else:
-                    own = None if rows is None else rows.one(number)
-                    self.place(chain, single, [value], keys[number : number + 1], out, own)
+                    one = None if memory is None else memory.one(number)
+                    self._place_run(chain, single, [value], keys[number : number + 1], one)
             return
         try:
-            self._place_present(chain, part, values, out, rows)  # type: ignore[arg-type]  # none is None
+            self._place_present(chain, run, values, self.out, memory)  # type: ignore[arg-type]  # none is None
         except CodecError as error:
-            if not keys:
-                raise
-            self.chunks.locate(error, keys[_culprit(chain, values)])
+            self.chunks.locate(error, keys[_first_damaged(chain, values)])
             raise
 
     def _place_present(
-        self, chain: ChunkDecoder, part: Run, values: Sequence[Buffer], out: Array, rows: Rows | None
+        self, chain: ChunkDecoder, run: Run, values: Sequence[Buffer], out: Array, memory: DecodeMemory | None
     ) -> None:
-        if rows is not None and (rows.direct or (rows.boxes is not None and not _no_gain(chain, values, rows))):
-            chain.decompress_into(values, rows.each)
-            if rows.direct:
+        if memory is not None and (
+            memory.in_output or (memory.boxes is not None and not _would_only_copy(chain, values, memory))
+        ):
+            chain.decompress_into(values, memory.each)
+            if memory.in_output:
                 return
-            boxes = rows.boxes
+            boxes = memory.boxes
         elif len(values) > 1:
             for value in values:
                 if len(value) != chain.raw_size:
-                    chain.decode(value)  # complains
+                    chain.decode(value)  # raises
             boxes = chain.view_chunks(np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1))
         else:
-            boxes = chain.decode(values[0], None if rows is None else rows.each[0])[np.newaxis]
+            boxes = chain.decode(values[0], None if memory is None else memory.each[0])[np.newaxis]
         assert boxes is not None
-        part.read(boxes if self.fields is None else boxes[self.fields], out)
+        run.read(boxes if self.fields is None else boxes[self.fields], out)
 
-    # -------------------------------------------------------------- parts of values
-
-    def place_found(self, key: str, part: ChunkRun, search: Locator, data: Buffer | None) -> None:
-        """Do a search inside a value that is there in full, and place what it finds."""
-        view = None if data is None else memoryview(data)
-        try:
-            ranges = next(search)
-            while True:
-                ranges = search.send([None if view is None else _clip(view, r) for r in ranges])
-        except StopIteration as stop:
-            pieces: list[Piece] | None = stop.value
-        except CodecError as error:
-            self.chunks.locate(error, key)
-            raise
-        if pieces is None or view is None:
-            self.fill(part, self.out, key)
-            self.report(part)
-            return
-        self.place_pieces(key, cut(self.present(key, pieces), view))
+    # -------------------------------------------------------------- pieces of values
 
     def present(self, key: str, pieces: Sequence[Piece]) -> list[Piece]:
-        """Those of some pieces of a value that are not absent; absent ones are filled here."""
+        """Return the pieces of a value that are stored; the others are filled here."""
         for piece in pieces:
             if piece.length < 0:
                 self.fill(piece.part, piece.out, key)
                 self.report(piece.part)
         return [piece for piece in pieces if piece.length >= 0]
 
-    def place_pieces(self, key: str, found: Sequence[Found]) -> None:
-        """Decode and place pieces of a value, each of which comes with its bytes."""
-        if not found:
+    def place_pieces(self, key: str, fetched: Sequence[FetchedPiece]) -> None:
+        """Decode and place pieces of the value of a key."""
+        if not fetched:
             return
-        largest = max((piece for piece, _ in found), key=lambda own: (own.chain.raw_size or 0) * own.part.count)
+        largest = max((piece for piece, _ in fetched), key=lambda piece: (piece.chain.raw_size or 0) * piece.part.count)
         with self.workspace(largest.chain, largest.part.count) as workspace:
-            for group in _together(found, self.chunks.config.batch_bytes):
+            for group in _decoded_together(fetched, self.chunks.config.batch_bytes):
                 if self.flag.cancelled:
                     return
                 try:
@@ -222,11 +238,10 @@ class Placing:
                     self.chunks.locate(error, key)
                     raise
 
-    def _place_group(self, key: str, group: Sequence[Found], workspace: Workspace | None) -> None:
-        """Place pieces that are decoded together."""
+    def _place_group(self, key: str, group: Sequence[FetchedPiece], workspace: Workspace | None) -> None:
         for piece, data in group:
             if len(data) < piece.length:
-                raise self.cut_short(key, piece)
+                raise self.truncated(key, piece)
         piece, data = group[0]
         chain, start = piece.chain, 0
         if chain.is_raw and piece.part.count > 1 and piece.length == piece.part.count * (chain.raw_size or 0):
@@ -235,37 +250,42 @@ class Placing:
             piece.part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
             self.report(piece.part)
             return
-        chain, values = chain.decompress_batch([value for own in group for value in _values(*own)])
+        chain, values = chain.decompress_batch([value for piece, data in group for value in _values(piece, data)])
         for piece, _ in group:
             end = start + piece.part.count
-            rows = self.room(chain, piece.part, piece.out, workspace)
-            self._place_present(chain, piece.part, values[start:end], piece.out, rows)  # type: ignore[arg-type]  # none is None
+            memory = self.decode_memory(chain, piece.part, piece.out, workspace)
+            self._place_present(chain, piece.part, values[start:end], piece.out, memory)  # type: ignore[arg-type]  # none is None
             self.report(piece.part)
             start = end
 
-    def cut_short(self, key: str, piece: Piece) -> CodecError:
-        """The error for a value that ends too early."""
+    def truncated(self, key: str, piece: Piece) -> CodecError:
+        """Return the error for a value that ends inside a piece."""
         end = piece.start + piece.length
         error = CodecError(f"the value ends before byte {end}, where its part at {piece.start} should")
         return self.chunks.locate(error, key)
 
-    # -------------------------------------------------------------- what is absent, and what is done
+    # -------------------------------------------------------------- absent chunks, progress
 
-    def fill(self, part: ChunkRun, out: Array, key: str | None) -> None:
-        """Place the fill value for what is absent; ``key`` is that of the value it would be, or be in."""
-        if key is not None and self.missing == "error":
-            self.absent.extend([self.chunks.full_key(key)] * part.count)
+    def fill(self, run: ChunkRun, out: Array, key: str) -> None:
+        """Place the fill value for absent chunks; ``key`` is that of the chunk, or of the shard it would be in."""
+        if self.missing == "error":
+            self.absent.extend([self.chunks.full_key(key)] * run.count)
         fill: Any = self.chain.spec.scalar
-        part.fill(out, fill if self.fields is None else fill[self.fields])
+        run.fill(out, fill if self.fields is None else fill[self.fields])
 
-    def report(self, part: Run) -> None:
-        """Tell of progress."""
+    def report(self, run: Run) -> None:
+        """Report progress."""
         if self.progress is not None:
-            self.progress(part.size * self.out.itemsize)
+            self.progress(run.size * self.out.itemsize)
 
 
-def absence(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
-    """The error for chunks that are absent and should not be, by their full keys."""
+def missing_chunks(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
+    """Return the error for chunks that are absent though the caller wants none to be.
+
+    Args:
+        chunks: The array's chunks.
+        absent: The full keys of absent chunks.
+    """
     count, keys = len(absent), sorted(set(absent))[:100]
     shown = ", ".join(keys[:3]) + (", …" if len(keys) > 3 else "")
     return MissingChunkError(
@@ -273,46 +293,37 @@ def absence(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
     )
 
 
-def cut(pieces: Sequence[Piece], view: memoryview, origin: int = 0) -> list[Found]:
-    """Pieces of a value with their bytes; ``view`` has those of the value from ``origin`` on."""
-    return [(piece, view[piece.start - origin : piece.start - origin + piece.length]) for piece in pieces]
-
-
 def _values(piece: Piece, data: memoryview) -> list[memoryview]:
     return [data[start : start + length] for start, length in piece.entries] if piece.entries else [data]
 
 
-def _together(found: Sequence[Found], most: int) -> Iterator[Sequence[Found]]:
-    """Pieces that follow each other and are decoded together, into so many bytes; others alone."""
-    group: list[Found] = []
+def _decoded_together(fetched: Sequence[FetchedPiece], most: int) -> Iterator[Sequence[FetchedPiece]]:
+    """Group neighbouring pieces that decode in one go to at most so many bytes; others are alone."""
+    group: list[FetchedPiece] = []
     room = 0
-    for own in found:
-        chain, count = own[0].chain, own[0].part.count
+    for piece, data in fetched:
+        chain, count = piece.chain, piece.part.count
         if group and (room < count or chain is not group[0][0].chain):
             yield group
             group = []
         if not group:
             room = most // (chain.raw_size or most) if chain.decodes_batches else 0
-        group.append(own)
+        group.append((piece, data))
         room -= count
     if group:
         yield group
 
 
-def _no_gain(chain: ChunkDecoder, values: Sequence[Buffer], rows: Rows) -> bool:
-    """Whether decoding into memory would but copy."""
-    return chain.is_raw and len(values) == 1 and values[0] is not rows.each[0]
+def _would_only_copy(chain: ChunkDecoder, values: Sequence[Buffer], memory: DecodeMemory) -> bool:
+    """Return whether decoding into memory is a mere copy of a raw value, which can be placed from where it is."""
+    return chain.is_raw and len(values) == 1 and values[0] is not memory.each[0]
 
 
-def _culprit(chain: ChunkDecoder, values: Sequence[Buffer | None]) -> int:
-    """The number of the first value that does not decode."""
+def _first_damaged(chain: ChunkDecoder, values: Sequence[Buffer | None]) -> int:
+    """Return the number of the first value that does not decode."""
     for number, value in enumerate(values):
         try:
             chain.decode(value)  # type: ignore[arg-type]  # none is None
         except CodecError:
             return number
     return 0
-
-
-def _clip(view: memoryview, wanted: Range) -> Buffer:
-    return clip(view, Request("", wanted.start, wanted.length, wanted.suffix))  # type: ignore[no-any-return]  # a part of a buffer is one

@@ -1,134 +1,139 @@
-"""Writes that cut chunks, of which somebody else may be writing another part: what is refused, and what is said then."""
+"""Writes that change parts of chunks of which another writer may be writing the rest: what is refused, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.chunk_blocks import units
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.stores import CountingStore, Store
+from zarrasync.transfer.chunks import Chunks, Fields
 
-if TYPE_CHECKING:
-    from zarrasync.nodes.array import AsyncArray
-    from zarrasync.transfer.chunks import Fields
-
-__all__ = ["Unaligned", "check_append", "check_assignment", "check_region", "check_unaligned", "for_job", "is_allowed"]
+__all__ = [
+    "Unaligned",
+    "check_append",
+    "check_assignment",
+    "check_region",
+    "check_unaligned",
+    "is_allowed",
+    "is_safe_for_jobs",
+]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
+"""How to treat chunks that are written in part: if that is safe, never, or always."""
 _ALLOW = ", or allow it with config={'unaligned': 'allow'} if nobody else writes at the same time"
 
 
 def check_unaligned(unaligned: Unaligned) -> None:
-    """Complain about what is no way to treat shared chunks."""
+    """Check the value of an ``unaligned`` option.
+
+    Raises:
+        ValueError: If it is not one.
+    """
     if unaligned not in ("safe", "error", "allow"):
         raise ValueError(f"unaligned is 'safe', 'error' or 'allow', found {unaligned!r}")
 
 
 def is_allowed(unaligned: Unaligned, *, safe: bool) -> bool:
-    """Whether parts of chunks may be written; ``safe`` if no other writer's part is lost where they are."""
+    """Return whether parts of chunks may be written; ``safe`` if no other writer's part can be lost."""
     return unaligned == "allow" or (unaligned == "safe" and safe)
 
 
 def is_safe_for_jobs(store: Store) -> bool:
-    """Whether no writer's part of a value is lost that jobs change: also by copies of the store in other processes."""
+    """Return whether no part of a value is lost that jobs change, also through copies of the store in other processes."""
     return store.conditional or (store.exclusive and not store.portable)
 
 
-def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:
-    """An array for a job, which says itself what may be cut: what the array's settings say of that is for others."""
-    node = replace(array._handle, config=replace(array.config, unaligned=unaligned))
-    return type(array)(node, array.metadata)
-
-
 def check_region(
-    target: AsyncArray,
-    start: tuple[int, ...],
-    stop: tuple[int, ...],
-    unaligned: Unaligned,
-    *,
-    safe: bool,
+    chunks: Chunks, start: tuple[int, ...], stop: tuple[int, ...], unaligned: Unaligned, *, safe: bool
 ) -> None:
-    """Complain about chunks that a region cuts, where another writer's part of them could be lost.
+    """Check that no chunk is written in part where another writer's part of it could be lost.
 
     Args:
-        target: The array.
-        start: Where the region begins.
+        chunks: The array's chunks.
+        start: Where the written region begins.
         stop: Where it ends.
-        unaligned: What to do about it.
-        safe: Whether no other writer's part is lost there.
+        unaligned: What is allowed.
+        safe: Whether no other writer's part can be lost.
 
     Raises:
-        ShapeError: If there are such, and they are not allowed.
+        ShapeError: If a chunk is, and that is not allowed.
     """
-    if target.store.writeable and not is_allowed(unaligned, safe=safe):
-        _refuse(target, units(target.metadata, start, stop, cut=True), start)
+    if _store(chunks).writeable and not is_allowed(unaligned, safe=safe):
+        _refuse(chunks, units(chunks.metadata, start, stop, cut=True), start)
 
 
-def check_assignment(target: AsyncArray, transform: Transform, fields: Fields = None) -> None:
-    """Complain about chunks that an assignment changes in part, if the array's settings do not allow that.
+def check_assignment(chunks: Chunks, transform: Transform, fields: Fields = None) -> None:
+    """Check that no chunk is assigned to in part, unless the array's settings allow it.
 
-    Where the store's locks keep everybody out it is safe. Jobs do not ask for that: copies that they send to other
-    processes may be on their own there.
+    It is safe where the store's locks keep every other writer out. Jobs do not rely on locks, because copies of the
+    store in other processes may not share them.
 
     Args:
-        target: The array.
-        transform: What is assigned to.
-        fields: The fields of its elements, if not all.
+        chunks: The array's chunks.
+        transform: The selection that is assigned to.
+        fields: The structured fields that are; all if ``None``.
 
     Raises:
-        ShapeError: If there are such, and they are not allowed.
+        ShapeError: If a chunk is, and that is not allowed.
     """
-    if not target.store.writeable or is_allowed(target.config.unaligned, safe=target._chunks.store.guarded):
+    if not _store(chunks).writeable or is_allowed(chunks.config.unaligned, safe=chunks.store.guarded):
         return
-    given = {fields} if isinstance(fields, str) else set(fields or ())
-    whole = fields is None or given == set(target.dtype.names or ())
-    _refuse(target, list(transform.layout.projection().cut(target.metadata.grid, whole=whole)), transform.shape)
+    assigned = {fields} if isinstance(fields, str) else set(fields or ())
+    whole = fields is None or assigned == set(chunks.metadata.dtype.numpy.names or ())
+    _refuse(chunks, list(transform.layout.projection().cut(chunks.metadata.grid, whole=whole)), transform.shape)
 
 
-def check_append(target: AsyncArray, metadata: ArrayMetadata, axis: int, start: int, stop: int) -> None:
-    """Complain about an append that could lose somebody's rows, if the array's settings do not allow that.
+def check_append(chunks: Chunks, metadata: ArrayMetadata, axis: int, start: int, stop: int) -> None:
+    """Check that an append can not lose another writer's rows, unless the array's settings allow it.
 
     Args:
-        target: The array.
-        metadata: Its metadata as it will be.
+        chunks: The array's chunks, as they are.
+        metadata: The array's metadata as it will be.
         axis: The axis along which it grows.
         start: Where along it the values go.
         stop: Where they end.
 
     Raises:
-        ShapeError: If two could append to the same place, or chunks are cut, and that is not allowed.
+        ShapeError: If two writers could append to the same place, or chunks are changed in part, and that is not
+            allowed.
     """
-    unaligned, guarded = target.config.unaligned, target.store.guarded
-    if start == stop or not target.store.writeable or is_allowed(unaligned, safe=guarded):
+    store = _store(chunks)
+    if start == stop or not store.writeable or is_allowed(chunks.config.unaligned, safe=store.guarded):
         return
-    if not guarded:
+    if not store.guarded:
         raise ShapeError(
-            f"{target.store!r} can not compare what it replaces, so that two who append to {target.name} at the same "
+            f"{store!r} can not compare what it replaces, so that two who append to {chunks.name} at the same "
             f"time could write to the same place; resize it once, and write regions of whole chunks{_ALLOW}",
-            found=target.shape,
+            found=chunks.metadata.shape,
             wanted=metadata.shape,
         )
     begin = tuple(start if number == axis else 0 for number in range(metadata.ndim))
     end = tuple(stop if number == axis else n for number, n in enumerate(metadata.shape))
-    _refuse(target, units(metadata, begin, end, cut=True), begin)
+    _refuse(chunks, units(metadata, begin, end, cut=True), begin)
 
 
-def _refuse(target: AsyncArray, cut: Sequence[tuple[int, ...]], found: tuple[int, ...]) -> None:
-    """Name chunks that are cut, if there are any."""
-    if not cut:
+def _store(chunks: Chunks) -> Store:
+    """Return the store that the user passed."""
+    return chunks.origin or chunks.store
+
+
+def _refuse(chunks: Chunks, partial_chunks: Sequence[tuple[int, ...]], found: tuple[int, ...]) -> None:
+    """Raise an error that names chunks which are written in part, if there are any."""
+    if not partial_chunks:
         return
-    keys = [target._chunks.full_key(target._chunks.key(at)) for at in cut[:3]]
-    more = f" and {len(cut) - 3:,} more" if len(cut) > 3 else ""
-    store = target.store.inner if isinstance(target.store, CountingStore) else target.store  # which is a job's
-    blind = f"where {store!r} could lose what another writer stores at the same time"
-    why = "which another writer may be writing, too" if target._chunks.store.guarded else blind
+    keys = [chunks.full_key(chunks.key(at)) for at in partial_chunks[:3]]
+    more = f" and {len(partial_chunks) - 3:,} more" if len(partial_chunks) > 3 else ""
+    store = _store(chunks)
+    shown = store.inner if isinstance(store, CountingStore) else store  # which is a job's
+    blind = f"where {shown!r} could lose what another writer stores at the same time"
+    why = "which another writer may be writing, too" if chunks.store.guarded else blind
     raise ShapeError(
-        f"the region cuts the chunks {', '.join(keys)}{more} of {target.name}, {why}; "
-        f"align it to multiples of {target.metadata.write_chunks}{_ALLOW}",
+        f"the region cuts the chunks {', '.join(keys)}{more} of {chunks.name}, {why}; "
+        f"align it to multiples of {chunks.metadata.write_chunks}{_ALLOW}",
         found=found,
-        wanted=target.metadata.write_chunks,
+        wanted=chunks.metadata.write_chunks,
     )

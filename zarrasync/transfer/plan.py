@@ -1,0 +1,104 @@
+"""Plans: which chunks a selection touches, and where their elements go. Pure, no IO.
+
+A plan lists runs of chunks. Its run functions (``run_blocking``, ``run_async``) decide nothing but when each is done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zarrasync._util.memory import empty
+from zarrasync.codecs import BoundChain
+from zarrasync.codecs.spec import Array
+from zarrasync.indexing.chunk_selection import ChunkRun, Run
+from zarrasync.indexing.transform import Layout, Transform
+from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
+
+__all__ = ["ReadPlan", "WritePlan", "new_buffer", "plan_read", "plan_write"]
+
+_PAGES = 1 << 20
+"""Bytes of a result from which on its memory is made of whole pages, into which files can be read."""
+
+
+class ReadPlan(NamedTuple):
+    """What a read does.
+
+    Attributes:
+        buffer: Where elements are placed; a view of the result, or becomes it by ``layout.to_result``.
+        groups: Chunks of one stored shape each, and the runs of them to read.
+    """
+
+    buffer: Array
+    groups: Sequence[tuple[Chunks, Sequence[Run]]]
+
+
+class WritePlan(NamedTuple):
+    """What a write does.
+
+    Attributes:
+        values: The values to write, laid out as a read's buffer.
+        groups: Chunks of one stored shape each, and the runs of them to write.
+    """
+
+    values: Array
+    groups: Sequence[tuple[Chunks, Sequence[ChunkRun]]]
+
+
+def plan_read(chunks: Chunks, transform: Transform, buffer: Array | None = None, fields: Fields = None) -> ReadPlan:
+    """Plan the reading of a selection.
+
+    Args:
+        chunks: The array's chunks.
+        transform: The selection.
+        buffer: Memory laid out as ``transform.layout`` wants it; new memory if not given.
+        fields: Structured fields to read.
+
+    Raises:
+        MetadataError: If a chunk is larger than the settings allow.
+    """
+    chunks.check_chunk_size()
+    if buffer is None:
+        buffer = new_buffer(chunks.metadata.chain, transform.layout, dtype_of(chunks, fields))
+    return ReadPlan(buffer, chunks.by_shape(_runs_to_read(chunks, transform)))
+
+
+def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan:
+    """Plan the writing of values of the selection's shape.
+
+    Raises:
+        MetadataError: If a chunk is larger than the settings allow.
+    """
+    chunks.check_chunk_size()
+    layout = transform.layout
+    run_length = _run_length(chunks) if chunks.store.blocking else 1
+    runs = list(layout.projection().split(chunks.metadata.grid, run_length))
+    return WritePlan(layout.to_buffer(values), chunks.by_shape(runs))
+
+
+def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:
+    """Return memory for a result, in the axis order of the chunks' memory: reordering takes longer than reading."""
+    shape, order = layout.buffer_shape, chain.memory_axis_order
+    make = empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _PAGES else np.empty
+    if order is None or layout.point_axes:
+        return make(shape, dtype)
+    axes = sorted(range(len(shape)), key=order.__getitem__)
+    return make(tuple(shape[axis] for axis in axes), dtype).transpose(order)
+
+
+def _runs_to_read(chunks: Chunks, transform: Transform) -> Sequence[Run]:
+    """Return runs of chunks; of chunks of which single elements are picked, all in one where that pays."""
+    chain, projection, grid = chunks.metadata.chain, transform.layout.projection(), chunks.metadata.grid
+    if chain.run_length > 1 and chunks.metadata.edges is None and not chain.supports_partial_reads:
+        points = projection.gather(grid)
+        if points is not None:
+            return points
+    return list(projection.split(grid, _run_length(chunks)))
+
+
+def _run_length(chunks: Chunks) -> int:
+    """Return how many neighbouring chunks may make one run."""
+    return chunks.metadata.chain.run_length if chunks.metadata.edges is None else 1

@@ -1,0 +1,125 @@
+"""Reading from asynchronous stores: tasks fetch, and the codec threads decode and place what has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.gates import FifoGate, Permits
+from zarrasync._concurrency.gather import for_each
+from zarrasync.codecs.spec import Buffer
+from zarrasync.indexing.chunk_selection import ChunkRun, Run
+from zarrasync.stores.base import Request, Value
+from zarrasync.transfer.batching import batches
+from zarrasync.transfer.loop import CodecRunner
+from zarrasync.transfer.place import Placement
+from zarrasync.transfer.search_choice import split_runs, wants_whole
+from zarrasync.transfer.shard_search import ShardChanged, ShardSearch, Span, fetched_pieces, group_spans
+
+__all__ = ["read_async"]
+
+_TOGETHER = 16
+"""The most values that one task fetches together: the first ones wait for the last one."""
+_BATCH = 1 << 20
+"""Bytes of small chunks that one task fetches together."""
+
+
+async def read_async(placement: Placement, runs: Sequence[Run], in_flight: FifoGate) -> None:
+    """Read runs of chunks with concurrent requests.
+
+    Args:
+        placement: Where elements go.
+        runs: The runs.
+        in_flight: Admits values to fetch.
+
+    Raises:
+        CodecError: If a chunk is damaged.
+        StoreError: If the store fails.
+    """
+    await _AsyncRead(placement, in_flight).run(runs)
+
+
+class _AsyncRead:
+    def __init__(self, placement: Placement, in_flight: FifoGate) -> None:
+        assert not driven()
+        self._placement, self._in_flight = placement, in_flight
+        self._chunks, self._chain, self._store = placement.chunks, placement.chain, placement.chunks.store
+        self._codec_runner = CodecRunner(placement.chunks.config)
+
+    async def run(self, runs: Sequence[Run]) -> None:
+        config, concurrency, nbytes = self._chunks.config, self._chunks.concurrency, self._chain.nbytes
+        whole, searches = split_runs(self._placement, runs)
+        # Small values that are fetched together are decoded together, mostly without the interpreter.
+        most = max(1, min(_TOGETHER, concurrency // 4, min(_BATCH, config.memory_budget // 4) // max(nbytes, 1)))
+        groups = batches(whole, nbytes, config, config.pool_size, most)
+        work: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            *((sum(run.count for run in group), partial(self._read_batch, group)) for group in groups),
+            *((1, partial(self._read_part, search)) for search in searches),
+        ]
+        try:
+            await for_each(self._admitted, work, concurrency)
+        finally:
+            self._placement.flag.cancel()
+            await self._codec_runner.join()
+
+    async def _admitted(self, item: tuple[int, Callable[[], Awaitable[None]]]) -> None:
+        count, read = item
+        async with Permits(self._in_flight, count):
+            await read()
+
+    async def _read_batch(self, runs: Sequence[Run]) -> None:
+        """Read whole chunks."""
+        keys = [key for run in runs for key in self._chunks.keys(run)]
+        nbytes = len(keys) * self._chain.nbytes
+        async with self._chunks.budget(nbytes):
+            values = await self._store.fetch([Request(key) for key in keys])
+            data = [None if value is None else value.data for value in values]
+            await self._codec_runner.run(partial(self._placement.place_runs, runs, keys, data), nbytes)
+
+    async def _read_part(self, search: ShardSearch) -> None:
+        """Read the wanted inner chunks of a shard."""
+        if wants_whole(self._placement, search.part):
+            await self._read_shard(search)
+            return
+        try:
+            await search.run_async(partial(self._store.fetch, versions=True), self._fetch_index)
+            if search.pieces is None:
+                self._fill(search.key, search.part)
+                return
+            groups = group_spans(search.spans(leave_work=False), self._chunks.config.coalesce_size)
+            await for_each(partial(self._read_spans, search), groups, self._chunks.concurrency)
+        except ShardChanged:
+            await self._read_shard(search.restarted())
+
+    async def _fetch_index(self, requests: Sequence[Request]) -> Sequence[Value | None]:
+        """Fetch the index of a shard once for all tasks that want it."""
+        fetch = partial(self._store.fetch, requests, versions=True)
+        return list(await self._chunks.index_flights.share(tuple(requests), fetch))
+
+    async def _read_spans(self, search: ShardSearch, spans: Sequence[Span]) -> None:
+        total = sum(span.length for span in spans)
+        async with self._chunks.budget(total):
+            requests = [Request(search.key, span.start, span.length) for span in spans]
+            values = await self._store.fetch(requests, versions=search.version is not None)
+            pieces = fetched_pieces(spans, values, search.version)
+            await self._codec_runner.run(partial(self._placement.place_pieces, search.key, pieces), total)
+
+    async def _read_shard(self, search: ShardSearch) -> None:
+        """Read a shard in one piece."""
+        nbytes = self._chain.nbytes
+        async with self._chunks.budget(nbytes):
+            (value,) = await self._store.fetch([Request(search.key)])
+            data = None if value is None else value.data
+            await self._codec_runner.run(partial(self._place_shard, search, data), nbytes)
+
+    def _place_shard(self, search: ShardSearch, data: Buffer | None) -> None:
+        pieces = search.run_inside(data)
+        if pieces is None:
+            self._fill(search.key, search.part)
+        else:
+            self._placement.place_pieces(search.key, pieces)
+
+    def _fill(self, key: str, part: ChunkRun) -> None:
+        self._placement.fill(part, self._placement.out, key)
+        self._placement.report(part)

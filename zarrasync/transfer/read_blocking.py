@@ -1,0 +1,162 @@
+"""Reading from blocking stores: jobs that fetch, decode and place a batch of chunks on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync._concurrency.drive import drive
+from zarrasync._util.memory import alias
+from zarrasync.codecs.spec import Buffer
+from zarrasync.indexing.chunk_selection import ChunkRun, Run
+from zarrasync.stores.base import Request
+from zarrasync.transfer.batching import batches
+from zarrasync.transfer.place import DecodeMemory, Placement
+from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
+from zarrasync.transfer.search_choice import split_runs, wants_whole
+from zarrasync.transfer.shard_search import ShardChanged, ShardSearch, Span, fetched_pieces, group_spans
+from zarrasync.transfer.thread_choice import most_threads, run_on_threads
+from zarrasync.transfer.threads import Job
+
+__all__ = ["read_blocking"]
+
+_ALONE = 1 << 20
+"""Bytes that a thread decodes in less time than it takes to share them."""
+_FEW, _SMALL = 256, 1 << 16
+"""Chunks, and bytes of them, that are read without a budget or jobs: that takes some microseconds."""
+_GROUP = 1 << 20
+"""Bytes of spans that make one job, so that there are jobs for other threads."""
+
+
+async def read_blocking(placement: Placement, runs: Sequence[Run]) -> None:
+    """Read runs of chunks on this thread and helpers.
+
+    Args:
+        placement: Where elements go.
+        runs: The runs.
+
+    Raises:
+        CodecError: If a chunk is damaged.
+        StoreError: If the store fails.
+        asyncio.CancelledError: If the call was cancelled.
+    """
+    await _BlockingRead(placement).run(runs)
+
+
+class _BlockingRead:
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._chunks, self._chain, self._store = placement.chunks, placement.chain, placement.chunks.store
+
+    async def run(self, runs: Sequence[Run]) -> None:
+        chunks, chain = self._chunks, self._chain
+        count = runs[0].count if len(runs) == 1 else 0
+        if 0 < count <= _FEW and count * chain.nbytes <= _SMALL and not chain.supports_partial_reads:
+            self._read_chunks(runs)
+            return
+        threads = most_threads(chunks, decoding=True)
+        if threads > 1:
+            work = sum([run.count * chain.decoded_bytes(run.projection, self._placement.out) for run in runs])
+            threads = min(threads, 1 + work // _ALONE)
+        async with chunks.budget(2 * threads * min(chain.nbytes, chunks.config.coalesce_size)):
+            run_on_threads(runs, self._jobs, chunks, self._placement.flag, threads)
+
+    def _jobs(self, runs: Sequence[Run], threads: int) -> list[Job]:
+        whole, searches = split_runs(self._placement, runs)
+        jobs: list[Job] = [partial(self._search, search) for search in searches]
+        groups = batches(whole, self._chain.nbytes, self._chunks.config, threads)
+        jobs.extend([partial(self._read_chunks, group) for group in groups])
+        return jobs
+
+    # -------------------------------------------------------------- whole chunks
+
+    def _read_chunks(self, runs: Sequence[Run]) -> None:
+        """Fetch, decode and place whole chunks: the loop that reads of small chunks spend their time in.
+
+        Keys, memory and the codec chain are all it takes, so compiled code can take its place.
+        """
+        chain = self._chain
+        count = runs[0].count if len(runs) == 1 else sum([run.count for run in runs])
+        keys = [key for run in runs for key in self._chunks.keys(run)]
+        hint = chain.read_size_hint
+        if chain.is_raw:
+            self._read_raw_chunks(runs, keys, count)
+        elif 0 < hint * count <= LARGEST_SCRATCH:
+            with ScratchMemory("read", hint * count) as memory:
+                self._placement.place_runs(runs, keys, self._fetch(keys, list(memory.reshape(count, hint))))
+        else:
+            self._placement.place_runs(runs, keys, self._fetch(keys, [None] * count))
+
+    def _read_raw_chunks(self, runs: Sequence[Run], keys: Sequence[str], count: int) -> None:
+        """Read raw chunks right into the output, or into scratch memory to be placed from there."""
+        chain, placement = self._chain, self._placement
+        spaces: list[npt.NDArray[np.uint8] | None] = []
+        memories: list[DecodeMemory | None] = []
+        with placement.workspace(chain, count) as workspace:
+            for run in runs:
+                memory = placement.output_memory(chain, run, placement.out)
+                if workspace is not None and (memory is None or alias(memory.each[0])):
+                    memory = workspace.memory(chain, run.count, len(spaces))
+                memories.append(memory)
+                spaces.extend(memory.each if memory is not None else [None] * run.count)
+            placement.place_runs(runs, keys, self._fetch(keys, spaces), memories)
+
+    def _fetch(self, keys: Sequence[str], spaces: Sequence[npt.NDArray[np.uint8] | None]) -> Sequence[Buffer | None]:
+        return drive(self._store.fetch_values(keys, spaces))
+
+    # -------------------------------------------------------------- parts of shards
+
+    def _search(self, search: ShardSearch) -> list[Job] | None:
+        """Find the wanted inner chunks of a shard; fetching and decoding them makes jobs of its own."""
+        placement = self._placement
+        if wants_whole(placement, search.part):
+            self._read_shard(search)
+            return None
+        try:
+            search.run(partial(self._store.fetch, versions=True))
+        except ShardChanged:
+            self._read_shard(search.restarted())
+            return None
+        if search.pieces is None:
+            self._fill(search.key, search.part)
+            return None
+        spans = search.spans(leave_work=self._chain.innermost_chain.releases_gil)
+        groups = group_spans(spans, min(self._chunks.config.batch_bytes, _GROUP))
+        return [partial(self._read_spans, search, group) for group in groups]
+
+    def _read_spans(self, search: ShardSearch, spans: Sequence[Span]) -> None:
+        """Fetch byte ranges of a shard, decode and place the inner chunks in them."""
+        total = sum([span.length for span in spans])
+        try:
+            if 0 < total <= LARGEST_SCRATCH:
+                with ScratchMemory("read", total) as memory:
+                    self._fetch_spans(search, spans, memoryview(memory))
+            else:
+                self._fetch_spans(search, spans, None)
+        except ShardChanged:
+            self._read_shard(search.restarted())
+
+    def _fetch_spans(self, search: ShardSearch, spans: Sequence[Span], memory: memoryview | None) -> None:
+        requests, start = [], 0
+        for span in spans:
+            into = None if memory is None else memory[start : start + span.length]
+            requests.append(Request(search.key, span.start, span.length, False, into))
+            start += span.length
+        values = drive(self._store.fetch(requests, versions=search.version is not None))
+        self._placement.place_pieces(search.key, fetched_pieces(spans, values, search.version))
+
+    def _read_shard(self, search: ShardSearch) -> None:
+        """Read a shard in one piece."""
+        (value,) = drive(self._store.fetch([Request(search.key)]))
+        pieces = search.run_inside(None if value is None else value.data)
+        if pieces is None:
+            self._fill(search.key, search.part)
+        else:
+            self._placement.place_pieces(search.key, pieces)
+
+    def _fill(self, key: str, part: ChunkRun) -> None:
+        self._placement.fill(part, self._placement.out, key)
+        self._placement.report(part)

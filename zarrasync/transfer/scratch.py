@@ -1,0 +1,58 @@
+"""Scratch memory that a thread uses again and again, because touching fresh pages costs more than decoding into them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync._util.memory import empty
+from zarrasync.errors import CodecError
+
+__all__ = ["LARGEST_SCRATCH", "ScratchMemory"]
+
+LARGEST_SCRATCH = 128 << 20
+"""Bytes above which no scratch memory is used for values that may be smaller than expected, or absent."""
+_LARGEST_KEPT = 32 << 20
+
+
+class _Kept(threading.local):
+    def __init__(self) -> None:
+        self.by_purpose: dict[str, npt.NDArray[np.uint8]] = {}
+
+
+_kept = _Kept()
+
+
+class ScratchMemory:
+    """Memory of this thread for the length of a ``with`` block.
+
+    The memory is removed from where it is kept while in use, so nested calls get other memory.
+
+    Args:
+        purpose: What the memory is for; one piece is kept per purpose.
+        size: Bytes.
+
+    Raises:
+        CodecError: On entering, if there is not enough memory.
+    """
+
+    __slots__ = ("_memory", "_purpose", "_size")
+
+    def __init__(self, purpose: str, size: int) -> None:
+        self._purpose, self._size = purpose, size
+
+    def __enter__(self) -> npt.NDArray[np.uint8]:
+        memory = _kept.by_purpose.pop(self._purpose, None)
+        if memory is None or len(memory) < self._size:
+            try:
+                memory = empty(self._size)
+            except MemoryError as error:
+                raise CodecError(f"a chunk of {self._size:,} bytes does not fit into memory") from error
+        self._memory = memory
+        return memory[: self._size]
+
+    def __exit__(self, *error: object) -> None:
+        if len(self._memory) <= _LARGEST_KEPT:
+            _kept.by_purpose[self._purpose] = self._memory

@@ -1,0 +1,242 @@
+"""Finding the inner chunks of a shard that a read wants, and coalescing their byte ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from zarrasync._concurrency.drive import drive
+from zarrasync.codecs.partial import Locator, Piece, Range, adrive_search, drive_search
+from zarrasync.codecs.spec import Buffer
+from zarrasync.errors import CodecError
+from zarrasync.indexing.chunk_selection import ChunkRun
+from zarrasync.stores.base import Request, Value, clip
+from zarrasync.transfer.place import FetchedPiece, Placement
+from zarrasync.transfer.shard_index_cache import CachedIndex
+
+__all__ = ["ShardChanged", "ShardSearch", "Span", "coalesce", "fetched_pieces", "group_spans"]
+
+_MOST_SPANS = 256
+"""Spans of one batch."""
+
+Fetch: TypeAlias = Callable[[Sequence[Request]], Coroutine[Any, Any, Sequence[Value | None]]]
+"""Fetches byte ranges of a shard, with the version of the shard."""
+
+
+class ShardChanged(Exception):
+    """A shard was replaced between the fetch of its index and that of its inner chunks."""
+
+
+class Span(NamedTuple):
+    """A byte range that covers neighbouring pieces of one shard.
+
+    Attributes:
+        start: Its first byte in the shard.
+        length: Its length in bytes.
+        pieces: The pieces.
+    """
+
+    start: int
+    length: int
+    pieces: list[Piece]
+
+
+class ShardSearch:
+    """A search for the pieces of one shard that a read wants.
+
+    Attributes:
+        key: The shard's key.
+        part: The shard's part of the selection.
+        pieces: The pieces, after ``run`` or ``run_async``; ``None`` if the shard is absent.
+        version: The version of the shard that they were found in, if the store has versions.
+    """
+
+    def __init__(self, placement: Placement, key: str, part: ChunkRun, locator: Locator) -> None:
+        self._placement, self._locator = placement, locator
+        self._indexes = placement.chunks.indexes
+        self.key, self.part = key, part
+        self.pieces: list[Piece] | None = None
+        self.version: object = None
+        self._size: int | None = None
+        self._cached = self._indexes.get(key)
+        self._knows_version = False
+
+    def run(self, fetch: Fetch) -> None:
+        """Search with a fetch that never suspends.
+
+        Raises:
+            ShardChanged: If the shard is replaced meanwhile.
+            CodecError: If its index is damaged.
+        """
+
+        def fetch_ranges(ranges: Sequence[Range]) -> Sequence[Buffer | None]:
+            return self._take_cached() or self._data(drive(fetch(self._requests(ranges))))
+
+        has_cached = self._cached is not None
+        try:
+            self.pieces = drive_search(self._locator, fetch_ranges)
+            if has_cached and self._finds_nothing():
+                self._start_again()
+                self.pieces = drive_search(self._locator, fetch_ranges)
+        except CodecError as error:
+            self._placement.chunks.locate(error, self.key)
+            raise
+        self._check_size()
+
+    async def run_async(self, fetch: Fetch, fetch_index: Fetch) -> None:
+        """Search with a fetch that may suspend; see ``run``.
+
+        Args:
+            fetch: Fetches byte ranges.
+            fetch_index: Fetches the index, which several reads may want at the same time.
+        """
+
+        async def fetch_ranges(ranges: Sequence[Range]) -> Sequence[Buffer | None]:
+            cached = self._take_cached()
+            if cached is not None:
+                return cached
+            fetch_some = fetch if self._knows_version else fetch_index
+            return self._data(await fetch_some(self._requests(ranges)))
+
+        has_cached = self._cached is not None
+        try:
+            self.pieces = await adrive_search(self._locator, fetch_ranges)
+            if has_cached and self._finds_nothing():
+                self._start_again()
+                self.pieces = await adrive_search(self._locator, fetch_ranges)
+        except CodecError as error:
+            self._placement.chunks.locate(error, self.key)
+            raise
+        self._check_size()
+
+    def run_inside(self, value: Buffer | None) -> list[FetchedPiece] | None:
+        """Search inside a value that was fetched whole; return the pieces with their bytes, ``None`` if it is absent."""
+        view = None if value is None else memoryview(value)
+
+        def slice_ranges(ranges: Sequence[Range]) -> list[Buffer | None]:
+            return [None if view is None else clip(view, request) for request in self._requests(ranges)]
+
+        try:
+            self.pieces = drive_search(self._locator, slice_ranges)
+        except CodecError as error:
+            self._placement.chunks.locate(error, self.key)
+            raise
+        if self.pieces is None or view is None:
+            return None
+        return cut(self._placement.present(self.key, self.pieces), view)
+
+    def restarted(self) -> ShardSearch:
+        """Return a new search, without what was found in a version of the shard that is gone."""
+        self._indexes.drop(self.key)
+        return ShardSearch(self._placement, self.key, self.part, self._new_locator())
+
+    def _new_locator(self) -> Locator:
+        locator = self._placement.chain.locate(self.part.projection, self._placement.out)
+        assert locator is not None
+        return locator
+
+    def spans(self, *, leave_work: bool) -> list[Span]:
+        """Return the byte ranges to fetch; absent pieces are filled here.
+
+        Args:
+            leave_work: Whether to make ranges short enough that several threads find some to decode.
+        """
+        config = self._placement.chunks.config
+        pieces = self._placement.present(self.key, self.pieces or [])
+        most = config.coalesce_size
+        if leave_work:
+            most = min(most, max(config.batch_bytes, sum(piece.length for piece in pieces) // 4))
+        return coalesce(pieces, config.coalesce_gap, most)
+
+    def _requests(self, ranges: Sequence[Range]) -> list[Request]:
+        return [Request(self.key, range_.start, range_.length, range_.suffix) for range_ in ranges]
+
+    def _take_cached(self) -> list[Buffer | None] | None:
+        """Return the cached index once, in place of the first fetch."""
+        cached, self._cached = self._cached, None
+        if cached is None:
+            return None
+        self._knows_version, self.version, self._size = True, cached.version, cached.size
+        return [cached.data]
+
+    def _data(self, values: Sequence[Value | None]) -> list[Buffer | None]:
+        """Return fetched bytes, all of one version of the shard; cache the index, if that is what they are."""
+        if not self._knows_version:
+            self._knows_version = True
+            self.version, self._size = next(((v.version, v.size) for v in values if v is not None), (None, None))
+            if len(values) == 1 and (value := values[0]) is not None and value.version is not None:
+                index = CachedIndex(bytes(value.data), value.version, value.size)
+                self._indexes.put(self.key, index)
+                return [index.data]
+        elif any(value is None or value.version != self.version for value in values):
+            raise ShardChanged
+        return [None if value is None else value.data for value in values]
+
+    def _finds_nothing(self) -> bool:
+        """Return whether no inner chunk will be fetched whose version could tell that a cached index is out of date."""
+        return not any(piece.length >= 0 for piece in self.pieces or ())
+
+    def _start_again(self) -> None:
+        self._indexes.drop(self.key)
+        self._locator, self._knows_version, self._size = self._new_locator(), False, None
+
+    def _check_size(self) -> None:
+        for piece in self.pieces or ():
+            if self._size is not None and piece.start + piece.length > self._size:
+                raise self._placement.truncated(self.key, piece)
+
+
+def coalesce(pieces: Sequence[Piece], gap: int, most: int) -> list[Span]:
+    """Cover pieces with byte ranges.
+
+    Args:
+        pieces: The pieces.
+        gap: The most bytes between two pieces that are fetched together.
+        most: The most bytes of a range.
+    """
+    spans: list[Span] = []
+    start, stop, members = 0, -1, list[Piece]()
+    for piece in sorted(pieces, key=lambda piece: piece.start):
+        end = piece.start + piece.length
+        if members and (piece.start - stop > gap or end - start > most):
+            spans.append(Span(start, stop - start, members))
+            members = []
+        if not members:
+            start, stop = piece.start, end
+        members.append(piece)
+        stop = max(stop, end)
+    if members:
+        spans.append(Span(start, stop - start, members))
+    return spans
+
+
+def group_spans(spans: Sequence[Span], most: int) -> list[list[Span]]:
+    """Group spans into batches of at most so many bytes."""
+    groups: list[list[Span]] = []
+    size = 0
+    for span in spans:
+        if not groups or size + span.length > most or len(groups[-1]) >= _MOST_SPANS:
+            groups.append([])
+            size = 0
+        groups[-1].append(span)
+        size += span.length
+    return groups
+
+
+def fetched_pieces(spans: Sequence[Span], values: Sequence[Value | None], version: object) -> list[FetchedPiece]:
+    """Return the pieces of spans with their bytes.
+
+    Raises:
+        ShardChanged: If the shard has another version than that in which the pieces were found.
+    """
+    fetched: list[FetchedPiece] = []
+    for span, value in zip(spans, values, strict=True):
+        if value is None or (version is not None and value.version != version):
+            raise ShardChanged
+        fetched.extend(cut(span.pieces, memoryview(value.data), span.start))
+    return fetched
+
+
+def cut(pieces: Sequence[Piece], view: memoryview, origin: int = 0) -> list[FetchedPiece]:
+    """Return pieces with their bytes, out of a view of a value from byte ``origin`` on."""
+    return [(piece, view[piece.start - origin : piece.start - origin + piece.length]) for piece in pieces]

@@ -1,0 +1,168 @@
+"""The short way of reads that touch a single chunk: no plan, no jobs, no tasks."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._util.memory import empty
+from zarrasync.codecs import BoundChain
+from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
+from zarrasync.errors import CodecError
+from zarrasync.indexing.transform import Transform
+from zarrasync.stores.base import Request
+from zarrasync.transfer.chunks import Chunks, Missing
+from zarrasync.transfer.place import missing_chunks
+from zarrasync.transfer.plan import new_buffer
+from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
+
+__all__ = ["SingleChunk", "find_single_chunk", "read_single_chunk"]
+
+_SMALL = 1 << 16
+"""Bytes of a chunk that are read without a budget, and on asynchronous stores decoded by the event loop."""
+
+InnerKey: TypeAlias = tuple[int | slice, ...]
+"""The NumPy key that picks elements inside a chunk."""
+
+
+class SingleChunk(NamedTuple):
+    """The only chunk that a selection touches.
+
+    Attributes:
+        coords: Its coordinates.
+        inner_key: What picks the elements inside it.
+        byte_range: Start and length of these elements in the stored chunk, if they can be read right into the result.
+    """
+
+    coords: tuple[int, ...]
+    inner_key: InnerKey
+    byte_range: tuple[int, int] | None
+
+
+def find_single_chunk(chunks: Chunks, transform: Transform) -> SingleChunk | None:
+    """Return the only chunk that a selection touches, if the short way suits it.
+
+    It suits blocking stores, and small chunks of quick codecs on asynchronous ones. Shards, and parts of raw chunks that
+    are not contiguous, are left to plans, which fetch byte ranges.
+    """
+    metadata, blocking = chunks.metadata, chunks.store.blocking
+    chain = metadata.chain
+    if metadata.edges is not None or chain.innermost_chain is not chain or chain.spec.dtype.is_variable:
+        return None
+    if not blocking and (chain.supports_partial_reads or not chain.is_quick or chain.nbytes > _SMALL):
+        return None
+    touched = transform.within(metadata.grid.axes)
+    if touched is None:
+        return None
+    coords, inner_key = touched
+    if not chain.supports_partial_reads:
+        return SingleChunk(coords, inner_key, None)
+    byte_range = _contiguous_range(chain, inner_key) if chain.is_raw and chain.decodes_to_output else None
+    return None if byte_range is None else SingleChunk(coords, inner_key, byte_range)
+
+
+async def read_single_chunk(chunks: Chunks, transform: Transform, chunk: SingleChunk, missing: Missing) -> Array:
+    """Read a selection that touches one chunk; see ``read``."""
+    chunks.check_chunk_size()
+    read = _Read(chunks, transform, chunk, missing)
+    if not chunks.store.blocking:
+        return await read.asynchronously()
+    if driven():
+        return await read.here()
+    return await run_in_worker(read.here, computing=chunks.store.near)
+
+
+class _Read:
+    """A read of one chunk."""
+
+    __slots__ = ("_chain", "_chunk", "_chunks", "_key", "_missing", "_transform")
+
+    def __init__(self, chunks: Chunks, transform: Transform, chunk: SingleChunk, missing: Missing) -> None:
+        self._chunks, self._transform, self._chunk, self._missing = chunks, transform, chunk, missing
+        self._chain, self._key = chunks.metadata.chain, chunks.key(chunk.coords)
+
+    async def asynchronously(self) -> Array:
+        """Read with a request, and decode on the event loop."""
+        async with self._chunks.budget(self._chain.nbytes):
+            (value,) = await self._chunks.store.fetch([Request(self._key)])
+            return self._pick(None if value is None else value.data)
+
+    async def here(self) -> Array:
+        """Read from a blocking store on this thread."""
+        if self._chunk.byte_range is not None:
+            return await self._read_bytes(*self._chunk.byte_range)
+        hint = self._chain.read_size_hint
+        if self._chain.nbytes <= _SMALL:
+            (value,) = await self._chunks.store.fetch_values([self._key], [np.empty(hint, np.uint8) if hint else None])
+            return self._pick(value)
+        async with self._chunks.budget(2 * min(self._chain.nbytes, self._chunks.config.coalesce_size)):
+            if not 0 < hint <= LARGEST_SCRATCH:
+                (value,) = await self._chunks.store.fetch_values([self._key], [None])
+                return self._pick(value)
+            with ScratchMemory("read", hint) as memory:
+                (value,) = await self._chunks.store.fetch_values([self._key], [memory])
+                return self._pick(value)
+
+    async def _read_bytes(self, start: int, length: int) -> Array:
+        """Read contiguous elements of a raw chunk right into the result."""
+        dtype, shape = self._chunks.metadata.dtype.numpy, self._transform.shape
+        out = empty(shape, dtype) if length >= _SMALL else np.empty(shape, dtype)
+        memory = as_bytes_view(out)
+        if length == self._chain.nbytes:
+            (data,) = await self._chunks.store.fetch_values([self._key], [memory])
+            return out if data is memory else self._pick(data)
+        (value,) = await self._chunks.store.fetch([Request(self._key, start, length, False, memoryview(memory))])
+        if value is None:
+            return self._fill()
+        if len(value.data) != length or value.size not in (None, self._chain.nbytes):
+            error = CodecError(f"the value has {value.size} bytes, the chunk {self._chain.nbytes}")
+            raise self._chunks.locate(error, self._key)
+        data = np.frombuffer(value.data, np.uint8)
+        if not np.may_share_memory(data, memory):
+            memory[...] = data
+        return out
+
+    def _pick(self, value: Buffer | None) -> Array:
+        """Decode the chunk, and return the picked elements as an array of their own."""
+        if value is None:
+            return self._fill()
+        chain = self._chain
+        try:
+            chunk = chain.decode(value)
+        except CodecError as error:
+            self._chunks.locate(error, self._key)
+            raise
+        order: Literal["C", "K"] = "C" if chain.memory_axis_order is None else "K"
+        return np.array(chunk[(*self._chunk.inner_key, ...)], self._chunks.metadata.dtype.numpy, order=order)
+
+    def _fill(self) -> Array:
+        """Return the result for an absent chunk."""
+        if self._missing == "error":
+            raise missing_chunks(self._chunks, [self._chunks.full_key(self._key)])
+        layout = self._transform.layout
+        buffer = new_buffer(self._chain, layout, self._chunks.metadata.dtype.numpy)
+        buffer[...] = self._chain.spec.scalar
+        return layout.to_result(buffer)
+
+
+def _contiguous_range(chain: BoundChain, inner_key: InnerKey) -> tuple[int, int] | None:
+    """Return start and length in bytes of elements that are contiguous in a raw chunk; ``None`` if they are not.
+
+    They are if every axis before one that is not taken whole is held at one index: in a chunk of shape ``(4, 5, 6)``,
+    ``[2, 1:3, :]`` is, and ``[1:3, 1:3, :]`` is not.
+    """
+    shape = chain.spec.shape
+    start, length, stride, whole = 0, chain.spec.dtype.numpy.itemsize, chain.spec.dtype.numpy.itemsize, True
+    for axis in range(len(shape) - 1, -1, -1):
+        item = inner_key[axis]
+        first, count = (item, 1) if isinstance(item, int) else (item.start, item.stop - item.start)
+        if count > 1 and (not whole or (isinstance(item, slice) and item.step != 1)):
+            return None
+        start += first * stride
+        length *= count
+        stride *= shape[axis]
+        whole = whole and count == shape[axis]
+    return start, length

@@ -1,0 +1,258 @@
+"""Storing chunks: replacing whole ones, and changing parts of others without losing another writer's changes.
+
+Every value is written under its key lock. Partial writes of one process never lose each other's updates, and a whole
+write is not undone by a partial one that began before it. Among processes and machines a partial write replaces just
+the version that it has read, if the store can compare versions, and starts again otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from zarrasync._concurrency.cancel import cancel_flag
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.gates import FifoGate, Permits
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.retry import ConflictBackoff
+from zarrasync.codecs.spec import Array, Buffer
+from zarrasync.errors import CodecError, UnsupportedOperation, WriteConflictError
+from zarrasync.indexing.chunk_selection import ChunkRun
+from zarrasync.stores.base import ABSENT, Request
+from zarrasync.transfer.batching import batches
+from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
+from zarrasync.transfer.encode import Encoder
+from zarrasync.transfer.loop import CodecRunner
+from zarrasync.transfer.scratch import ScratchMemory
+from zarrasync.transfer.thread_choice import most_threads, run_on_threads
+from zarrasync.transfer.threads import Job, Progress
+
+__all__ = ["ChunkWriter", "WriteOptions"]
+
+_ERASE_BATCH = 1000
+"""The most keys that are erased with one request."""
+
+Compute: TypeAlias = Callable[[Callable[[], Any], int], Awaitable[Any]]
+"""Runs a function that makes so many bytes, here or on a codec thread."""
+
+
+class WriteOptions(NamedTuple):
+    """How values are written.
+
+    Attributes:
+        fields: Structured fields to write alone.
+        progress: Called with the number of bytes done since the last call.
+        all_absent: Whether no chunk of the selection is stored, so that none need be erased.
+        only_present: Whether to leave absent chunks alone, as when clearing.
+    """
+
+    fields: Fields = None
+    progress: Progress | None = None
+    all_absent: bool = False
+    only_present: bool = False
+
+
+class ChunkWriter:
+    """Writes values into chunks of one stored shape.
+
+    Args:
+        chunks: The chunks.
+        values: The values of the whole write.
+        options: How to write them.
+    """
+
+    def __init__(self, chunks: Chunks, values: Array, options: WriteOptions) -> None:
+        self._chunks, self._chain, self._store = chunks, chunks.chain, chunks.store
+        self._options, self._encoder = options, Encoder(chunks, values, options.fields)
+        self._itemsize = dtype_of(chunks, options.fields).itemsize
+        self._compares = chunks.store.conditional
+        # Locks on many values hold within the process only: other processes notice changes by their versions.
+        self._locks_together = self._compares or not chunks.store.exclusive
+        self._flag = cancel_flag()
+        self._empty: list[str] = []
+        """Keys of chunks that hold nothing any more, to be erased."""
+
+    # -------------------------------------------------------------- scheduling
+
+    async def write_blocking(self, runs: Sequence[ChunkRun]) -> None:
+        """Write runs of chunks on this thread and helpers."""
+        if len(runs) == 1 and runs[0].count == 1:
+            async with self._chunks.budget(self._bytes_to_encode):
+                await self._write_part(runs[0], _here)
+                if self._empty:
+                    await self._erase_empty()
+            return
+        threads = most_threads(self._chunks, decoding=False)
+        count = sum([run.count for run in runs])
+        async with self._chunks.budget(min(threads, count) * self._bytes_to_encode):
+            run_on_threads(runs, self._jobs, self._chunks, self._flag, threads)
+            await self._erase_empty()
+
+    def _jobs(self, runs: Sequence[ChunkRun], threads: int) -> list[Job]:
+        groups = batches(runs, self._chain.nbytes, self._chunks.config, threads)
+        flag = self._flag
+
+        def write(group: Sequence[ChunkRun]) -> None:
+            for run in group:
+                if run.count > 1 and self._locks_together and not self._options.only_present and self._replaces(run):
+                    if flag.cancelled:
+                        return
+                    drive(self._write_run(run))
+                    continue
+                for part in run.singles():
+                    if flag.cancelled:
+                        return
+                    drive(self._write_part(part, _here))
+
+        return [partial(write, group) for group in groups]
+
+    async def write_async(self, parts: Sequence[ChunkRun], in_flight: FifoGate) -> None:
+        """Write chunks with concurrent requests, as many at a time as the gate admits."""
+        codec_runner = CodecRunner(self._chunks.config)
+
+        async def write(part: ChunkRun) -> None:
+            nbytes = self._bytes_to_encode if part.is_full else 2 * self._chain.nbytes
+            async with Permits(in_flight, 1), self._chunks.budget(nbytes):
+                await self._write_part(part, codec_runner.run)
+
+        try:
+            await for_each(write, parts, self._chunks.concurrency)
+            await self._erase_empty()
+        finally:
+            await codec_runner.join()
+
+    @property
+    def _bytes_to_encode(self) -> int:
+        """Bytes that encoding a value takes: of its elements and its encoded form, of a shard the latter alone."""
+        return self._chain.nbytes if self._chain.supports_partial_reads else 2 * self._chain.nbytes
+
+    # -------------------------------------------------------------- whole chunks
+
+    def _replaces(self, part: ChunkRun) -> bool:
+        """Return whether a part replaces (or clears) its stored chunk whole, whatever is stored.
+
+        A chunk at the array's edge reaches beyond it. Another writer may have made the array longer and written there.
+        """
+        guarded = self._compares or self._store.exclusive or self._options.only_present
+        whole = not guarded or part.projection.covers(self._chain.spec.shape)
+        keeps_empty = self._options.only_present and self._chunks.config.write_empty_chunks
+        return part.is_full and whole and self._options.fields is None and not keeps_empty
+
+    async def _write_run(self, run: ChunkRun) -> None:
+        """Replace neighbouring small chunks: they are gathered, encoded and stored together."""
+        size = self._chain.raw_size
+        assert size is not None
+        keys = self._chunks.keys(run)
+        with ScratchMemory("encode", run.count * size) as memory:
+            encoded = self._encoder.run(run, keys, memory.reshape(run.count, size))
+            self._empty.extend([key for key, value in zip(keys, encoded, strict=True) if value is None])
+            stored = {key: value for key, value in zip(keys, encoded, strict=True) if value is not None}
+            async with self._store.locks(list(stored)):
+                await self._store.put_values(list(stored), list(stored.values()))
+        self._report(run)
+
+    async def _write_part(self, part: ChunkRun, compute: Compute) -> None:
+        """Write one chunk."""
+        key = self._chunks.key(part.coords)
+        try:
+            if not self._replaces(part):
+                await self._change(key, part, compute)
+            elif self._options.only_present:
+                self._empty.append(key)  # cleared whole, even if no element looks empty
+            else:
+                data = await compute(partial(self._encoder.whole, part), self._chain.nbytes)
+                if data is None:
+                    self._empty.append(key)
+                else:
+                    async with self._store.lock(key):
+                        await self._store.put(key, data)
+        except CodecError as error:
+            self._chunks.locate(error, key)
+            raise
+        self._report(part)
+
+    async def _erase_empty(self) -> None:
+        """Erase chunks that were overwritten with nothing but the fill value, many to a request."""
+        if self._options.all_absent:
+            return
+        many = _ERASE_BATCH if self._locks_together else 1
+        for start in range(0, len(self._empty), many):
+            keys = self._empty[start : start + many]
+            async with self._store.locks(keys) if self._locks_together else self._store.lock(keys[0]):
+                await self._store.erase_values(keys)
+
+    # -------------------------------------------------------------- parts of chunks
+
+    async def _change(self, key: str, part: ChunkRun, compute: Compute) -> None:
+        """Change a part of a chunk in the way that the store allows."""
+        async with self._store.lock(key):
+            if not self._compares:
+                await self._change_locked(key, part, compute)
+                return
+            if not self._is_mostly_absent(part) or not await self._create(key, part, compute):
+                await self._compare_and_swap(key, part, compute)
+
+    def _is_mostly_absent(self, part: ChunkRun) -> bool:
+        """Return whether a chunk is one at the array's edge that is most likely not stored yet."""
+        options = self._options
+        return part.is_full and options.fields is None and not (self._store.exclusive or options.only_present)
+
+    async def _change_locked(self, key: str, part: ChunkRun, compute: Compute) -> None:
+        """Change a chunk that nobody else changes while this call holds its lock."""
+        (value,) = await self._store.fetch([Request(key)])
+        if value is None and self._options.only_present:
+            return
+        data = await self._merge(part, None if value is None else value.data, compute)
+        if data is not None:
+            await self._store.put(key, data)
+        elif value is not None:
+            await self._store.erase(key)
+
+    async def _create(self, key: str, part: ChunkRun, compute: Compute) -> bool:
+        """Create a chunk at the array's edge, where mostly none is stored; ``False`` if one is, or may be."""
+        data = await self._merge(part, None, compute)
+        if data is None:
+            return False
+        try:
+            await self._store.put(key, data, if_version=ABSENT)
+        except WriteConflictError:
+            return False
+        return True
+
+    async def _compare_and_swap(self, key: str, part: ChunkRun, compute: Compute) -> None:
+        """Change a chunk again and again, until no other writer has changed it meanwhile."""
+        backoff = ConflictBackoff(self._chunks.config.total_timeout, f"a part of {self._chunks.full_key(key)!r}")
+        while True:
+            (value,) = await self._store.fetch([Request(key)], versions=True)
+            if value is None and self._options.only_present:
+                return
+            data = await self._merge(part, None if value is None else value.data, compute)
+            try:
+                if data is not None:
+                    await self._store.put(key, data, if_version=ABSENT if value is None else value.version)
+                elif value is not None:
+                    await self._erase(key, value.version)
+            except WriteConflictError as conflict:
+                await backoff.after(conflict)
+            else:
+                return
+
+    async def _merge(self, part: ChunkRun, stored: Buffer | None, compute: Compute) -> Buffer | None:
+        data: Buffer | None = await compute(partial(self._encoder.merged, part, stored), self._chain.nbytes)
+        return data
+
+    async def _erase(self, key: str, version: object) -> None:
+        """Erase a chunk that holds nothing any more, if it still has the version that was read."""
+        try:
+            await self._store.erase(key, if_version=version)
+        except UnsupportedOperation:  # the store compares in writes only: an empty value stays
+            await self._store.put(key, self._chain.encode_fill_chunk(), if_version=version)
+
+    def _report(self, part: ChunkRun) -> None:
+        if self._options.progress is not None:
+            self._options.progress(part.size * self._itemsize)
+
+
+async def _here(function: Callable[[], Any], nbytes: int) -> Any:
+    return function()

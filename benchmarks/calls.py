@@ -80,7 +80,9 @@ def rows(folder: Path) -> list[Row]:
 
     def array(name: str, shape: tuple[int, ...], chunks: tuple[int, ...], **options: Any) -> Any:
         values = np.arange(np.prod(shape), dtype="f4").reshape(shape) + 1
-        return sync.create_array(folder / name, shape=shape, dtype="f4", chunks=chunks, config=config, **options), values
+        return sync.create_array(
+            folder / name, shape=shape, dtype="f4", chunks=chunks, config=config, **options
+        ), values
 
     raw, values = array("raw", (240_000,), (80_000,), compressors=None)
     raw[...] = values

@@ -1,4 +1,4 @@
-"""What people write for a store: URLs of all kinds, their options, mappings, other libraries' stores."""
+"""What users pass for a store: URLs, their options, mappings, stores of other libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.api import Api
 from tests.support.servers import http_server
 from zarrasync import stores, sync
 from zarrasync.errors import MissingChunkError, NodeNotFoundError, StoreError
-from zarrasync.stores import local
+from zarrasync.stores import local_locks
 
 VALUES = np.arange(100, dtype="i4").reshape(10, 10)
 
@@ -72,16 +72,16 @@ def test_names_that_are_no_utf8(tmp_path: Path):
 
 def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As in containers whose /tmp is read-only."""
-    monkeypatch.setattr(local, "_SHARED", ("/proc", str(tmp_path)))
+    monkeypatch.setattr(local_locks, "_SHARED", ("/proc", str(tmp_path)))
     array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
     array[1] = 5
     assert (tmp_path / "zarrasync.lock").is_file()
-    monkeypatch.setattr(local, "_LOCK_FILE", "sys")  # others have one that can not be opened here
-    monkeypatch.setattr(local, "_SHARED", ("/proc", str(tmp_path)))
+    monkeypatch.setattr(local_locks, "_LOCK_FILE", "sys")  # others have one that can not be opened here
+    monkeypatch.setattr(local_locks, "_SHARED", ("/proc", str(tmp_path)))
     with pytest.raises(StoreError, match="no place for the file"):
         array[1] = 6
-    monkeypatch.setattr(local, "_LOCK_FILE", "zarrasync.lock")
-    monkeypatch.setattr(local, "_SHARED", ("/proc",))
+    monkeypatch.setattr(local_locks, "_LOCK_FILE", "zarrasync.lock")
+    monkeypatch.setattr(local_locks, "_SHARED", ("/proc",))
     with pytest.raises(StoreError, match="no place for the file"):
         array[1] = 6
     assert array[:3].tolist() == [0, 5, 2]
@@ -397,3 +397,46 @@ async def test_chunks_that_are_absent_from_a_shard(api: Api):
     with pytest.raises(MissingChunkError) as found:
         await api(array.view[2:8].read(missing="error"))
     assert found.value.keys == ("c/0", "c/1")
+
+
+def test_resolving(tmp_path):
+    values: dict[str, bytes] = {}
+    assert stores.resolve(values).values is values
+    assert isinstance(stores.resolve(None), stores.MemoryStore)
+    assert stores.resolve(tmp_path) == stores.resolve(str(tmp_path)) == stores.resolve(f"file://{tmp_path}")
+    mapper = fsspec.get_mapper("memory://somewhere")
+    assert isinstance(stores.resolve(mapper), stores.FsspecStore)
+    assert isinstance(stores.resolve(mapper.fs), stores.FsspecStore)
+    store = stores.MemoryStore()
+    assert stores.resolve(store) is store
+    with pytest.raises(TypeError, match="int is not a store"):
+        stores.resolve(3)
+    with pytest.raises(TypeError, match="storage_options are for URLs"):
+        stores.resolve(Path(tmp_path), {"anon": True})
+    with pytest.raises(ValueError, match="nosuch"):
+        stores.resolve("nosuch://x")
+
+
+def test_secrets_do_not_show(s3):
+    url, options = s3
+    store = stores.resolve(url, {**options, "secret": "hush-hush"})
+    assert "hush-hush" not in repr(store)
+    signed = stores.resolve("http://127.0.0.1:9/x.zarr?signature=hush-hush")
+    assert "hush-hush" not in repr(signed)
+
+
+async def test_listing_below_a_prefix_that_is_also_a_key():
+    store = stores.resolve(f"memory://{id(stores)}")
+    await store.set("foo", b"1")
+    await store.set("bar/x", b"1")
+    assert await store.list_prefix("foo/") == []
+    await store.erase_prefix("foo/")
+    assert await store.get("foo") == b"1"
+    root = stores.FsspecStore(fsspec.filesystem("memory"))
+    assert all(not key.startswith("/") for key in await root.list())
+    await store.erase_prefix("")
+
+
+def test_local_files_through_fsspec_are_the_local_store(tmp_path):
+    for given in (f"local://{tmp_path}", fsspec.get_mapper(str(tmp_path)), fsspec.filesystem("file")):
+        assert isinstance(stores.resolve(given), stores.LocalStore)

@@ -1,4 +1,4 @@
-"""Stores that watch, hinder or fail on purpose, and those that are reached in a roundabout way."""
+"""Stores that trace, delay or fail on purpose, and stores around others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync.errors import ShapeError, StoreError
+from zarrasync.errors import ReadOnlyError, ShapeError, StoreError
 
 VALUES = np.arange(10_000, dtype="i4").reshape(100, 100)
 
@@ -301,3 +301,43 @@ def test_uvloop():
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         np.testing.assert_array_equal(runner.run(read()), VALUES)
+
+
+async def test_read_only():
+    store = stores.ReadOnlyStore(stores.MemoryStore({"k": b"v"}))
+    assert await store.get("k") == b"v"
+    for attempt in (store.set("k", b"w"), store.erase("k"), store.erase_values(["k"]), store.erase_prefix("")):
+        with pytest.raises(ReadOnlyError, match="mode='r'"):
+            await attempt
+    assert await store.get("k") == b"v"
+
+
+async def test_prefix_shares_locks_with_the_whole():
+    inner = stores.MemoryStore()
+    part = stores.PrefixStore(inner, "a/")
+    await part.set("b", b"1")
+    assert await inner.get("a/b") == b"1"
+    async with part.lock("b"):
+        task = asyncio.ensure_future(_take(inner.lock("a/b")))
+        await asyncio.sleep(0)
+        assert not task.done()
+    await task
+
+
+async def _take(lock):
+    async with lock:
+        pass
+
+
+async def test_counting():
+    store = stores.CountingStore(stores.MemoryStore())
+    await store.set("k", b"12345")
+    await store.get("k")
+    await store.get_partial_values([("k", (0, 2)), ("no", (0, 2))])
+    await store.list()
+    await store.erase("k")
+    counts = store.reset()
+    assert (counts.puts, counts.bytes_written) == (1, 5)
+    assert (counts.fetches, counts.absent, counts.bytes_read) == (3, 1, 7)
+    assert (counts.lists, counts.erases, counts.requests) == (1, 1, 6)
+    assert store.counts.requests == 0

@@ -1,11 +1,9 @@
-"""Values on their way into arrays and out of them: what is written is there, what can not be is refused whole."""
+"""Values that are written come back; values that do not fit are refused whole."""
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,9 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync.errors import CodecError, ShapeError, StoreError, UnsupportedOperation, ZarrError
+from zarrasync.errors import CodecError, ShapeError, UnsupportedOperation
 
 ZERO = np.array([0, 0, 5, 0])
-
-
-# ------------------------------------------------------------------ fill values that are undefined
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft-2022"])
@@ -96,9 +91,6 @@ async def test_chunks_of_nothing_but_the_fill_value_are_told_by_every_element(ap
         np.testing.assert_array_equal(await api(array.view.read()), values)
 
 
-# ------------------------------------------------------------------ data types
-
-
 @pytest.mark.parametrize("dtype", [str, np.str_, "U", "<U", np.dtype(str), "string"])
 def test_text_of_any_length(dtype: Any):
     array = sync.create_array({}, shape=2, dtype=dtype)
@@ -158,9 +150,6 @@ async def test_arrays_without_axes_keep_type_and_value(api: Api, dtype: str, val
         other = sync.create_array({}, shape=1, dtype=dtype)
         other[:] = array
         assert other[:].tolist() == [value]
-
-
-# ------------------------------------------------------------------ what fits, and what does not
 
 
 @pytest.mark.parametrize("dtype", ["i4", "string", "bytes"])
@@ -347,277 +336,3 @@ async def test_what_is_cast_whole_does_not_hold_up_the_event_loop(how: str):
     assert Watched.threads
     assert threading.get_ident() not in Watched.threads
     np.testing.assert_array_equal((await array[-days.size :])[9:], days[9:])
-
-
-# ------------------------------------------------------------------ appends that fail
-
-
-class Full(stores.MemoryStore):
-    """A store that has no room for some values.
-
-    Attributes:
-        room: How many it still has room for.
-        begins: How the keys of those begin.
-        ever: Whether it has no room ever after.
-    """
-
-    room, begins, ever = 1 << 30, "c/", True
-
-    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-        if key.startswith(self.begins):
-            if self.room < 1:
-                self.room = 0 if self.ever else 1 << 30
-                raise StoreError("the disk is full", key=key)
-            self.room -= 1
-        return await super().put(key, data, if_version=if_version)
-
-
-@pytest.mark.parametrize("kind", ["local", "memory", "full"])
-async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str, tmp_path: Path):
-    store = {"local": lambda: stores.LocalStore(tmp_path), "memory": stores.MemoryStore, "full": Full}[kind]()
-    array = await api(api.create_array(store, shape=3, dtype="int4" if kind != "full" else "i4", chunks=4))
-    await api.write(array, ..., [1, 2, 3])
-    if kind == "full":
-        store.room = 1
-    with pytest.raises(ZarrError):
-        await api(array.append([5, 5, 5, 5, 5, 99] if kind != "full" else np.arange(5, 15)))
-    if kind == "full":
-        store.room = 1 << 30
-    await api(array.append([7]))
-    await api(array.resize(8))
-    np.testing.assert_array_equal(await api(array.view.read()), [1, 2, 3, 7, 0, 0, 0, 0])
-
-
-@pytest.mark.parametrize("exclusive", [True, False])
-async def test_a_failed_append_stores_nothing_more_where_there_is_no_fill_value(api: Api, exclusive: bool):
-    store = Full()
-    store.exclusive, store.begins, store.ever = exclusive, tuple("0123456789"), False
-    options = {"shape": 3, "chunks": 4, "dtype": "i4", "zarr_format": 2, "fill_value": None}
-    array = await api(api.create_array(store, **options))
-    await api.write(array, ..., [1, 2, 3])
-    store.room = 2
-    with pytest.raises(StoreError, match="disk is full"):
-        await api(array.append(np.arange(5, 18)))
-    assert [key for key in await store.list_prefix("") if key[0] != "."] == ["0"]
-    assert (await api(api.open_array(store))).shape == (3,)
-
-
-async def test_what_can_not_be_repaired_is_logged(api: Api, caplog: pytest.LogCaptureFixture):
-    store = Full()
-    store.exclusive = False
-    array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=4))
-    store.room = 0
-    with pytest.raises(StoreError, match="disk is full"):
-        await api(array.append([7]))
-    assert "could not be repaired: StoreError: the disk is full" in caplog.text
-
-
-async def test_an_append_whose_shape_can_not_be_stored_leaves_nothing(api: Api):
-    store = Full()
-    array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=2))
-    store.room, store.begins = 0, "zarr.json"
-    with pytest.raises(StoreError, match="disk is full"):
-        await api(array.append(np.full(6, 7)))
-    store.room = 1 << 30
-    await api(array.resize(8))
-    np.testing.assert_array_equal(await api(array.view.read()), [1, 1, 0, 0, 0, 0, 0, 0])
-
-
-async def test_a_resize_that_fails_takes_nothing_away(api: Api):
-    store = Full()
-    array = await api(api.create_array(store, data=np.ones(10, "i4"), chunks=4))
-    store.room = 0
-    with pytest.raises(StoreError, match="disk is full"):
-        await api(array.resize(3))
-    np.testing.assert_array_equal(await api((await api(api.open_array(store))).view.read()), np.ones(10))
-
-
-async def test_an_append_that_waits_for_its_turn_can_be_cancelled():
-    class Slow(stores.LatencyStore):
-        held = False
-
-        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-            if self.held and key.startswith("c/"):
-                begun.set()
-                await go_on.wait()
-            return await super().put(key, data, if_version=if_version)
-
-    begun, go_on = asyncio.Event(), asyncio.Event()
-    store = Slow(stores.MemoryStore(), 0.0)
-    one = await za.create_array(store, data=np.ones(2, "i4"), chunks=2)
-    other = await za.open_array(store, mode="r+")
-    store.held = True
-    first = asyncio.create_task(one.append(np.full(2, 3)))
-    await begun.wait()
-    second = asyncio.create_task(other.append(np.full(2, 4)))
-    await asyncio.sleep(0.05)
-    second.cancel()
-    done, _ = await asyncio.wait([second], timeout=10)
-    assert done
-    assert second.cancelled()
-    assert not first.done()
-    go_on.set()
-    await first
-    np.testing.assert_array_equal(await (await za.open_array(store))[...], [1, 1, 3, 3])
-
-
-async def test_who_is_cancelled_twice_repairs_nothing_that_others_wrote():
-    class Slow(stores.LatencyStore):
-        slow = False
-
-        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-            if self.slow and key.startswith("c/"):
-                begun.set()
-                await asyncio.sleep(0.2)
-            return await super().put(key, data, if_version=if_version)
-
-        async def erase_values(self, keys: Any) -> None:
-            await asyncio.sleep(0.2 * self.slow)
-            await super().erase_values(keys)
-
-    begun = asyncio.Event()
-    store = Slow(stores.MemoryStore(), 0.0)
-    one = await za.create_array(store, data=np.ones(2, "i4"), chunks=2)
-    other = await za.open_array(store, mode="r+")
-    store.slow = True
-    appending = asyncio.create_task(one.append(np.full(8, 7)))
-    await begun.wait()
-    for _ in range(3):
-        appending.cancel()
-        await asyncio.sleep(0.01)
-    with pytest.raises(asyncio.CancelledError):
-        await appending
-    store.slow = False
-    await other.append(np.full(4, 5))
-    await asyncio.sleep(0.3)
-    np.testing.assert_array_equal(await other[...], [1, 1, 5, 5, 5, 5])
-
-
-async def test_shrinking_stores_nothing_where_nothing_was(api: Api):
-    for fill_value in (None, 3):
-        options = {"shape": (30, 30), "chunks": (4, 4), "dtype": "i4", "zarr_format": 2, "fill_value": fill_value}
-        array = await api(api.create_array({}, **options))
-        await api.write(array, (28, 5), 9)
-        await api(array.resize((29, 27)))
-        assert await api(array.nchunks_initialized()) == 1
-        assert await api(array.view[28, 5].read()) == 9
-
-
-# ------------------------------------------------------------------ listed grids, and blocks
-
-
-async def test_an_axis_of_one_size_beside_listed_ones(api: Api):
-    """It may have more chunks than can be listed."""
-    store: dict[str, bytes] = {}
-    await api(api.create_array(store, shape=(30, 2 * 10**6), dtype="u1", chunks=[[10, 20], 1]))
-    opened = await api(api.open_array(store, mode="r+"))
-    await api.write(opened, (12, slice(5, 9)), [1, 2, 3, 4])
-    assert sorted(key for key in store if key.startswith("c/")) == [f"c/1/{n}" for n in range(5, 9)]
-    np.testing.assert_array_equal(await api(opened.view[11:13, 4:10].read()), [[0] * 6, [0, 1, 2, 3, 4, 0]])
-    whole = await api(api.create_array({}, shape=(30, 7), chunks=[[10, 20], -1]))
-    assert whole.metadata.grid.shape == (2, 1)
-
-
-async def test_chunks_of_many_sizes_are_fetched_together(api: Api):
-    values = np.arange(1830, dtype="i4")
-    inner = stores.LatencyStore(stores.MemoryStore(), 0.0)
-    array = await api(api.create_array(inner, data=values, chunks=[list(range(1, 61))]))
-    asked: list[int] = []
-
-    class Watching(stores.LatencyStore):
-        busy = 0
-
-        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
-            self.busy += len(requests)
-            asked.append(self.busy)
-            try:
-                return await super().fetch(requests, versions=versions)
-            finally:
-                self.busy -= len(requests)
-
-    array = await api(api.open_array(Watching(inner, 0.01)))
-    np.testing.assert_array_equal(await api(array.view.read()), values)
-    assert max(asked) > 30
-
-
-@pytest.mark.parametrize("edges", [[30] * 61, list(range(1, 61))])
-async def test_as_many_requests_as_allowed_whatever_the_sizes(api: Api, edges: list[int]):
-    class Watching(stores.LatencyStore):
-        busy = most = 0
-
-        async def watched(self, count: int, call: Any) -> Any:
-            self.busy += count
-            self.most = max(self.most, self.busy)
-            try:
-                return await call
-            finally:
-                self.busy -= count
-
-        async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
-            return await self.watched(len(requests), super().fetch(requests, versions=versions))
-
-        async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-            return await self.watched(1, super().put(key, data, if_version=if_version))
-
-    store, values = Watching(stores.MemoryStore(), 0.005), np.arange(1830, dtype="i4")
-    array = await api(api.create_array(store, shape=1830, dtype="i4", chunks=[edges], config={"concurrency": 4}))
-    store.most = 0
-    await api(array.view.write(values))
-    assert 2 <= store.most <= 4
-    store.most = 0
-    np.testing.assert_array_equal(await api(array.view.read()), values)
-    assert 2 <= store.most <= 4
-
-
-async def test_blocks_of_endless_arrays_are_found_one_by_one(api: Api):
-    array = await api(api.create_array({}, shape=(10**15,), dtype="u1", chunks=10**6))
-    blocks = array.view.chunks()
-    region, block = (await anext(blocks)) if api.name == "async" else next(blocks)
-    assert (region, block.shape) == ((slice(0, 10**6),), (10**6,))
-    if api.name == "async":
-        await blocks.aclose()
-
-
-# ------------------------------------------------------------------ masks of no axes
-
-MASKS: list[Any] = [
-    True,
-    False,
-    np.array(True),
-    np.bool_(False),
-    (True, [0, 1]),
-    (slice(None), True),
-    (0, True),
-    ([0, 2], True, slice(None)),
-    (True, False),
-    (None, True),
-    (..., True),
-    (slice(None), True, [0, 1]),
-    (True, slice(None), [0, 1]),
-    np.array([], bool),
-    np.zeros((0, 4), bool),
-    np.zeros((3, 0), bool),
-]
-
-
-@pytest.mark.parametrize("key", MASKS, ids=repr)
-async def test_booleans_that_take_no_axis(api: Api, key: Any):
-    values = np.arange(12).reshape(3, 4)
-    array = await api(api.create_array({}, data=values, chunks=(2, 3)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = await api(array.view[key].read())
-    assert found.shape == values[key].shape
-    np.testing.assert_array_equal(found, values[key])
-    values[key] = -5
-    await api.write(array, key, -5)
-    np.testing.assert_array_equal(await api(array.view.read()), values)
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2,), (3, 5)])
-async def test_masks_of_another_shape_are_refused(api: Api, shape: tuple[int, ...]):
-    array = await api(api.create_array({}, data=np.arange(12).reshape(3, 4)))
-    with pytest.raises(IndexError):
-        np.arange(12).reshape(3, 4)[np.zeros(shape, bool)]
-    with pytest.raises(IndexError, match="does not match"):
-        array.view[np.zeros(shape, bool)]

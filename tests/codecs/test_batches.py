@@ -1,0 +1,182 @@
+"""Values that are encoded or decoded together, into memory of the caller, on several threads."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import partial
+
+import numcodecs
+import numpy as np
+import pytest
+
+from zarrasync import config, sync
+from zarrasync.codecs import BloscCodec, BytesBytesCodec, ZstdCodec, _functions
+from zarrasync.errors import CodecError
+
+
+def test_decoders_are_set_up_once_however_many_threads_begin():
+    """A codec's module is loaded at its first chunk, which several threads may meet at once."""
+    from concurrent.futures import ThreadPoolExecutor
+    from types import SimpleNamespace
+
+    from zarrasync.codecs.compressors import _with_header
+
+    together = threading.Barrier(4, timeout=30)
+
+    def load():
+        together.wait()
+        return SimpleNamespace(decompress=lambda data: b"four")
+
+    decode = _with_header(lambda data: 4, load)(4, 9)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: decode(memoryview(b"x"), None), range(4)))
+    assert found == [b"four"] * 4
+
+
+def _other_size(codec, size, value):
+    return bytes(numcodecs.get_codec({"id": codec}).encode(bytes(size)))
+
+
+_TOGETHER = {"zstd": ZstdCodec(3, checksum=True), "blosc": BloscCodec("lz4")}
+
+_DAMAGE = {
+    "cut": lambda value: value[:-3],
+    "longer": lambda value: value + b"x",
+    "twice": lambda value: value + value,
+    "other": lambda value: b"\0" * len(value),
+    "empty": lambda value: b"",
+}
+
+_DAMAGED = {
+    **{f"{codec} {how}": (codec, damage) for codec in _TOGETHER for how, damage in _DAMAGE.items()},
+    **{f"{codec} {size}": (codec, partial(_other_size, codec, size)) for codec in _TOGETHER for size in (100, 10_000)},
+    "zstd hollow": ("zstd", partial(_other_size, "zstd", 0)),
+    "zstd skipped": ("zstd", lambda value: value + b"\x50\x2a\x4d\x18\x04\0\0\0abcd"),
+    "zstd flipped": ("zstd", lambda value: value[:-1] + bytes([value[-1] ^ 1])),
+}
+
+
+@pytest.mark.parametrize("kind", _DAMAGED)
+def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_path):
+    data = np.random.default_rng(5).integers(0, 50, (40, 20)).astype("i4")
+    codec, damage = _DAMAGED[kind]
+    a = sync.create_array(tmp_path, data=data, chunks=(4, 4), compressors=_TOGETHER[codec])
+    assert a.metadata.chain.decodes_batches
+    path = tmp_path / "c" / "7" / "3"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} can not decode: "):
+        a[...]
+    with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} can not decode: "):
+        a.vindex[[1, 29, 33], [2, 13, 5]]
+    np.testing.assert_array_equal(a[:28], data[:28])
+    path.unlink()
+    data[28:32, 12:16] = 0
+    np.testing.assert_array_equal(a[...], data)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["into the result", "beside it"])
+@pytest.mark.parametrize("own", [True, False], ids=["C function", "numcodecs"])
+@pytest.mark.parametrize("kind", ["blosc", "zstd", *(name for name in _DAMAGED if not name.endswith("00"))])
+def test_values_are_decompressed_into_memory_that_is_there(kind, own, whole, tmp_path, monkeypatch):
+    """By the C function and, where numcodecs keeps that to itself, without it; a damaged one is named."""
+    if not own:
+        monkeypatch.setattr(_functions, "_function", lambda *which: None)
+    codec, damage = _DAMAGED.get(kind, (kind, None))
+    data = np.random.default_rng(5).integers(0, 50, (256, 512)).astype("i4")
+    a = sync.create_array(tmp_path, data=data, chunks=(32, 512 if whole else 256), compressors=_TOGETHER[codec])
+    name = "c/5/0" if whole else "c/5/1"
+    if damage is not None:
+        (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+        with pytest.raises(CodecError, match=rf"^{name} in .*: codec {codec} can not decode: "):
+            a[...]
+        with pytest.raises(CodecError, match=rf"^{name} in .*: codec {codec} can not decode: "):
+            a.vindex[[200, 163, 3], [500, 511, 20]]
+    np.testing.assert_array_equal(a[:160], data[:160])
+    np.testing.assert_array_equal(a.vindex[[150, 3, 40], [500, 511, 20]], data[[150, 3, 40], [500, 511, 20]])
+
+
+@pytest.mark.parametrize("codec", [BloscCodec("lz4", typesize=4), ZstdCodec()], ids=["blosc", "zstd"])
+def test_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_there(codec):
+    numbers = np.arange(4 << 14, dtype="f4").reshape(4, -1)
+    values = [bytes(codec.encode(row.view("u1"))) for row in numbers]
+    rows = np.empty((4, numbers[0].nbytes), "u1")
+    decode = codec.rows_decoder(numbers[0].nbytes)
+    assert decode(values[:2] + [memoryview(value) for value in values[2:]], list(rows))
+    np.testing.assert_array_equal(rows.view("f4"), numbers)
+    rows.fill(7)
+    assert not decode([values[0], values[1][:3]], list(rows[:2]))
+    assert not decode([values[0], values[1] + b"x"], list(rows[:2]))
+    assert (rows == 7).all()
+    kept = bytes(rows[0])
+    assert not decode([values[0]], [np.frombuffer(kept, "u1")])
+    assert not decode([values[0]], [np.zeros(2 * len(kept), "u1")[::2]])
+    assert not decode([values[0]], [np.zeros(len(kept) - 1, "u1")])
+    assert kept == bytes(rows[0])
+
+
+def test_contexts_of_threads_that_are_gone_are_given_back():
+    freed = []
+    holder = _functions._Context(lambda: 5, freed.append)
+    del holder
+    assert freed == [5]
+
+
+def test_raw_values_of_a_wrong_length_are_found_where_many_are_read_at_once(tmp_path):
+    """Also where there are so many that no memory is set aside, and where what one lacks another has too much."""
+    data = np.tile(np.arange(8192, dtype="u1"), (128 * 12, 12))
+    with config.set(batch_bytes=1 << 30, memory_budget=1 << 31, threads=1):
+        a = sync.create_array(tmp_path, data=data, chunks=(128, 8192), fill_value=255, compressors=None)
+        np.testing.assert_array_equal(a[...], data)
+        short, longer = tmp_path / "c" / "3" / "2", tmp_path / "c" / "3" / "3"
+        short.write_bytes(short.read_bytes()[:-100])
+        with pytest.raises(CodecError, match=r"^c/3/2 in "):
+            a[...]
+        longer.write_bytes(longer.read_bytes() + bytes(100))
+        with pytest.raises(CodecError, match=r"^c/3/2 in "):
+            a[...]
+
+
+def test_the_one_of_values_encoded_together_that_can_not_be_is_named():
+    @dataclass(frozen=True)
+    class Picky(BytesBytesCodec):
+        name = "picky"
+
+        def encode(self, data):
+            if data[0] in (0, 9):
+                raise self.fail("bad", "encode")
+            return bytes(data)
+
+        def decode(self, data, size, limit, out):
+            return data
+
+    a = sync.create_array({}, shape=40, dtype="u1", chunks=4, compressors=[Picky()])
+    values = np.ones(40, "u1")
+    values[8:12] = 0  # nothing but the fill value: it is not encoded
+    values[20:24] = 9
+    with pytest.raises(CodecError, match=r"^c/5 in .*codec picky can not encode: bad"):
+        a[...] = values
+
+
+def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
+    from zarrasync._util import memory
+
+    parts = [b"a" * (1 << 20), np.full(1 << 20, 98, np.uint8), memoryview(b"c" * 5)]
+    first = memory.joined(parts, 3 << 20)
+    assert bytes(first) == b"a" * (1 << 20) + b"b" * (1 << 20) + b"ccccc"
+    assert memory.stays(first)
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 0
+    part = first[5:20].view("u1")
+    address = first.ctypes.data
+    del first
+    other = memory.joined(parts[::-1], 3 << 20)  # the part still needs the first one's memory
+    assert other.ctypes.data != address
+    assert bytes(part) == b"a" * 15
+    del part
+    assert memory.joined(parts, 3 << 20).ctypes.data == address
+    assert not memory.stays(np.zeros(3, np.uint8))
+    assert isinstance(memory.joined([b"few", b" bytes"], 9), bytes)
+    few = [memory.joined(parts, 32 << 20) for _ in range(2)]  # do not hold what many could lie in
+    assert {bytes(one) for one in few} == {b"".join(map(bytes, parts))}
+    assert all(isinstance(one, bytes) for one in few)

@@ -1,0 +1,230 @@
+"""Shards: parts equal the whole, damage is found, inner chunks in C order."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.codec_chains import DATA, SPEC, bound, shards
+from zarrasync import config, stores, sync
+from zarrasync.codecs import ArraySpec, BytesCodec, CodecChain, ShardingCodec, TransposeCodec, ZstdCodec, chain_of
+from zarrasync.errors import CodecError
+from zarrasync.indexing.chunk_selection import Projection
+from zarrasync.model.dtypes import from_numpy
+
+
+def test_shards_inside_a_compressor():
+    """NumPy says that None equals float64; the chain must not believe it."""
+    data = np.zeros(20000)
+    data[:5000] = 7.5
+    data[12000:] = np.random.default_rng(0).random(8000)
+    for inner in (CodecChain.of([BytesCodec("little")]), CodecChain.of([BytesCodec("little"), ZstdCodec()])):
+        serializer = ShardingCodec((5000,), inner)
+        a = sync.create_array({}, data=data, chunks=20000, compressors=ZstdCodec(), serializer=serializer)
+        np.testing.assert_array_equal(a[...], data)
+        np.testing.assert_array_equal(a[4990:12010], data[4990:12010])
+
+
+def test_values_of_shards_without_axes():
+    for dtype, value in ((str, "q"), (bytes, b"q\0"), ("U2", "a"), ("f8", 2.5)):
+        a = sync.create_array({}, shape=(), chunks=(), shards=(), dtype=dtype)
+        a[...] = value
+        assert a[()] == value
+
+
+def test_an_inner_chunk_of_the_wrong_length_is_refused_in_part_and_whole():
+    a = sync.create_array({}, data=np.arange(1, 32769, dtype="i4"), chunks=16384, shards=32768, compressors=None)
+    value = bytearray(a.store.values["c/0"])
+    index = [int.from_bytes(value[-36 + i : -28 + i], "little") for i in (0, 8, 16, 24)]
+    assert index == [0, 65536, 65536, 65536]
+    from zarrasync.codecs.sharding import DEFAULT_INDEX
+
+    spec = ArraySpec((2, 2), from_numpy("u8"), np.uint64(0))
+    for length in (100, 1 << 36):
+        wrong = DEFAULT_INDEX.bind(spec).encode(np.array([[0, length], [65536, 65536]], "u8"))
+        a.store.values["c/0"] = bytes(value[:-36]) + bytes(wrong)
+        for key in (slice(10000, 10010), slice(0, 16384), ...):
+            with pytest.raises(CodecError, match="which it can not have"):
+                a[key]
+
+
+def test_a_value_of_many_empty_members_is_refused_at_once():
+    with pytest.raises(CodecError, match="more than 1000 members"):
+        bound(["gzip"]).decode(gzip.compress(b"") * 100_000)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(1, 3)), min_size=2, max_size=2),
+    st.sampled_from(["end", "start"]),
+    st.sampled_from(["raw", "gzip", "nested", "turned"]),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
+def test_parts_of_shards_equal_the_whole(box, location, kind):
+    inner = {
+        "raw": [],
+        "gzip": ["gzip"],
+        "nested": [ShardingCodec((1, 1), chain_of(["zstd"], SPEC.replace(shape=(1, 1))), index_location=location)],
+        "turned": [TransposeCodec((1, 0))],
+    }[kind]
+    data = DATA.copy()
+    data[2:4, 0:3] = 0  # an absent inner chunk
+    outer = [TransposeCodec((1, 0))] if kind == "turned" else []
+    spec = SPEC
+    codecs = [*outer, *shards(inner, location)]
+    if outer:
+        chain = chain_of(inner, SPEC.replace(shape=(3, 2)))
+        codecs = [*outer, ShardingCodec((3, 2), chain, index_location=location)]
+    chain = bound(codecs, spec)
+    value = chain.encode(data)
+    np.testing.assert_array_equal(chain.decode(value), data)
+    start = [min(s, n - 1) for (s, _), n in zip(box, (8, 6), strict=True)]
+    stop = [min(s + c, n) for s, (_, c), n in zip(start, box, (8, 6), strict=True)]
+    where = tuple(slice(a, b, 1) for a, b in zip(start, stop, strict=True))
+    out = np.full([b - a for a, b in zip(start, stop, strict=True)], -1, "i4")
+    projection = Projection((), where, tuple(slice(0, n, 1) for n in out.shape))
+    search = chain.locate(projection, out)
+    try:
+        ranges = next(search)
+        while True:
+            ranges = search.send([_bytes(value, r) for r in ranges])
+    except StopIteration as stop_:
+        pieces = stop_.value
+    for piece in pieces:
+        if piece.length < 0:
+            piece.part.fill(piece.out, 0)
+            continue
+        own = memoryview(value)[piece.start : piece.start + piece.length]
+        entries = piece.entries or [(0, piece.length)]
+        assert len(entries) == piece.part.count
+        boxes = np.stack([piece.chain.decode(own[first : first + length]) for first, length in entries])
+        piece.part.read(boxes, piece.out)
+    np.testing.assert_array_equal(out, data[where])
+    merged, empty = chain.merge(value, projection, np.full_like(out, 99))
+    want = data.copy()
+    want[where] = 99
+    assert not empty
+    np.testing.assert_array_equal(chain.decode(merged), want)
+
+
+def _bytes(value, r):
+    return value[-r.length :] if r.suffix else value[r.start : r.start + r.length]
+
+
+def test_damaged_shards():
+    chain = bound(shards(["gzip"]))
+    value = bytes(chain.encode(DATA))
+    index = 8 * 16 + 4
+    for damaged, message in (
+        (value[:10], "its index alone needs"),
+        (value[:-7] + b"\7" + value[-6:], "index is damaged"),
+        (value[1:], "bytes|not|gzip"),
+    ):
+        with pytest.raises(CodecError, match=message):
+            chain.decode(damaged)
+    unchecked = [
+        ShardingCodec(
+            (2, 3),
+            chain_of(["gzip"], SPEC.replace(shape=(2, 3))),
+            index_codecs=CodecChain.of([BytesCodec("little")]),
+        )
+    ]
+    chain = bound(unchecked)
+    value = bytearray(chain.encode(DATA))
+    index = 8 * 16
+    outside = value.copy()
+    outside[-index : -index + 8] = (1 << 20).to_bytes(8, "little")
+    with pytest.raises(CodecError, match=r"inner chunk 0 at bytes 1048576 to \d+ of"):
+        chain.decode(bytes(outside))
+    large = value.copy()
+    large[-index + 8 : -index + 16] = (1 << 36).to_bytes(8, "little")
+    with pytest.raises(CodecError, match=r"gives inner chunk 0 68719476736 bytes, which it can not have"):
+        chain.decode(bytes(large))
+    half = value.copy()
+    half[-index : -index + 8] = b"\xff" * 8
+    with pytest.raises(CodecError, match="no value can have"):
+        chain.decode(bytes(half))
+
+
+def test_damage_in_a_store_names_the_key():
+    for options in ({"chunks": 4}, {"chunks": 2, "shards": 4}):
+        a = sync.create_array({}, name="g/a", data=np.arange(8), compressors="gzip", **options)
+        a.store.values["g/a/c/1"] = a.store.values["g/a/c/1"][:-3]
+        np.testing.assert_array_equal(a[:4], [0, 1, 2, 3])
+        for read in (lambda a=a: a[...], lambda a=a: a[5], lambda a=a: a.__setitem__(5, 1)):
+            with pytest.raises(CodecError, match=r"^g/a/c/1 in MemoryStore\(5 values\): ") as error:
+                read()
+            assert error.value.key == "g/a/c/1"
+
+
+def test_inner_chunks_without_bytes_are_damage():
+    a = sync.create_array(
+        {}, data=np.arange(6000).reshape(6, 1000), chunks=(1, 1000), shards=(6, 1000), compressors="zstd"
+    )
+    value = bytearray(a.store.values["c/0/0"])
+    value[-92:-84] = bytes(8)  # the length of the first
+    value[-4:] = crc32c(bytes(value[-100:-4])).to_bytes(4, "little")
+    a.store.values["c/0/0"] = bytes(value)
+    remote = stores.WrapperStore(a.store)
+    remote.blocking = False
+    for opened in (sync.open_array(a.store), sync.open_array(remote)):
+        np.testing.assert_array_equal(opened[1], np.arange(1000, 2000))
+        for selection in (0, slice(0, 2), ...):
+            with pytest.raises(CodecError, match="c/0/0"):
+                opened[selection]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("filters", "inner"),
+    [
+        ([{"name": "reshape", "configuration": {"shape": [[0], 8, 8, [2]]}}], [1, 8, 8, 16]),
+        ([{"name": "reshape", "configuration": {"shape": [[0, 1], [2]]}}], [16, 16]),
+        ([{"name": "transpose", "configuration": {"order": [2, 0, 1]}}], [16, 1, 8]),
+    ],
+)
+def test_shards_of_another_shape_than_the_chunks_they_are(filters, inner, threads):
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    shards = {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": inner,
+            "codecs": [little, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}],
+            "index_codecs": [little, {"name": "crc32c"}],
+            "index_location": "end",
+        },
+    }
+    data = np.random.default_rng(0).random((8, 64, 64))
+    a = sync.create_array({}, data=data, chunks=(4, 64, 64), filters=filters, serializer=shards, compressors=None)
+    with config.set(threads=threads):
+        opened = sync.open_array(a.store, mode="r+")
+        for selection in (..., 1, (slice(None), 5), (1, slice(3, 9)), (slice(None), slice(None, None, 7))):
+            np.testing.assert_array_equal(opened[selection], data[selection])
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("chunks", [(1, 4), (4, 1), (512, 512)])
+def test_inner_chunks_lie_in_c_order(chunks: tuple[int, int], location: str):
+    """However they were gathered: what is read in that order is read from front to back."""
+    rows, columns = chunks
+    data = np.random.default_rng(7).integers(1, 9, (8 * rows, 3 * columns))
+    data[:rows, columns : 2 * columns] = 0
+    spec = ArraySpec(data.shape, from_numpy(data.dtype), np.int64(0))
+    inner = chain_of(["bytes", "zstd"], spec.replace(shape=chunks))
+    shard = bytes(bound([ShardingCodec(chunks, inner, index_location=location)], spec).encode(data))
+    size = 24 * 16 + 4  # of the index, with its checksum
+    index = np.frombuffer(shard[-size:-4] if location == "end" else shard[: size - 4], "<u8").reshape(24, 2)
+    assert index[1].tolist() == [2**64 - 1] * 2
+    offsets, lengths = np.delete(index, 1, axis=0).T
+    np.testing.assert_array_equal(offsets, (0 if location == "end" else size) + np.r_[0, lengths[:-1].cumsum()])
+    for number in (0, 2, 23):
+        row, column = divmod(number, 3)
+        offset, length = map(int, index[number])
+        np.testing.assert_array_equal(
+            inner.bind(spec.replace(shape=chunks)).decode(shard[offset : offset + length]),
+            data[row * rows : (row + 1) * rows, column * columns : (column + 1) * columns],
+        )

@@ -1,0 +1,217 @@
+"""Credentials for S3 from options, providers, profiles and containers, and the client that uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.s3_clients import LEAN, OBSTORE, clients_of
+from tests.support.s3_server import VALUES, Bucket
+from zarrasync import stores, sync
+from zarrasync.errors import StoreError
+
+
+@pytest.mark.parametrize(
+    ("options", "client"),
+    [
+        ({}, LEAN),
+        ({"token": "t"}, LEAN),
+        ({"key": None, "secret": None, "anon": True}, ("zarrasync", False)),
+        ({"requester_pays": True}, OBSTORE),
+        ({"client_options": {"user_agent": "object_store/mine"}}, OBSTORE),
+    ],
+)
+def test_who_asks_for_objects(bucket: Bucket, options: dict[str, Any], client: tuple[str, bool]):
+    """URLs are signed where that is all that was asked for."""
+    options = {name: value for name, value in bucket.options(**options).items() if value is not None}
+    assert clients_of(bucket, "s3://bucket", storage_options=options) == {client}
+
+
+def test_keys_that_lapse_are_renewed(bucket: Bucket):
+    """A program's own provider of keys, asked again when they are about to lapse, and never by each request."""
+    obstore = pytest.importorskip("obstore")
+    given: list[str] = []
+
+    def renewed() -> dict[str, Any]:
+        given.append(f"key{len(given)}")
+        until = datetime.now(UTC) + timedelta(seconds=60)
+        return {"access_key_id": given[-1], "secret_access_key": "s", "token": "t", "expires_at": until}
+
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+    store = obstore.store.S3Store("bucket", credential_provider=renewed, **where)
+    array = sync.open_array(store)
+    while len(set(bucket.keys)) < 4:
+        np.testing.assert_array_equal(array[...], VALUES)
+    assert set(bucket.clients) == {LEAN}
+    assert set(bucket.keys) <= set(given)
+
+
+async def test_nobody_waits_for_keys_of_others(bucket: Bucket):
+    """A provider that takes its time is no business of what else runs on the loop."""
+    obstore = pytest.importorskip("obstore")
+    ticks, went_on = 0, list[bool]()
+
+    def slow() -> dict[str, Any]:
+        before, end = ticks, time.monotonic() + 10
+        while ticks < before + 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        went_on.append(ticks >= before + 3)
+        until = datetime.now(UTC) + timedelta(seconds=60)
+        return {"access_key_id": "k", "secret_access_key": "s", "token": "t", "expires_at": until}
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.001)
+            ticks += 1
+
+    ticking = asyncio.ensure_future(tick())
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+    array = await za.open_array(obstore.store.S3Store("bucket", credential_provider=slow, **where))
+    for _ in range(4):
+        await array[:50]
+        await asyncio.sleep(0.06)
+    ticking.cancel()
+    assert went_on
+    assert all(went_on)
+
+
+@pytest.mark.parametrize("anonymous", ["1", "yes", "TRUE", "true"])
+def test_who_is_to_be_nobody_has_no_keys(bucket: Bucket, anonymous: str, monkeypatch: pytest.MonkeyPatch):
+    """However that is written."""
+    obstore = pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+    for store in (
+        obstore.store.S3Store("bucket", skip_signature=anonymous, **where),
+        stores.resolve("s3://bucket", {"endpoint_url": bucket.url, "aws_skip_signature": anonymous}),
+    ):
+        clients_of(bucket, store)
+    assert not bucket.keys
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_provider_of_keys_that_fails_is_no_absence(bucket: Bucket, signed: bool, monkeypatch: pytest.MonkeyPatch):
+    obstore = pytest.importorskip("obstore")
+
+    def failing() -> dict[str, Any]:
+        raise ValueError("log in again")
+
+    if not signed:
+        monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+    store = obstore.store.S3Store("bucket", credential_provider=failing, **where)
+    with pytest.raises(StoreError, match=r"could not read '.*log in again"):
+        sync.open_array(stores.ObjectStore(store, missing=(401,)))
+    assert not bucket.asked
+
+
+def test_keys_of_the_environment_are_those_of_the_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    obstore = pytest.importorskip("obstore")
+    where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    store = obstore.store.S3Store("bucket", **where)
+    assert clients_of(bucket, store) == {LEAN}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another, set after the store was made")
+    assert clients_of(bucket, store) == {LEAN}
+    assert set(bucket.keys) == {"k"}
+
+
+def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
+    """As programs in Kubernetes and on virtual machines have them: a service tells, and they lapse."""
+    lapse = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    told = {"AccessKeyId": "fromthere", "SecretAccessKey": "s", "Token": "t", "Expiration": lapse}
+    bucket.values["keys"] = json.dumps(told).encode()
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{bucket.url}/bucket/keys")
+    (nobody / "token").write_text("let me in")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(nobody / "token"))
+    options = {"endpoint_url": bucket.url}
+    array = sync.open_array("s3://bucket", storage_options=options)
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert set(bucket.keys) == {"fromthere"}
+    assert bucket.asked.count("keys") == 1
+    assert {client for key, client in zip(bucket.asked, bucket.clients, strict=True) if key != "keys"} == {LEAN}
+
+
+def test_obstore_panics_as_any_other_error(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
+    """It does so if a token ends with a line break."""
+    (nobody / "token").write_text("let me in\n")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{bucket.url}/bucket/keys")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(nobody / "token"))
+    with pytest.raises(StoreError, match="could not read"):
+        sync.open_array("s3://bucket", storage_options={"endpoint_url": bucket.url})
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_keys_that_a_program_fetches(bucket: Bucket, nobody: Path, named: bool, monkeypatch: pytest.MonkeyPatch):
+    """A profile as single sign-on and roles have it, by name or by the environment; the keys survive pickling."""
+    keys = {"Version": 1, "AccessKeyId": "fetched", "SecretAccessKey": "s", "SessionToken": "t"}
+    (nobody / "keys.json").write_text(json.dumps(keys))
+    section = f"[profile mine]\ncredential_process = cat {nobody / 'keys.json'}\nendpoint_url = {bucket.url}\n"
+    (nobody / "config").write_text(section)
+    options = {"profile": "mine"} if named else {}
+    if named:  # what is named comes before what lies around
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    else:
+        monkeypatch.setenv("AWS_PROFILE", "mine")
+    store = stores.resolve("s3://bucket", options)
+    assert clients_of(bucket, store) == {LEAN}
+    assert clients_of(bucket, pickle.loads(pickle.dumps(store))) == {LEAN}
+    assert set(bucket.keys) == {"fetched"}
+    (nobody / "config").write_text(section.replace("keys.json", "others.json"))
+    (nobody / "others.json").write_text(json.dumps({**keys, "AccessKeyId": "afterwards"}))
+    bucket.keys.clear()
+    assert clients_of(bucket, "s3://bucket", storage_options=options) == {LEAN}
+    assert set(bucket.keys) == {"afterwards"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [("absent", "profile .*absent.* could not be found"), ("broken", "Error when retrieving credentials")],
+)
+def test_profiles_that_lead_to_no_keys(bucket: Bucket, nobody: Path, profile: str, message: str):
+    (nobody / "config").write_text(f"[profile broken]\ncredential_process = cat {nobody / 'absent'}\n")
+    with pytest.raises(StoreError, match=message):
+        sync.open_array("s3://bucket", storage_options={"profile": profile, "endpoint_url": bucket.url})
+    assert not bucket.asked
+
+
+def test_proxies_are_obstores_to_use(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert clients_of(bucket, "s3://bucket", storage_options=bucket.options()) == {OBSTORE}
+
+
+@pytest.mark.parametrize("status", [400, 403, 301])
+def test_a_service_that_refuses_signed_urls_is_not_asked_with_them_again(bucket: Bucket, status: int):
+    refusal = (status, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
+    bucket.fault = lambda key, data: refusal if bucket.clients[-1] == LEAN else None
+    array = sync.open_array("s3://bucket", storage_options=bucket.options())
+    assert set(bucket.clients) == {LEAN, OBSTORE}
+    bucket.clients.clear()
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert set(bucket.clients) == {OBSTORE}
+
+
+def test_what_errors_show_of_urls():
+    from zarrasync.stores.errors import without_queries
+
+    assert (
+        without_queries("GET http://h/a(1)?sig=secret) and /b?x=y, why? 'c?d'")
+        == "GET http://h/a(1)?…) and /b?… why? 'c?d'"
+    )
+    long = "/a" * 100_000  # which a search that goes back at each slash does not come to the end of
+    assert without_queries(f"{long} {'http://h/x?y=1 ' * 10_000}") == f"{long} {'http://h/x?… ' * 10_000}"

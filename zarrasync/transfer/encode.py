@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.chunk_selection import ChunkRun, assign
@@ -22,12 +23,13 @@ class Encoder:
 
     Args:
         chunks: The chunks, all of one stored shape.
+        chain: What encodes and decodes them.
         values: The values of the whole write.
         fields: Structured fields to write alone.
     """
 
-    def __init__(self, chunks: Chunks, values: Array, fields: Fields) -> None:
-        self._chunks, self._chain = chunks, chunks.chain
+    def __init__(self, chunks: Chunks, chain: BoundChain, values: Array, fields: Fields) -> None:
+        self._chunks, self._chain = chunks, chain
         self._values, self._fields = values, fields
         self._keep_empty = chunks.config.write_empty_chunks
 
@@ -90,8 +92,10 @@ class Encoder:
 
     def merged(self, part: ChunkRun, stored: Buffer | None) -> Buffer | None:
         """Encode a stored chunk (``None``: an absent one) of which a part is replaced."""
-        if self._fields is None:
-            with np.errstate(invalid="ignore"):
+        if self._fields is None and self._values.dtype == self._chain.spec.dtype.numpy:
+            data, empty = self._chain.merge(stored, part.projection, self._values)
+        elif self._fields is None:
+            with np.errstate(invalid="ignore"):  # of values that are cast
                 data, empty = self._chain.merge(stored, part.projection, self._values)
         else:
             chunk = self._chain.spec.new_array()

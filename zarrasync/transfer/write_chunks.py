@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from zarrasync._concurrency.cancel import cancel_flag
+from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
@@ -32,6 +32,8 @@ __all__ = ["ChunkWriter", "WriteOptions"]
 
 _ERASE_BATCH = 1000
 """The most keys that are erased with one request."""
+_SMALL = 1 << 16
+"""Bytes of a single chunk that is written without a share of the byte budget, which takes longer than it."""
 
 Compute: TypeAlias = Callable[[Callable[[], Any], int], Awaitable[Any]]
 """Runs a function that makes so many bytes, here or on a codec thread."""
@@ -63,13 +65,11 @@ class ChunkWriter:
     """
 
     def __init__(self, chunks: Chunks, values: Array, options: WriteOptions) -> None:
-        self._chunks, self._chain, self._store = chunks, chunks.chain, chunks.store
-        self._options, self._encoder = options, Encoder(chunks, values, options.fields)
-        self._itemsize = dtype_of(chunks, options.fields).itemsize
+        self._chunks, self._chain, self._store, self._options = chunks, chunks.chain, chunks.store, options
+        self._encoder = Encoder(chunks, self._chain, values, options.fields)
         self._compares = chunks.store.conditional
         # Locks on many values hold within the process only: other processes notice changes by their versions.
         self._locks_together = self._compares or not chunks.store.exclusive
-        self._flag = cancel_flag()
         self._empty: list[str] = []
         """Keys of chunks that hold nothing any more, to be erased."""
 
@@ -77,21 +77,19 @@ class ChunkWriter:
 
     async def write_blocking(self, runs: Sequence[ChunkRun]) -> None:
         """Write runs of chunks on this thread and helpers."""
-        if len(runs) == 1 and runs[0].count == 1:
-            async with self._chunks.budget(self._bytes_to_encode):
-                await self._write_part(runs[0], _here)
-                if self._empty:
-                    await self._erase_empty()
+        if len(runs) == 1 and runs[0].count == 1 and self._chain.nbytes <= _SMALL:
+            await self._write_part(runs[0], _here)
+            if self._empty:
+                await self._erase_empty()
             return
         threads = most_threads(self._chunks, decoding=False)
-        count = sum([run.count for run in runs])
+        count, flag = sum([run.count for run in runs]), cancel_flag()
         async with self._chunks.budget(min(threads, count) * self._bytes_to_encode):
-            run_on_threads(runs, self._jobs, self._chunks, self._flag, threads)
+            run_on_threads(runs, partial(self._jobs, flag), self._chunks, flag, threads)
             await self._erase_empty()
 
-    def _jobs(self, runs: Sequence[ChunkRun], threads: int) -> list[Job]:
+    def _jobs(self, flag: CancelFlag, runs: Sequence[ChunkRun], threads: int) -> list[Job]:
         groups = batches(runs, self._chain.nbytes, self._chunks.config, threads)
-        flag = self._flag
 
         def write(group: Sequence[ChunkRun]) -> None:
             for run in group:
@@ -150,7 +148,8 @@ class ChunkWriter:
             stored = {key: value for key, value in zip(keys, encoded, strict=True) if value is not None}
             async with self._store.locks(list(stored)):
                 await self._store.put_values(list(stored), list(stored.values()))
-        self._report(run)
+        if self._options.progress is not None:
+            self._report(run)
 
     async def _write_part(self, part: ChunkRun, compute: Compute) -> None:
         """Write one chunk."""
@@ -170,7 +169,8 @@ class ChunkWriter:
         except CodecError as error:
             self._chunks.locate(error, key)
             raise
-        self._report(part)
+        if self._options.progress is not None:
+            self._report(part)
 
     async def _erase_empty(self) -> None:
         """Erase chunks that were overwritten with nothing but the fill value, many to a request."""
@@ -222,7 +222,7 @@ class ChunkWriter:
 
     async def _compare_and_swap(self, key: str, part: ChunkRun, compute: Compute) -> None:
         """Change a chunk again and again, until no other writer has changed it meanwhile."""
-        backoff = ConflictBackoff(self._chunks.config.total_timeout, f"a part of {self._chunks.full_key(key)!r}")
+        backoff: ConflictBackoff | None = None
         while True:
             (value,) = await self._store.fetch([Request(key)], versions=True)
             if value is None and self._options.only_present:
@@ -234,6 +234,9 @@ class ChunkWriter:
                 elif value is not None:
                     await self._erase(key, value.version)
             except WriteConflictError as conflict:
+                if backoff is None:
+                    target = f"a part of {self._chunks.full_key(key)!r}"
+                    backoff = ConflictBackoff(self._chunks.config.total_timeout, target)
                 await backoff.after(conflict)
             else:
                 return
@@ -249,9 +252,9 @@ class ChunkWriter:
         except UnsupportedOperation:  # the store compares in writes only: an empty value stays
             await self._store.put(key, self._chain.encode_fill_chunk(), if_version=version)
 
-    def _report(self, part: ChunkRun) -> None:
-        if self._options.progress is not None:
-            self._options.progress(part.size * self._itemsize)
+    def _report(self, run: ChunkRun) -> None:
+        assert self._options.progress is not None
+        self._options.progress(run.size * dtype_of(self._chunks, self._options.fields).itemsize)
 
 
 async def _here(function: Callable[[], Any], nbytes: int) -> Any:

@@ -325,7 +325,7 @@ class Ingestion:
         if self.keep_sums:
             block = transfer.cast(block, self.target.dtype)
             if not self.source.converts:
-                transfer.check_kept(given, block)
+                transfer.check_cast(given, block)
             with self._mutex:
                 self._sums[tuple((s.start, s.stop) for s in region)] = checksum(block)
         return block
@@ -351,7 +351,7 @@ class Ingestion:
             return
         found = await self.source.get(self._of_source(place)) if given is None else given
         fit, dtype = partial(self._ready, place, found), self.target.dtype
-        block = await (compute(fit) if self.keep_sums else transfer.beside(fit, found, dtype))
+        block = await (compute(fit) if self.keep_sums else transfer.run_conversion(fit, found, dtype))
         if missing:
             await self._store(place, block)
             self._note(place)

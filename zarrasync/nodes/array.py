@@ -387,7 +387,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
                 neither compare nor keep them out, and ``config.unaligned`` does not allow that.
         """
         fill = self._metadata.spec.fill_value
-        values = await transfer.beside(partial(transfer.as_array, data, self.dtype, fill), data, self.dtype)
+        values = await transfer.run_conversion(partial(transfer.as_array, data, self.dtype, fill), data, self.dtype)
         axis = index(axis)
         if not -self.ndim <= axis < self.ndim:
             raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)

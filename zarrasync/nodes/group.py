@@ -394,7 +394,7 @@ async def plan_with_data(node: NodeHandle, options: dict[str, Any]) -> tuple[Arr
     check_options(options)
     options["data"] = data = await _read_now(options.get("data"))
     metadata = plan_array(node.format, **options)
-    return metadata, None if data is None else transfer.storable(data, metadata)
+    return metadata, None if data is None else transfer.as_storable(data, metadata)
 
 
 async def _read_now(data: Any) -> Any:

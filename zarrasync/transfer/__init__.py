@@ -10,8 +10,8 @@ Locks are always taken in this order: byte budget, thread turn, key lock, reques
 from __future__ import annotations
 
 from zarrasync.transfer.chunks import Chunks, Missing
-from zarrasync.transfer.convert_values import as_array, beside, cast, check_kept, storable
+from zarrasync.transfer.convert_values import as_array, as_storable, cast, check_cast, run_conversion
 from zarrasync.transfer.read import read
 from zarrasync.transfer.write import write
 
-__all__ = ["Chunks", "Missing", "as_array", "beside", "cast", "check_kept", "read", "storable", "write"]
+__all__ = ["Chunks", "Missing", "as_array", "as_storable", "cast", "check_cast", "read", "run_conversion", "write"]

@@ -14,7 +14,7 @@ from zarrasync.errors import CodecError, ConditionsUnsupported
 from zarrasync.indexing.chunk_selection import ChunkRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
-from zarrasync.transfer.convert_values import beside, fit
+from zarrasync.transfer.convert_values import fit, run_conversion
 from zarrasync.transfer.plan import WritePlan, plan_write
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
@@ -62,7 +62,7 @@ async def write(
     fill = fill if fields is None else fill[fields]
     convert = partial(fit, values, transform.shape, dtype, fill, chunks.metadata.dtype)
     try:
-        values = await beside(convert, values, dtype)
+        values = await run_conversion(convert, values, dtype)
     except CodecError as error:
         error.at(f"/{chunks.prefix}".rstrip("/") or "/", repr(chunks.origin or chunks.store))
         raise

@@ -48,7 +48,8 @@ def handle_of(node: AsyncArray | AsyncGroup) -> NodeHandle:
 
 def with_handle(node: N, handle: NodeHandle) -> N:
     """Return an object for the same metadata with another handle, for instance without consolidated metadata."""
-    return type(node)(handle, node.metadata)
+    metadata: Any = node.metadata
+    return type(node)(handle, metadata)
 
 
 async def replace_attributes(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) -> None:

@@ -88,7 +88,7 @@ def _take(waiting: deque[R], count: int) -> list[R]:
     """Take the runs of so many chunks off the beginning."""
     head = list[R]()
     while count and waiting:
-        run = waiting.popleft()
+        run: R = waiting.popleft()
         if run.count > count:
             waiting.appendleft(run.section(count, run.count))  # type: ignore[arg-type]  # a section is of the same kind
             run = run.section(0, count)  # type: ignore[assignment]  # likewise

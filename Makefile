@@ -46,7 +46,7 @@ docs: $(VENV)/docs.stamp  ## Build the documentation; warnings are errors
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
 screenshots: $(VENV)/test.stamp  ## Make the documentation's screenshots again, with Chromium
-	$(BIN)/python docs/screenshots.py
+	PYTHONPATH=. $(BIN)/python docs/screenshots.py
 
 bench: $(VENV)/bench.stamp  ## Compare with zarr-python, zarrs, zarrista and tensorstore
 	$(BIN)/python benchmarks/run.py

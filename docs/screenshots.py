@@ -1,4 +1,4 @@
-"""Makes the pictures of the documentation, with a real browser: python docs/screenshots.py (needs Chromium and playwright)."""
+"""Make the pictures of the documentation, with a real browser: make screenshots (needs Chromium and playwright)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 from aiohttp import web
 from playwright.async_api import Page, async_playwright
 
+from tests.support.demo import create_temperature, store_with_two_sources
 from zarrasync import sync
 from zarrasync.server import create_app
 
@@ -19,47 +19,15 @@ PAGE = "<!doctype html><meta charset=utf-8><body style='margin:0;padding:12px;wi
 COLOURS = {"light": "background:#fff;color:#222832", "dark": "background:#14181e;color:#ced6dd"}
 
 
-def demo() -> dict[str, bytes]:
-    """Something to look at."""
-    store: dict[str, bytes] = {}
-    y, x = np.mgrid[-2:2:900j, -3:3:1600j]
-    waves = np.stack(
-        [np.sin(5 * np.hypot(x - 1, y) - t) + np.sin(5 * np.hypot(x + 1, y) - t) for t in np.linspace(0, 3, 8)]
-    ).astype("f4")
-    waves[:, np.hypot(x - 1, y) < 0.08] = np.nan
-    waves[:, np.hypot(x + 1, y) < 0.08] = np.nan
-    root = sync.create_group(store, attributes={"title": "Two sources of waves"})
-    root.create_array(
-        "water/height",
-        data=waves,
-        chunks=(1, 225, 200),
-        shards=(1, 900, 1600),
-        dimension_names=("time", "y", "x"),
-        attributes={"units": "m", "long_name": "height of the surface"},
-    )
-    root.create_array("water/speed", data=np.abs(np.diff(waves, axis=0)), chunks=(1, 300, 400))
-    root.create_array("time", data=np.linspace(0, 3, 8))
-    root.create_array("land/mask", data=np.hypot(x, y) > 2.5, chunks=(300, 400))
-    return store
-
-
 def reprs() -> dict[str, str]:
-    """HTML that notebooks show."""
-    array = sync.create_array(
-        {},
-        name="t2m",
-        shape=(365, 180, 360),
-        dtype="f4",
-        chunks=(5, 45, 60),
-        shards=(75, 180, 360),
-        dimension_names=("time", "lat", "lon"),
-        attributes={"units": "K"},
-    )
+    """Return the HTML that notebooks show, by the name of its picture."""
+    layout = {"chunks": (5, 45, 60), "shards": (75, 180, 360)}
+    array = create_temperature(sync.create_group({}), shape=(365, 180, 360), dtype="f4", **layout)
     return {"repr": array._repr_html_(), "explain": array.view[10:40, 100:, 200:300].explain()._repr_html_()}
 
 
 async def viewer(page: Page, url: str, scheme: str) -> None:
-    """The page of the server."""
+    """Take a picture of the page that the server offers."""
     await page.goto(f"{url}/#path=water%2Fheight&index=3&cmap=matplotlib%3Acoolwarm")
     await page.locator("#canvas[aria-busy=false]").wait_for()
     box = await page.locator("#canvas").bounding_box()
@@ -73,7 +41,7 @@ async def viewer(page: Page, url: str, scheme: str) -> None:
 async def main() -> None:
     """Make all pictures, light and dark."""
     OUT.mkdir(exist_ok=True)
-    runner = web.AppRunner(create_app(demo()), access_log=None, handler_cancellation=True)
+    runner = web.AppRunner(create_app(store_with_two_sources()), access_log=None, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"

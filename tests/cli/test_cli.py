@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.demo import TEMPERATURE, create_temperature
 from zarrasync import sync
 from zarrasync.cli import main, make_parser
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 COMMAND = re.compile(r"^\$ zarrasync (.*)$", re.MULTILINE)
-FIELD = (280 + 10 * np.sin(np.arange(24 * 40 * 60) / 1000)).reshape(24, 40, 60).astype("f4")
 
 
 @pytest.fixture
@@ -30,15 +30,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     root = sync.create_group("data.zarr", attributes={"title": "a demo"})
-    root.create_array(
-        "t2m",
-        data=FIELD,
-        chunks=(6, 20, 30),
-        shards=(12, 40, 60),
-        dimension_names=("time", "lat", "lon"),
-        attributes={"units": "K"},
-        compressors=None,
-    )
+    create_temperature(root, data=TEMPERATURE, chunks=(6, 20, 30), shards=(12, 40, 60), compressors=None)
     mask = root.create_array("raw/mask", data=np.eye(40, 60, dtype=bool), chunks=(20, 30), compressors=None)
     mask[0, 0] = False
     root.create_array("name", data=np.array(["a", "né"]), compressors=None)
@@ -116,18 +108,18 @@ def test_debug_shows_the_traceback(here):
 
 def test_cat_as_npy(here, capsysbinary):
     assert main(["cat", "data.zarr", "--path", "t2m", "-s", "time=3,lat=::-2", "--format", "npy"]) == 0
-    np.testing.assert_array_equal(np.load(BytesIO(capsysbinary.readouterr().out)), FIELD[3, ::-2])
+    np.testing.assert_array_equal(np.load(BytesIO(capsysbinary.readouterr().out)), TEMPERATURE[3, ::-2])
     assert main(["cat", "data.zarr", "--path", "t2m", "--format", "npy", "--output", "x.npy"]) == 0
-    np.testing.assert_array_equal(np.load("x.npy"), FIELD)
+    np.testing.assert_array_equal(np.load("x.npy"), TEMPERATURE)
     assert main(["cat", "data.zarr", "--path", "name", "--format", "npy", "--output", "n.npy"]) == 0
     assert np.load("n.npy").tolist() == ["a", "né"]
 
 
 def test_cat_as_csv_and_json(here, capsys):
     assert main(["cat", "data.zarr", "--path", "t2m", "-s", "0", "--format", "csv", "--output", "x.csv"]) == 0
-    np.testing.assert_array_equal(np.loadtxt("x.csv", delimiter=",", dtype="f4"), FIELD[0])
+    np.testing.assert_array_equal(np.loadtxt("x.csv", delimiter=",", dtype="f4"), TEMPERATURE[0])
     assert main(["cat", "data.zarr", "--path", "t2m", "-s", "1,2", "--json"]) == 0
-    np.testing.assert_array_equal(np.array(json.loads(capsys.readouterr().out), "f4"), FIELD[1, 2])
+    np.testing.assert_array_equal(np.array(json.loads(capsys.readouterr().out), "f4"), TEMPERATURE[1, 2])
 
 
 def test_stats_of_large_numbers_are_exact(tmp_path, capsys):
@@ -145,12 +137,12 @@ def test_stats_are_numpys(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"/t2m", "/raw/mask"}
     told = found["/t2m"]
-    assert told["count"] == FIELD.size
-    assert [told["minimum"], told["maximum"]] == [FIELD.min(), FIELD.max()]
-    assert told["mean"] == pytest.approx(FIELD.mean(dtype="f8"), rel=1e-12)
-    assert told["std"] == pytest.approx(FIELD.std(dtype="f8"), rel=1e-9)
+    assert told["count"] == TEMPERATURE.size
+    assert [told["minimum"], told["maximum"]] == [TEMPERATURE.min(), TEMPERATURE.max()]
+    assert told["mean"] == pytest.approx(TEMPERATURE.mean(dtype="f8"), rel=1e-12)
+    assert told["std"] == pytest.approx(TEMPERATURE.std(dtype="f8"), rel=1e-9)
     assert main(["stats", "data.zarr", "--path", "t2m", "-s", "0", "--histogram", "7", "--json"]) == 0
-    counts, _ = np.histogram(FIELD[0], 7)
+    counts, _ = np.histogram(TEMPERATURE[0], 7)
     assert json.loads(capsys.readouterr().out)["/t2m"]["histogram"] == counts.tolist()
 
 
@@ -335,11 +327,11 @@ def test_archives_are_what_is_called_so(here, capsys):
     assert "--overwrite" in capsys.readouterr().err
     np.testing.assert_array_equal(sync.open_array("a.zip")[...], np.arange(12).reshape(3, 4))
     assert main(["convert", "data.zarr", "a.zip", "--overwrite"]) == 0
-    np.testing.assert_array_equal(sync.open_group("a.zip")["t2m"][...], FIELD)
-    np.save("field.npy", FIELD)
+    np.testing.assert_array_equal(sync.open_group("a.zip")["t2m"][...], TEMPERATURE)
+    np.save("field.npy", TEMPERATURE)
     assert main(["ingest", "field.npy", "b.zip"]) == 0
     assert main(["ingest", "field.npy", "b.zip", "--verify"]) == 0
-    np.testing.assert_array_equal(sync.open_array("b.zip")[...], FIELD)
+    np.testing.assert_array_equal(sync.open_array("b.zip")[...], TEMPERATURE)
     os.mkdir("directory.zip")
     assert main(["copy", "old.zarr", "directory.zip"]) == 0
     assert os.path.isfile("directory.zip/.zarray")
@@ -355,12 +347,12 @@ def test_bars_are_for_who_has_them(here, monkeypatch, capsys):
 
 
 def test_local_files_may_be_urls(here, capsys):
-    np.save("a b.npy", FIELD)
+    np.save("a b.npy", TEMPERATURE)
     assert main(["ingest", f"{Path('a b.npy').absolute().as_uri()}", "urls.zarr"]) == 0
-    np.testing.assert_array_equal(sync.open_array("urls.zarr")[...], FIELD)
-    np.savez("members.npz", x=FIELD)
+    np.testing.assert_array_equal(sync.open_array("urls.zarr")[...], TEMPERATURE)
+    np.savez("members.npz", x=TEMPERATURE)
     assert main(["ingest", Path("members.npz").absolute().as_uri(), "members.zarr"]) == 0
-    np.testing.assert_array_equal(sync.open_group("members.zarr")["x"][...], FIELD)
+    np.testing.assert_array_equal(sync.open_group("members.zarr")["x"][...], TEMPERATURE)
     assert main(["ingest", "a b.npy", "members.zarr"]) == 1
     said = capsys.readouterr().err
     assert "--overwrite" in said
@@ -368,12 +360,12 @@ def test_local_files_may_be_urls(here, capsys):
 
 
 def test_archives_with_other_files(here, capsys):
-    np.savez("some.npz", field=FIELD)
+    np.savez("some.npz", field=TEMPERATURE)
     with zipfile.ZipFile("some.npz", "a") as archive:
         archive.writestr("readme.txt", "hello")
     assert main(["ingest", "some.npz", "some.zarr"]) == 0
-    np.testing.assert_array_equal(sync.open_group("some.zarr")["field"][...], FIELD)
-    np.save("alone.npy", FIELD)
+    np.testing.assert_array_equal(sync.open_group("some.zarr")["field"][...], TEMPERATURE)
+    np.save("alone.npy", TEMPERATURE)
     os.rename("alone.npy", "alone.npz")
     assert main(["ingest", "alone.npz", "alone.zarr"]) == 1
     assert "alone.npz can not be read" in capsys.readouterr().err
@@ -384,9 +376,9 @@ def test_hdf5_that_has_what_nobody_can_read(here, capsys):
     h5py = pytest.importorskip("h5py")
     pytest.importorskip("h5netcdf")
     with h5py.File("empty.h5", "w") as file:
-        file["a"], file["nothing"] = FIELD, h5py.Empty("f4")
+        file["a"], file["nothing"] = TEMPERATURE, h5py.Empty("f4")
     with h5py.File("dangling.h5", "w") as file:
-        file["a"], file["away"] = FIELD, h5py.SoftLink("/not/there")
+        file["a"], file["away"] = TEMPERATURE, h5py.SoftLink("/not/there")
     assert main(["ingest", "empty.h5", "empty.zarr"]) == 1
     assert "that is 'nothing' of empty.h5" in capsys.readouterr().err
     assert main(["ingest", "dangling.h5", "dangling.zarr"]) == 1
@@ -397,8 +389,8 @@ def test_hdf5_that_has_what_nobody_can_read(here, capsys):
 @pytest.mark.parametrize("there", [False, True])
 def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, there):
     """Also of what is said first nothing is written, and what was to be replaced stays."""
-    np.savez("some.npz", field=FIELD, text=np.array(["a", "b"]))
-    np.savez("numbers.npz", field=FIELD + 1)
+    np.savez("some.npz", field=TEMPERATURE, text=np.array(["a", "b"]))
+    np.savez("numbers.npz", field=TEMPERATURE + 1)
     if there:
         assert main(["ingest", "numbers.npz", "x.zarr"]) == 0
     assert main(["ingest", "some.npz", "x.zarr", "--to", "3-draft", "--overwrite"]) == 1
@@ -406,7 +398,7 @@ def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, t
     assert "'text' of some.npz; nothing was written" in said
     assert os.path.exists("x.zarr") == there
     if there:
-        np.testing.assert_array_equal(sync.open_array("x.zarr", path="field")[...], FIELD + 1)
+        np.testing.assert_array_equal(sync.open_array("x.zarr", path="field")[...], TEMPERATURE + 1)
     sync.create_group("old-group.zarr", zarr_format=2, attributes={"title": "mine"})
     assert main(["ingest", "numbers.npz", "old-group.zarr"]) == 0  # in the format of what is there
     assert sync.open_group("old-group.zarr")["field"].zarr_format == 2
@@ -416,7 +408,7 @@ def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, t
 
 
 def test_what_a_damaged_file_is_called(here, capsys):
-    np.save("cut.npy", FIELD)
+    np.save("cut.npy", TEMPERATURE)
     os.truncate("cut.npy", 1000)
     assert main(["ingest", "cut.npy", "x.zarr"]) == 1
     assert "cut.npy" in capsys.readouterr().err

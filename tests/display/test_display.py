@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.api import Api
+from tests.support.demo import create_temperature
 from zarrasync import stores, sync
 from zarrasync.bulk.statistics import sample, summarize
 from zarrasync.errors import SelectionError
@@ -62,15 +63,8 @@ def hits(html: str) -> list[tuple[float, float, float, float]]:
 def weather() -> dict[str, bytes]:
     store: dict[str, bytes] = {}
     root = sync.create_group(store, attributes={"title": "<b>&", "n": 1})
-    root.create_array(
-        "surface/t2m",
-        shape=(48, 90, 180),
-        chunks=(6, 30, 45),
-        shards=(24, 90, 180),
-        dtype="f4",
-        dimension_names=("time", "lat", "lon"),
-        attributes={"units": "<K>"},
-    )
+    layout = {"chunks": (6, 30, 45), "shards": (24, 90, 180)}
+    create_temperature(root, "surface/t2m", units="<K>", shape=(48, 90, 180), dtype="f4", **layout)
     root.create_array("time", data=np.arange(48))
     root.create_array("scalar", data=1)
     root.create_array("none", shape=(0, 5), dtype="i4")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from tests.support.demo import WAVE, store_with_waves
 from tests.support.examples import load_example
 
 pytest.importorskip("cmap", reason="the server's extra is not installed")
@@ -28,38 +29,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 ZARRITA = os.environ.get("ZARRASYNC_ZARRITA", "")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
-Y, X = np.mgrid[0:700, 0:1300]
-WAVE = np.stack([np.sin(X / 60 + t) * np.cos(Y / 40) + X / 1000 for t in range(5)]).astype("f4")
-WAVE[:, 100:140, 200:260] = np.nan
-
-
-def demo() -> dict[str, bytes]:
-    store: dict[str, bytes] = {}
-    root = sync.create_group(store, attributes={"title": "Waves"})
-    root.create_array(
-        "field/wave",
-        data=WAVE,
-        chunks=(1, 100, 130),
-        shards=(1, 700, 1300),
-        dimension_names=("time", "y", "x"),
-        attributes={"units": "m"},
-    )
-    root.create_array("field/<b>odd & name<i>", data=np.arange(600).reshape(20, 30))
-    levels = {"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}]}]}
-    root.create_group("pyramid", attributes={"ome": levels})
-    root.create_array("pyramid/0", data=WAVE[0], chunks=(256, 256))
-    root.create_array("pyramid/1", data=WAVE[0, ::2, ::2], chunks=(256, 256))
-    root.create_array("numbers", data=np.arange(10))
-    empty = np.full((2, 300, 500), np.nan, "f4")
-    empty[1] = WAVE[1, :300, 300:800]
-    root.create_array("empty", data=empty, chunks=(1, 100, 100))
-    return store
-
 
 @pytest_asyncio.fixture
 async def base() -> AsyncIterator[str]:
     app = web.Application()
-    app.add_subapp("/waves", create_app(demo()))
+    app.add_subapp("/waves", create_app(store_with_waves()))
     if ZARRITA:
         app.router.add_static("/node_modules", ZARRITA)
     app.router.add_get("/zarrita.html", zarrita_page)

@@ -1,0 +1,65 @@
+"""Hierarchies to look at: in a browser, in notebooks, on the command line, and in the pictures of the documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zarrasync import sync
+
+TEMPERATURE = (280 + 10 * np.sin(np.arange(24 * 40 * 60) / 1000)).reshape(24, 40, 60).astype("f4")
+
+_Y, _X = np.mgrid[0:700, 0:1300]
+WAVE = np.stack([np.sin(_X / 60 + t) * np.cos(_Y / 40) + _X / 1000 for t in range(5)]).astype("f4")
+WAVE[:, 100:140, 200:260] = np.nan
+
+
+def create_temperature(group: sync.Group, name: str = "t2m", *, units: str = "K", **options: Any) -> sync.Array:
+    """Create an array of temperatures over time, latitude and longitude."""
+    axes = ("time", "lat", "lon")
+    return group.create_array(name, dimension_names=axes, attributes={"units": units}, **options)
+
+
+def create_wave(group: sync.Group, name: str, values: np.ndarray, chunks: tuple[int, ...], **attributes: str) -> None:
+    """Create an array of heights over time, y and x, with one shard for each point in time."""
+    group.create_array(
+        name,
+        data=values,
+        chunks=chunks,
+        shards=(1, *values.shape[1:]),
+        dimension_names=("time", "y", "x"),
+        attributes={"units": "m", **attributes},
+    )
+
+
+def store_with_waves() -> dict[str, bytes]:
+    """Return a store with waves, a pyramid, planes without values and a name that is markup."""
+    store: dict[str, bytes] = {}
+    root = sync.create_group(store, attributes={"title": "Waves"})
+    create_wave(root, "field/wave", WAVE, (1, 100, 130))
+    root.create_array("field/<b>odd & name<i>", data=np.arange(600).reshape(20, 30))
+    levels = {"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}]}]}
+    root.create_group("pyramid", attributes={"ome": levels})
+    root.create_array("pyramid/0", data=WAVE[0], chunks=(256, 256))
+    root.create_array("pyramid/1", data=WAVE[0, ::2, ::2], chunks=(256, 256))
+    root.create_array("numbers", data=np.arange(10))
+    empty = np.full((2, 300, 500), np.nan, "f4")
+    empty[1] = WAVE[1, :300, 300:800]
+    root.create_array("empty", data=empty, chunks=(1, 100, 100))
+    return store
+
+
+def store_with_two_sources() -> dict[str, bytes]:
+    """Return a store with waves from two sources, for pictures."""
+    store: dict[str, bytes] = {}
+    y, x = np.mgrid[-2:2:900j, -3:3:1600j]
+    left, right = np.hypot(x + 1, y), np.hypot(x - 1, y)
+    waves = np.stack([np.sin(5 * right - t) + np.sin(5 * left - t) for t in np.linspace(0, 3, 8)]).astype("f4")
+    waves[:, (left < 0.08) | (right < 0.08)] = np.nan
+    root = sync.create_group(store, attributes={"title": "Two sources of waves"})
+    create_wave(root, "water/height", waves, (1, 225, 200), long_name="height of the surface")
+    root.create_array("water/speed", data=np.abs(np.diff(waves, axis=0)), chunks=(1, 300, 400))
+    root.create_array("time", data=np.linspace(0, 3, 8))
+    root.create_array("land/mask", data=np.hypot(x, y) > 2.5, chunks=(300, 400))
+    return store

@@ -14,7 +14,7 @@ from tests.support.codec_chains import DATA, SPEC, bound, shards
 from zarrasync import config, stores, sync
 from zarrasync.codecs import ArraySpec, BytesCodec, CodecChain, ShardingCodec, TransposeCodec, ZstdCodec, chain_of
 from zarrasync.errors import CodecError
-from zarrasync.indexing.chunk_selection import Projection
+from zarrasync.indexing.projection import Projection
 from zarrasync.model.dtypes import from_numpy
 
 

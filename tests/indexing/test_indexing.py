@@ -17,7 +17,7 @@ import zarrasync as za
 from zarrasync import sync
 from zarrasync.display.values import npy_bytes
 from zarrasync.errors import CodecError, SelectionError, ShapeError
-from zarrasync.indexing.chunk_selection import in_c_order
+from zarrasync.indexing.axis_order import in_c_order
 
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -25,9 +25,10 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.sources import Source, pair_of
 from zarrasync.display.progress import Bar, IngestReport, reporting
 from zarrasync.errors import ChecksumError, ShapeError
-from zarrasync.indexing.chunk_blocks import bounds, cut_into_units, plan_blocks, plan_few, units
-from zarrasync.indexing.chunk_selection import in_c_order
-from zarrasync.indexing.regions import Region, corners
+from zarrasync.indexing.axis_order import in_c_order
+from zarrasync.indexing.chunk_blocks import plan_blocks, plan_chosen_blocks
+from zarrasync.indexing.coverage import partial_chunks, touched_chunks
+from zarrasync.indexing.regions import Region, corners, resolve_corners, split_region
 from zarrasync.nodes.access import chunks_of, handle_of, stored_chunks, transform_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import run_on_store
@@ -114,7 +115,7 @@ class Ingestion:
     ) -> None:
         self.source, self.target, self.report, self.concurrency = source, target, report, concurrency
         self.only = only
-        self.start, self.stop = bounds(source.shape, target.shape, region)
+        self.start, self.stop = resolve_corners(source.shape, target.shape, region)
         self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
         self._unaligned: Unaligned = unaligned
         self._compared: bool | None = None
@@ -138,7 +139,7 @@ class Ingestion:
         self.absent = fresh and self.source.pairs is None  # whose regions may come twice
         if resume:
             # Of a chunk that the region cuts the others' part may be what is there.
-            cut = units(self.target.metadata, self.start, self.stop, cut=True)
+            cut = partial_chunks(tuple(map(slice, self.start, self.stop)), self.target.metadata.grid)
             self._there = await stored_chunks(self.target) - set(cut)
         await self._each(self._write_now, self._write)
         if verify:
@@ -259,17 +260,18 @@ class Ingestion:
         return count if self.source.instant else max(1, min(count, self._room // unit))
 
     def _regions(self, at_once: int) -> Iterator[Region]:
-        metadata, limit = self.target.metadata, self.target.config.memory_budget // (4 * at_once)
+        metadata = self.target.metadata
+        most = self.target.config.memory_budget // (4 * at_once) // (metadata.dtype.itemsize or 16)
         if self.only is not None and len(self.only) < metadata.grid.size // _SPARSE:
-            few = list(plan_few(metadata, self.only, self.source.chunks, limit, self.start, self.stop))
+            few = list(plan_chosen_blocks(metadata.grid, self.only, self.source.chunks, most, self.start, self.stop))
             self.skip(self.nbytes - sum(map(self._size, few)))
             yield from few
             return
-        for region in plan_blocks(metadata, self.source.chunks, limit, self.start, self.stop, at_once):
+        for region in plan_blocks(metadata.grid, self.source.chunks, most, self.start, self.stop, at_once):
             if not self._there and self.only is None:
                 yield region
                 continue
-            parts = dict(cut_into_units(metadata, region))
+            parts = dict(split_region(region, metadata.grid))
             wanted = [at for at in parts if self.only is None or at in self.only]
             there = sum(at in self._there for at in wanted)
             if len(wanted) == len(parts) and there in (0, len(parts)):
@@ -299,8 +301,9 @@ class Ingestion:
         """Whether an earlier run has stored all of a block: others' parts of chunks that it cuts do not tell."""
         if not self._there:
             return False
-        cut = units(self.target.metadata, *corners(region), cut=True)
-        return not cut and all(at in self._there for at in units(self.target.metadata, *corners(region)))
+        grid = self.target.metadata.grid
+        cut = any(True for _ in partial_chunks(region, grid))
+        return not cut and all(at in self._there for at in touched_chunks(region, grid))
 
     def _begin(self, region: Region, given: Any) -> tuple[Region, bool, bool]:
         """Where a block goes, whether its values are wanted, and whether they are to be written."""

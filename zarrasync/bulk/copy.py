@@ -23,7 +23,8 @@ from zarrasync.display.info import counted, size_text
 from zarrasync.display.progress import IngestReport, reporting
 from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedOperation
 from zarrasync.formats import Format
-from zarrasync.indexing.chunk_blocks import plan_blocks, units
+from zarrasync.indexing.chunk_blocks import plan_blocks
+from zarrasync.indexing.coverage import touched_chunks
 from zarrasync.metadata.convert import Changes, alike, translate
 from zarrasync.metadata.create import ShapeLike, check_axes
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
@@ -309,7 +310,7 @@ async def _with_values(source: AsyncArray, target: AsyncArray, *, fresh: bool) -
         starts = tuple(axis.start(i) for i, axis in zip(at, axes, strict=True))
         sizes = (axis.size(i) for i, axis in zip(at, axes, strict=True))
         stops = tuple(min(a + size, n) for a, size, n in zip(starts, sizes, shape, strict=True))
-        found.update(units(target.metadata, starts, stops))
+        found.update(touched_chunks(tuple(map(slice, starts, stops)), target.metadata.grid))
     return found
 
 
@@ -352,8 +353,8 @@ async def _copy_values(
 
 async def _compare(source: AsyncArray, target: AsyncArray) -> None:
     """Complain if the copy does not read as the source does."""
-    limit = source.config.memory_budget // 8
-    for region in plan_blocks(target.metadata, source.metadata.write_chunks, limit):
+    most = source.config.memory_budget // 8 // (target.dtype.itemsize or 16)
+    for region in plan_blocks(target.metadata.grid, source.metadata.write_chunks, most):
         one, other = [await array.view[(*region, ...)].read() for array in (source, target)]
         if not _same(one, other):
             spot = ", ".join(f"{s.start}:{s.stop}" for s in region)

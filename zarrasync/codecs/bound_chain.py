@@ -25,7 +25,7 @@ from zarrasync.codecs.partial import Locator
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.codecs.third_party import checked, checked_serializer
 from zarrasync.errors import CodecError
-from zarrasync.indexing.chunk_selection import Projection
+from zarrasync.indexing.projection import Projection
 
 __all__ = ["CHEAP_COPY", "BoundChain"]
 
@@ -310,7 +310,7 @@ class BoundChain:
         inner = self._inner_chain
         if inner is None:
             return projection.size * out.itemsize
-        touched = self._permute(projection, out)[0].blocks(inner.spec.shape)
+        touched = self._permute(projection, out)[0].count_chunks(inner.spec.shape)
         return min(self.nbytes, inner.nbytes * touched)
 
     def merge(self, data: Buffer | None, projection: Projection, values: Array) -> tuple[Buffer | None, bool]:

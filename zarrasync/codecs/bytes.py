@@ -16,7 +16,9 @@ from zarrasync.codecs.bound_chain import BoundChain
 from zarrasync.codecs.partial import Locator, Piece
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer, as_bytes_view
 from zarrasync.errors import MetadataError
-from zarrasync.indexing.chunk_selection import ChunkRun, Projection, assign
+from zarrasync.indexing.axis_order import assign
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.projection import Projection
 from zarrasync.model.dtypes import has_order
 
 __all__ = ["BytesCodec", "TransposeCodec"]

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
-from zarrasync.indexing.chunk_selection import ChunkRun, Projection
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.projection import Projection
 
 __all__ = [
     "BoundArrayBytes",

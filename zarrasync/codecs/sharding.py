@@ -24,7 +24,9 @@ from zarrasync.codecs.compressors import Crc32cCodec
 from zarrasync.codecs.partial import Locator, Piece, Range, search_inside, search_together
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing.chunk_selection import ChunkRun, Projection
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.projection import Projection
+from zarrasync.indexing.split import split_chunks
 from zarrasync.model.chunk_grids import regular_grid
 from zarrasync.model.dtypes import DataType
 
@@ -180,7 +182,7 @@ class BoundSharding:
     def _locate_inner(self, index: Index, projection: Projection, out: Array) -> Locator:
         pieces: list[Piece] = []
         searches: list[Locator] = []
-        for run in projection.split(self.grid, self.inner.run_length):
+        for run in split_chunks(projection, self.grid, self.inner.run_length):
             if run.is_full or self.inner.locate(run.projection, out) is None:  # of a run's chunks for each the same
                 pieces.extend(self._pieces(index, run, out))
                 continue
@@ -219,7 +221,7 @@ class BoundSharding:
         view, index = self._split_index(data)
         out = self._spec.new_array()
         whole = tuple(slice(0, n, 1) for n in self._spec.shape)
-        for part in Projection((), whole, whole).split(self.grid):
+        for part in split_chunks(Projection((), whole, whole, is_basic=True), self.grid):
             offset, length = index[self._number(part.coords)].tolist()
             if length >= 0:
                 part.projection.read(self.inner.decode(view[offset : offset + length]), out)
@@ -235,7 +237,7 @@ class BoundSharding:
         whole = tuple(slice(0, n, 1) for n in self._spec.shape)
         made: dict[int, Buffer | None] = {}
         following = 0
-        for run in Projection((), whole, whole, is_basic=True).split(self.grid, self.inner.run_length):
+        for run in split_chunks(Projection((), whole, whole, is_basic=True), self.grid, self.inner.run_length):
             first = self._number(run.coords)
             if run.count > 1:  # they follow each other along one axis
                 made.update(zip(count(first, self._strides[run.axis]), self._encoded_run(run, array), strict=False))
@@ -260,7 +262,7 @@ class BoundSharding:
         kept: list[Buffer | None] = [
             None if length < 0 else view[offset : offset + length] for offset, length in index.tolist()
         ]
-        for part in projection.split(self.grid):
+        for part in split_chunks(projection, self.grid):
             number = self._number(part.coords)
             merged, empty = self.inner.merge(None if part.is_full else kept[number], part.projection, values)
             kept[number] = None if empty else merged

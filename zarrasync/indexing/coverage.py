@@ -1,26 +1,49 @@
-"""Which chunks of a grid a projection touches: counted and pictured without a visit to each. Pure."""
+"""Which chunks of a grid a selection touches, counted and pictured without a visit to each."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from itertools import product
 
 import numpy as np
 
-from zarrasync.indexing.chunk_selection import IntArray, Projection, Selector
-from zarrasync.model.chunk_grids import Axis, Grid, ListedAxis
+from zarrasync.indexing.axis_cuts import (
+    Touched,
+    count_touched,
+    numbers_of,
+    partly_touched,
+    sizes_inside,
+    sizes_of,
+    touched,
+)
+from zarrasync.indexing.projection import Projection
+from zarrasync.indexing.selectors import IntArray, Selector
+from zarrasync.model.chunk_grids import Axis, Grid
 
-__all__ = ["Coverage"]
+__all__ = ["Coverage", "Touched", "partial_chunks", "touched_chunks"]
 
-Touched: TypeAlias = range | IntArray
-"""Chunk numbers along an axis, ascending."""
+_MOST_DRAWN = 1 << 16
+"""Chunks along an axis up to which a picture shows those that a slice steps over."""
 
 
-_DRAWN = 1 << 16
-"""Chunks along an axis that are told apart where it is only about seeing them."""
+def touched_chunks(box: Sequence[Selector], grid: Grid) -> Iterator[tuple[int, ...]]:
+    """Return the grid coordinates of the chunks that a box (or another selector per axis) touches, in C order."""
+    return product(*(numbers_of(touched(selector, axis)) for selector, axis in zip(box, grid.axes, strict=True)))
+
+
+def partial_chunks(box: Sequence[Selector], grid: Grid) -> Iterator[tuple[int, ...]]:
+    """Return those of ``touched_chunks`` of which the box touches only a part."""
+    partial = [partly_touched(selector, axis) for selector, axis in zip(box, grid.axes, strict=True)]
+    if not any(partial):
+        return iter(())
+    return (
+        coords
+        for coords in touched_chunks(box, grid)
+        if any(i in numbers for i, numbers in zip(coords, partial, strict=True))
+    )
 
 
 @dataclass(frozen=True)
@@ -37,40 +60,86 @@ class Coverage:
 
     @cached_property
     def points(self) -> IntArray:
-        """The grid coordinates of points' chunks on the axes that have points, each once: one column per axis."""
+        """The grid coordinates of the points' chunks along the point axes, each once: (chunks, axes)."""
+        if not self.projection.point_axes:
+            return np.zeros((1, 0), np.int64)
+        return np.unique(self._chunks_of(self._indices()), axis=0)
+
+    def _indices(self) -> IntArray:
+        """The indices of the points along the point axes: (points, axes)."""
+        return np.stack([np.asarray(self.projection.source[axis]) for axis in self.projection.point_axes], axis=1)
+
+    def _chunks_of(self, indices: IntArray) -> IntArray:
+        """The grid coordinates of points along the point axes: (points, axes)."""
         axes = [self.grid.axes[axis] for axis in self.projection.point_axes]
-        indices = [np.asarray(self.projection.source[axis]) for axis in self.projection.point_axes]
-        found = [axis.find_all(own) for axis, own in zip(axes, indices, strict=True)]
-        return np.unique(np.stack(found, axis=1), axis=0) if found else np.zeros((1, 0), np.int64)
+        return np.stack([axis.find_all(indices[:, column]) for column, axis in enumerate(axes)], axis=1)
 
     @cached_property
     def axes(self) -> tuple[Touched, ...]:
         """Per axis the chunks that are touched, whatever is touched along the others; for drawing them."""
-        return tuple(_touched(own, axis) for own, axis in zip(self.projection.source, self.grid.axes, strict=True))
+        return tuple(
+            _touched_for_drawing(selector, axis)
+            for selector, axis in zip(self.projection.source, self.grid.axes, strict=True)
+        )
 
     @cached_property
-    def _along(self) -> list[tuple[int, int]]:
+    def _counts(self) -> list[tuple[int, int]]:
         """Per axis without points the number of chunks, and of elements in them."""
-        boxes = zip(self.projection.source, self.grid.axes, strict=True)
-        return [
-            _counted(own, axis) for number, (own, axis) in enumerate(boxes) if number not in self.projection.point_axes
-        ]
+        return [count_touched(selector, axis) for selector, axis in self._others()]
 
-    @cached_property
+    def _others(self) -> list[tuple[Selector, Axis]]:
+        """The selectors and axes without points."""
+        pairs = zip(self.projection.source, self.grid.axes, strict=True)
+        return [pair for number, pair in enumerate(pairs) if number not in self.projection.point_axes]
+
+    @property
     def count(self) -> int:
         """The number of chunks."""
-        return len(self.points) * math.prod(count for count, _ in self._along)
+        return len(self.points) * math.prod(count for count, _ in self._counts)
 
-    @cached_property
+    @property
     def elements(self) -> int:
         """The number of elements in these chunks, as they are stored."""
         points = np.ones(len(self.points), np.int64)
         for column, number in enumerate(self.projection.point_axes):
-            points = points * _sizes(self.points[:, column], self.grid.axes[number])
-        return int(points.sum()) * math.prod(elements for _, elements in self._along)
+            points = points * sizes_of(self.points[:, column], self.grid.axes[number])
+        return int(points.sum()) * math.prod(elements for _, elements in self._counts)
+
+    def chunks(self) -> Iterator[tuple[int, ...]]:
+        """Return the grid coordinates of the chunks."""
+        if not self.projection.point_axes:
+            return touched_chunks(self.projection.source, self.grid)
+        return (coords for coords, _ in self._with_points(self.points, [False] * len(self.points)))
+
+    def partial_chunks(self) -> Iterator[tuple[int, ...]]:
+        """Return those of ``chunks`` of which some elements inside the array are not touched."""
+        if not self.projection.point_axes:
+            return partial_chunks(self.projection.source, self.grid)
+        chunks, counts = np.unique(self._chunks_of(np.unique(self._indices(), axis=0)), axis=0, return_counts=True)
+        inside = np.ones(len(chunks), np.int64)
+        for column, axis in enumerate(self.projection.point_axes):
+            inside = inside * sizes_inside(chunks[:, column], self.grid.axes[axis])
+        return (coords for coords, is_partial in self._with_points(chunks, (counts < inside).tolist()) if is_partial)
+
+    def _with_points(self, points: IntArray, is_partial: Sequence[bool]) -> Iterator[tuple[tuple[int, ...], bool]]:
+        """Yield the chunks of points and the other axes, each with whether it is touched in part only.
+
+        Args:
+            points: The grid coordinates of the points' chunks along the point axes.
+            is_partial: Whether these are touched in part only.
+        """
+        pairs, point_axes = self._others(), self.projection.point_axes
+        partial = [partly_touched(selector, axis) for selector, axis in pairs]
+        for others in product(*(numbers_of(touched(selector, axis)) for selector, axis in pairs)):
+            others_partial = any(i in numbers for i, numbers in zip(others, partial, strict=True))
+            for point, point_partial in zip(points.tolist(), is_partial, strict=True):
+                coords = list(others)
+                for axis, number in zip(point_axes, point, strict=True):
+                    coords.insert(axis, number)
+                yield tuple(coords), point_partial or others_partial
 
     def plane(self, down: int, across: int) -> Sequence[tuple[Touched, Touched]]:
-        """What is touched in the plane of two axes: boxes, each as the chunks along one and along the other."""
+        """Return what is touched in the plane of two axes: boxes, each as the chunks along one and along the other."""
         point_axes = self.projection.point_axes
         if down in point_axes and across in point_axes:
             pairs = np.unique(self.points[:, [point_axes.index(down), point_axes.index(across)]], axis=0)
@@ -78,49 +147,10 @@ class Coverage:
         return [(self.axes[down], self.axes[across])]
 
 
-def _span(selector: slice, axis: Axis) -> tuple[int, int, int]:
-    """The first and the last chunk of a slice, and how many elements it takes (0: none)."""
-    along = range(selector.start, selector.stop, selector.step)
-    if not along:
-        return 0, -1, 0
-    return axis.find(min(along[0], along[-1])), axis.find(max(along[0], along[-1])), len(along)
-
-
-def _is_gapless(selector: slice, axis: Axis) -> bool:
-    """Whether no chunk between the first and the last is left out."""
-    smallest = min(axis.edges) if isinstance(axis, ListedAxis) else axis.size(0)
-    return bool(abs(selector.step) <= smallest)
-
-
-def _counted(selector: Selector, axis: Axis) -> tuple[int, int]:
-    """How many chunks are touched along an axis, and the elements in them. Needs no list of them on a regular axis."""
-    if isinstance(axis, ListedAxis) or not isinstance(selector, slice):
-        found = _touched(selector, axis, exactly=True)
-        return len(found), int(_sizes(found, axis).sum())
-    first, last, taken = _span(selector, axis)
-    count = last - first + 1 if _is_gapless(selector, axis) else taken  # a longer step: a chunk for each element
-    return count, count * axis.size(0)
-
-
-def _touched(selector: Selector, axis: Axis, *, exactly: bool = False) -> Touched:
-    if not isinstance(selector, slice):
-        return np.unique(axis.find_all(selector))
-    first, last, taken = _span(selector, axis)
-    if not taken or _is_gapless(selector, axis) or (not exactly and last - first > _DRAWN):
-        return range(first, last + 1)
-    if isinstance(axis, ListedAxis):
-        chunks: IntArray = np.arange(first, last + 1)
-        low, step = min(selector.start, selector.start + (taken - 1) * selector.step), abs(selector.step)
-        starts = axis.start_all(chunks)
-        ends = np.minimum(starts + np.asarray(axis.edges, np.int64)[chunks], low + (taken - 1) * step + 1)
-        # The first element that is taken at or behind a chunk's beginning lies in it, or the chunk is left out.
-        firsts = low + (np.maximum(starts - low, 0) + step - 1) // step * step
-        found: IntArray = chunks[firsts < ends]
-        return found
-    return np.unique(axis.find_all(np.arange(selector.start, selector.stop, selector.step)))
-
-
-def _sizes(chunks: Touched, axis: Axis) -> IntArray:
-    if isinstance(axis, ListedAxis):
-        return np.asarray(axis.edges, np.int64)[np.asarray(chunks, np.int64)]
-    return np.full(len(chunks), axis.size(0), np.int64)
+def _touched_for_drawing(selector: Selector, axis: Axis) -> Touched:
+    """``touched``, but without the gaps between the chunks where there are more chunks than a picture shows."""
+    if isinstance(selector, slice) and selector.start < selector.stop:
+        first, last = axis.find(selector.start), axis.find(selector.stop - 1)
+        if last - first > _MOST_DRAWN:
+            return range(first, last + 1)
+    return touched(selector, axis)

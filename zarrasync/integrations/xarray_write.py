@@ -30,7 +30,7 @@ from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
-from zarrasync.indexing.chunk_blocks import bounds
+from zarrasync.indexing.regions import resolve_corners
 from zarrasync.integrations.xarray_encode import (
     alike,
     are_lossless,
@@ -549,7 +549,7 @@ class _Work:
         """What is written of one of dask's arrays into which array."""
         from zarrasync.integrations.dask_write import Share
 
-        start, stop = bounds(plan.encoded.shape, target.shape, place)
+        start, stop = resolve_corners(plan.encoded.shape, target.shape, place)
         check_region(chunks_of(target), start, stop, self._unaligned, safe=is_safe_for_jobs(target.store))
         return Share(plan.encoded.data, for_job(target, self._unaligned), start)
 

@@ -21,7 +21,8 @@ from zarrasync.codecs import Codec
 from zarrasync.display.info import Info, array_info, size_text
 from zarrasync.errors import ShapeError, StoreError
 from zarrasync.indexing import parse as selectors
-from zarrasync.indexing.transform import Stride, Transform, identity
+from zarrasync.indexing.axis_maps import Stride
+from zarrasync.indexing.transform import Transform, identity
 from zarrasync.metadata.create import sizes_of
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid, outside

@@ -20,6 +20,7 @@ from zarrasync.display.progress import reporting
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import parse as selectors
 from zarrasync.indexing.coverage import Coverage
+from zarrasync.indexing.fields import split_fields
 from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata.types import ArrayMetadata
@@ -129,7 +130,7 @@ class AsyncSelection(Awaited):
         return Accessor(self, selectors.coordinate)
 
     def _select(self, key: Any, parse: Callable[[Any, tuple[int, ...]], Transform]) -> AsyncSelection:
-        fields, key = selectors.fields_of(key, self.dtype)
+        fields, key = split_fields(key, self.dtype)
         if fields is not None and self._fields is not None:
             raise SelectionError(f"the selection has its fields already: {self._fields!r}", shape=self.shape)
         transform = compose(self._transform, parse(key, self.shape))

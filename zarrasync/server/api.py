@@ -16,7 +16,7 @@ from zarrasync.bulk.statistics import Summary, sample
 from zarrasync.display import values as valuetext
 from zarrasync.display.info import axis_names, chunks_told
 from zarrasync.errors import NodeTypeError, SelectionError
-from zarrasync.indexing.chunk_selection import in_c_order
+from zarrasync.indexing.axis_order import in_c_order
 from zarrasync.indexing.parse_text import Basic, parse_selection
 from zarrasync.model.chunk_keys import join
 from zarrasync.model.fill_values import format_fill_value

@@ -18,7 +18,8 @@ from zarrasync import stores
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.pools import codec_pool
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
-from zarrasync.indexing.chunk_selection import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.split import split_chunks
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_keys import join, normalize_path
 from zarrasync.nodes.access import fields_of, handle_of, transform_of
@@ -230,7 +231,7 @@ class Source:
                 _refuse_over(_text_bytes(values), self.limits.max_result_bytes, "bytes")
             return await self.work(partial(finish, values))
         array, layout = view.array, transform_of(view).layout
-        parts = list(layout.projection().split(array.metadata.read_grid))
+        parts = split_chunks(layout.projection(), array.metadata.read_grid)
         chunks = await self._gathered(array, parts)
 
         def place() -> T:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from zarrasync.config import Config
-from zarrasync.indexing.chunk_selection import Run
+from zarrasync.indexing.points import Run
 
 __all__ = ["batches"]
 

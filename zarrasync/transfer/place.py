@@ -16,7 +16,8 @@ from zarrasync.codecs.bound_chain import CHEAP_COPY
 from zarrasync.codecs.partial import ChunkDecoder, Piece
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError
-from zarrasync.indexing.chunk_selection import ChunkRun, PointRun, Run
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.points import PointRun, Run
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
 from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
 from zarrasync.transfer.threads import Progress

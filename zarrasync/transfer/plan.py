@@ -14,8 +14,11 @@ import numpy as np
 from zarrasync._util.memory import empty
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
-from zarrasync.indexing.chunk_selection import ChunkRun, Run
-from zarrasync.indexing.transform import Layout, Transform
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.layout import Layout
+from zarrasync.indexing.points import Run, split_points
+from zarrasync.indexing.split import split_chunks
+from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 
 __all__ = ["ReadPlan", "WritePlan", "new_buffer", "plan_read", "plan_write"]
@@ -75,7 +78,7 @@ def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan
     chunks.check_chunk_size()
     layout = transform.layout
     run_length = _run_length(chunks) if chunks.store.blocking else 1
-    runs = list(layout.projection().split(chunks.metadata.grid, run_length))
+    runs = split_chunks(layout.projection(), chunks.metadata.grid, run_length)
     return WritePlan(layout.to_buffer(values), chunks.by_shape(runs))
 
 
@@ -93,10 +96,10 @@ def _runs_to_read(chunks: Chunks, transform: Transform) -> Sequence[Run]:
     """Return runs of chunks; of chunks of which single elements are picked, all in one where that pays."""
     chain, projection, grid = chunks.metadata.chain, transform.layout.projection(), chunks.metadata.grid
     if chain.run_length > 1 and chunks.metadata.edges is None and not chain.supports_partial_reads:
-        points = projection.gather(grid)
+        points = split_points(projection, grid)
         if points is not None:
             return points
-    return list(projection.split(grid, _run_length(chunks)))
+    return split_chunks(projection, grid, _run_length(chunks))
 
 
 def _run_length(chunks: Chunks) -> int:

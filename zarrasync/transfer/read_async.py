@@ -9,7 +9,8 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
 from zarrasync.codecs.spec import Buffer
-from zarrasync.indexing.chunk_selection import ChunkRun, Run
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.points import Run
 from zarrasync.stores.base import Request, Value
 from zarrasync.transfer.batching import batches
 from zarrasync.transfer.loop import CodecRunner

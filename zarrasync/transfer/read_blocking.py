@@ -11,7 +11,8 @@ import numpy.typing as npt
 from zarrasync._concurrency.drive import drive
 from zarrasync._util.memory import alias
 from zarrasync.codecs.spec import Buffer
-from zarrasync.indexing.chunk_selection import ChunkRun, Run
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.points import Run
 from zarrasync.stores.base import Request
 from zarrasync.transfer.batching import batches
 from zarrasync.transfer.place import DecodeMemory, Placement

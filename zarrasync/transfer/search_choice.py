@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zarrasync.indexing.chunk_selection import ChunkRun, Run
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.points import Run
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.shard_search import ShardSearch
 

@@ -9,7 +9,7 @@ from zarrasync._concurrency.drive import drive
 from zarrasync.codecs.partial import Locator, Piece, Range, adrive_search, drive_search
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
-from zarrasync.indexing.chunk_selection import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.stores.base import Request, Value, clip
 from zarrasync.transfer.place import FetchedPiece, Placement
 from zarrasync.transfer.shard_index_cache import CachedIndex

@@ -54,7 +54,7 @@ def find_single_chunk(chunks: Chunks, transform: Transform) -> SingleChunk | Non
         return None
     if not blocking and (chain.supports_partial_reads or not chain.is_quick or chain.nbytes > _SMALL):
         return None
-    touched = transform.within(metadata.grid.axes)
+    touched = transform.single_chunk(metadata.grid.axes)
     if touched is None:
         return None
     coords, inner_key = touched

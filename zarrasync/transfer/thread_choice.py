@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag
-from zarrasync.indexing.chunk_selection import Run
+from zarrasync.indexing.points import Run
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.threads import Job, run_jobs
 

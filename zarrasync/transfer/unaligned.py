@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from zarrasync.errors import ShapeError
-from zarrasync.indexing.chunk_blocks import units
+from zarrasync.indexing.coverage import Coverage, partial_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.stores import CountingStore, Store
@@ -63,7 +63,7 @@ def check_region(
         ShapeError: If a chunk is, and that is not allowed.
     """
     if _store(chunks).writeable and not is_allowed(unaligned, safe=safe):
-        _refuse(chunks, units(chunks.metadata, start, stop, cut=True), start)
+        _refuse(chunks, list(partial_chunks(tuple(map(slice, start, stop)), chunks.metadata.grid)), start)
 
 
 def check_assignment(chunks: Chunks, transform: Transform, fields: Fields = None) -> None:
@@ -84,7 +84,8 @@ def check_assignment(chunks: Chunks, transform: Transform, fields: Fields = None
         return
     assigned = {fields} if isinstance(fields, str) else set(fields or ())
     whole = fields is None or assigned == set(chunks.metadata.dtype.numpy.names or ())
-    _refuse(chunks, list(transform.layout.projection().cut(chunks.metadata.grid, whole=whole)), transform.shape)
+    coverage = Coverage(transform.layout.projection(), chunks.metadata.grid)
+    _refuse(chunks, list(coverage.partial_chunks() if whole else coverage.chunks()), transform.shape)
 
 
 def check_append(chunks: Chunks, metadata: ArrayMetadata, axis: int, start: int, stop: int) -> None:
@@ -113,7 +114,7 @@ def check_append(chunks: Chunks, metadata: ArrayMetadata, axis: int, start: int,
         )
     begin = tuple(start if number == axis else 0 for number in range(metadata.ndim))
     end = tuple(stop if number == axis else n for number, n in enumerate(metadata.shape))
-    _refuse(chunks, units(metadata, begin, end, cut=True), begin)
+    _refuse(chunks, list(partial_chunks(tuple(map(slice, begin, end)), metadata.grid)), begin)
 
 
 def _store(chunks: Chunks) -> Store:

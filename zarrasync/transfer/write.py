@@ -11,7 +11,7 @@ from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import CodecError, ConditionsUnsupported
-from zarrasync.indexing.chunk_selection import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.convert_values import fit, run_conversion

@@ -18,7 +18,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError, UnsupportedOperation, WriteConflictError
-from zarrasync.indexing.chunk_selection import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.stores.base import ABSENT, Request
 from zarrasync.transfer.batching import batches
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of

@@ -1,0 +1,222 @@
+"""One axis of a chunk grid and a selector along it: which chunks are touched, which only in part, and what of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from zarrasync.indexing.grouping import group_points
+from zarrasync.indexing.selectors import IntArray, Selector, section
+from zarrasync.model.chunk_grids import Axis, ListedAxis, RegularAxis
+
+__all__ = [
+    "AxisCuts",
+    "Touched",
+    "count_touched",
+    "cut_axis",
+    "numbers_of",
+    "partly_touched",
+    "sizes_inside",
+    "sizes_of",
+    "touched",
+]
+
+Touched: TypeAlias = range | IntArray
+"""Numbers of chunks along an axis, each once, in ascending order."""
+
+
+# ------------------------------------------------------------------ touched chunks
+
+
+def touched(selector: Selector, axis: Axis) -> Touched:
+    """Return the chunks that are touched. Takes the same time for any number of them if a slice leaves none out."""
+    if not isinstance(selector, slice):
+        return np.unique(axis.find_all(selector))
+    start, step = selector.start, selector.step or 1
+    count = _count(selector)
+    last = start + (count - 1) * step
+    if not count:
+        return range(0)
+    if step == 1 or _is_gapless(step, axis):
+        return range(axis.find(start), axis.find(last) + 1)
+    if not isinstance(axis, ListedAxis):  # each index lies in a chunk of its own
+        return axis.find_all(np.arange(start, last + 1, step))
+    chunks: IntArray = np.arange(axis.find(start), axis.find(last) + 1)
+    begins = axis.start_all(chunks)
+    ends = np.minimum(begins + sizes_of(chunks, axis), last + 1)
+    # The first index of the slice at or after the beginning of a chunk lies in the chunk, or the chunk is stepped over.
+    firsts = start + -(-np.maximum(begins - start, 0) // step) * step
+    matches: IntArray = chunks[firsts < ends]
+    return matches
+
+
+def count_touched(selector: Selector, axis: Axis) -> tuple[int, int]:
+    """Return how many chunks are touched, and the elements that they store. Lists no chunks of regular axes."""
+    if isinstance(axis, ListedAxis) or not isinstance(selector, slice):
+        chunks = touched(selector, axis)
+        return len(chunks), int(sizes_of(chunks, axis).sum())
+    # Where chunks are stepped over, each index lies in a chunk of its own.
+    count = len(touched(selector, axis)) if _is_gapless(selector.step or 1, axis) else _count(selector)
+    return count, count * axis.size(0)
+
+
+def partly_touched(selector: Selector, axis: Axis) -> Collection[int]:
+    """Return the chunks of which some elements inside the array are touched and others are not."""
+    if not isinstance(selector, slice):
+        chunks, counts = np.unique(axis.find_all(np.unique(selector)), return_counts=True)
+        return set(chunks[counts < sizes_inside(chunks, axis)].tolist())
+    numbers = touched(selector, axis)
+    if not len(numbers):
+        return ()
+    if (selector.step or 1) > 1:  # at most every second element is touched
+        return set(np.asarray(numbers)[sizes_inside(numbers, axis) > 1].tolist())
+    first, last = int(numbers[0]), int(numbers[-1])
+    partial = {first} if selector.start > axis.start(first) else set()
+    if selector.stop < min(axis.start(last) + axis.size(last), axis.extent):
+        partial.add(last)
+    return partial
+
+
+def _count(selector: slice) -> int:
+    """The number of indices of an ascending slice, whose step may be ``None``."""
+    return len(range(selector.start, selector.stop, selector.step or 1))
+
+
+def _is_gapless(step: int, axis: Axis) -> bool:
+    """Whether a slice with this step touches every chunk between its first and its last one."""
+    return bool(step <= (min(axis.edges) if isinstance(axis, ListedAxis) else axis.size(0)))
+
+
+def numbers_of(chunks: Touched) -> Sequence[int]:
+    """Return the numbers of chunks as Python integers."""
+    return chunks if isinstance(chunks, range) else cast("list[int]", chunks.tolist())
+
+
+def sizes_of(chunks: Touched, axis: Axis) -> IntArray:
+    """Return the stored sizes of chunks, which may reach past the end of the array."""
+    if isinstance(axis, ListedAxis):
+        return np.asarray(axis.edges, np.int64)[np.asarray(chunks, np.int64)]
+    return np.full(len(chunks), axis.size(0), np.int64)
+
+
+def sizes_inside(chunks: Touched, axis: Axis) -> IntArray:
+    """Return the sizes of the parts of chunks that lie inside the array."""
+    begins = axis.start_all(np.asarray(chunks, np.int64))
+    sizes: IntArray = np.minimum(begins + sizes_of(chunks, axis), axis.extent) - begins
+    return sizes
+
+
+# ------------------------------------------------------------------ cuts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AxisCuts:
+    """A selector along an axis, cut at the boundaries of chunks. Each attribute is a column with an entry per cut.
+
+    Example: the slice ``3:9`` of an axis with chunks of 4, whose indices go to ``0:6``, makes the columns::
+
+        chunks   [0,            1,            2]
+        sources  [slice(3, 4),  slice(0, 4),  slice(0, 1)]
+        targets  [slice(0, 1),  slice(1, 5),  slice(5, 6)]
+        is_full  [False,        True,         False]
+        counts   [1,            1,            1]
+
+    Attributes:
+        chunks: The number of the chunk, or of the first of a run.
+        sources: The indices inside the chunk; in a run they are the same for each chunk.
+        targets: Where the indices go; in a run those of the first chunk, after which the others' follow.
+        is_full: Whether all indices of the chunk that lie inside the array are taken, in order.
+        counts: The number of chunks: more than 1 for runs.
+    """
+
+    chunks: Sequence[int]
+    sources: Sequence[Selector]
+    targets: Sequence[Selector]
+    is_full: Sequence[bool]
+    counts: Sequence[int]
+
+    def joined(self, longest: int) -> AxisCuts:
+        """Join neighbouring chunks that are cut alike into runs of at most ``longest``. All selectors must be slices.
+
+        The cuts of a slice ``0:12`` along chunks of 4 become one with the chunk 0, source ``0:4``, target ``0:4`` and
+        count 3.
+        """
+        targets = cast("Sequence[slice]", self.targets)
+        if not targets or targets[0].step != 1:
+            return self
+        firsts, counts = [0], [1]  # per run the number of its first cut, and the number of its chunks
+        for number in range(1, len(targets)):
+            first, count = firsts[-1], counts[-1]
+            size = targets[first].stop - targets[first].start
+            begin = targets[first].start + count * size
+            if (
+                count < longest
+                and self.chunks[number] == self.chunks[first] + count
+                and self.sources[number] == self.sources[first]
+                and self.is_full[number] is self.is_full[first]
+                and targets[number] == slice(begin, begin + size, 1)
+            ):
+                counts[-1] += 1
+            else:
+                firsts.append(number)
+                counts.append(1)
+        return AxisCuts(
+            [self.chunks[first] for first in firsts],
+            [self.sources[first] for first in firsts],
+            [targets[first] for first in firsts],
+            [self.is_full[first] for first in firsts],
+            counts,
+        )
+
+
+def cut_axis(selector: Selector, target: Selector, axis: Axis) -> AxisCuts:
+    """Cut a source selector at the boundaries of chunks.
+
+    Args:
+        selector: The indices.
+        target: Where they go.
+        axis: The axis that they are indices of.
+    """
+    if not isinstance(selector, slice):
+        return _cut_indices(selector, target, axis)
+    chunks = touched(selector, axis)
+    start, step, extent = selector.start, selector.step, axis.extent
+    last = start + (_count(selector) - 1) * step
+    sources, targets, is_full = list[Selector](), list[Selector](), list[bool]()
+    done = 0
+    for begin, size in _extents(chunks, axis):
+        end = min(begin + size, extent)
+        first = start + done * step
+        count = (min(last, end - 1) - first) // step + 1
+        sources.append(slice(first - begin, first - begin + (count - 1) * step + 1, step))
+        targets.append(section(target, done, count))
+        is_full.append(count == end - begin and step == 1)
+        done += count
+    return AxisCuts(numbers_of(chunks), sources, targets, is_full, [1] * len(chunks))
+
+
+def _extents(chunks: Touched, axis: Axis) -> Iterable[tuple[int, int]]:
+    """The first index and the size of each chunk."""
+    if isinstance(chunks, range) and isinstance(axis, RegularAxis):
+        size = axis.chunk
+        return zip(range(chunks.start * size, chunks.stop * size, size), repeat(size), strict=False)
+    begins = axis.start_all(np.asarray(chunks, np.int64))
+    return zip(begins.tolist(), sizes_of(chunks, axis).tolist(), strict=True)
+
+
+def _cut_indices(indices: IntArray, target: Selector, axis: Axis) -> AxisCuts:
+    """``cut_axis`` for an index array."""
+    groups = group_points([axis], [indices], target)
+    spans = list(pairwise(groups.edges.tolist()))
+    count = len(spans)
+    return AxisCuts(
+        groups.chunks[:, 0].tolist(),
+        [groups.indices[0][start:stop] for start, stop in spans],
+        [section(groups.target, start, stop - start) for start, stop in spans],
+        [False] * count,
+        [1] * count,
+    )

@@ -1,0 +1,84 @@
+"""Index arrays and masks in a key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.errors import SelectionError
+from zarrasync.indexing.axis_maps import AxisMap, Const, Gather
+from zarrasync.indexing.selectors import IntArray
+
+__all__ = ["broadcast_shape", "gather_axis", "index_arrays", "nonzero"]
+
+Shape = tuple[int, ...]
+
+
+def index_arrays(value: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArray]:
+    """Return an index array or mask as an array of non-negative indices for each axis that it consumes.
+
+    A mask of no axes makes one array all the same, of one index or none.
+
+    Raises:
+        SelectionError: If it is of another dtype, a mask of another shape, or an index is out of range.
+    """
+    array = np.asarray(value)
+    if array.dtype == bool:
+        return _mask_indices(array, axes, shape)
+    if array.size == 0 and array.dtype.kind == "f":  # an empty list
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise SelectionError(f"index arrays hold integers or booleans, found {array.dtype}", shape=shape)
+    (axis,) = axes
+    extent = shape[axis]
+    indices = array.astype(np.int64, copy=False)
+    if indices.size:
+        low, high = int(array.min()), int(array.max())
+        if low < -extent or high >= extent:
+            wrong = low if low < -extent else high
+            raise SelectionError(
+                f"index {wrong} is out of range for axis {axis} with size {extent} (shape {shape})", shape=shape
+            )
+        if low < 0:
+            indices = np.where(indices < 0, indices + extent, indices)
+    return [indices]
+
+
+def _mask_indices(mask: npt.NDArray[np.bool_], axes: tuple[int, ...], shape: Shape) -> list[IntArray]:
+    """``index_arrays`` for a mask."""
+    if not mask.ndim:
+        return [np.zeros(int(mask), np.int64)]
+    extents = [shape[axis] for axis in axes]
+    if any(size not in (0, extent) for size, extent in zip(mask.shape, extents, strict=True)):  # 0 as in NumPy
+        raise SelectionError(
+            f"a boolean index of shape {mask.shape} does not match axes {axes} of shape {shape}", shape=shape
+        )
+    return [indices.astype(np.int64, copy=False) for indices in nonzero(mask)]
+
+
+def nonzero(mask: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.intp], ...]:
+    """Return ``np.nonzero(mask)``. Flat masks with few true elements are searched ten times as fast."""
+    return np.unravel_index(np.flatnonzero(mask), mask.shape)
+
+
+def broadcast_shape(arrays: Sequence[IntArray], shape: Shape) -> tuple[int, ...]:
+    """Return the shape that index arrays have together.
+
+    Raises:
+        SelectionError: If they do not broadcast.
+    """
+    try:
+        return np.broadcast_shapes(*(array.shape for array in arrays))
+    except ValueError as error:
+        shapes = " and ".join(str(array.shape) for array in arrays)
+        raise SelectionError(f"index arrays of shapes {shapes} do not broadcast together", shape=shape) from error
+
+
+def gather_axis(dims: tuple[int, ...], indices: IntArray, points_shape: tuple[int, ...]) -> AxisMap:
+    """Return the map of an axis that is looked up for points of a shape, which run over some result dimensions."""
+    if not dims:
+        return Const(int(indices))
+    return Gather(dims, np.broadcast_to(indices, points_shape))

@@ -1,0 +1,187 @@
+"""Point runs: chunks of which single elements are looked up, many chunks at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise, product
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.indexing.axis_cuts import cut_axis
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.grouping import group_points
+from zarrasync.indexing.projection import Projection, numpy_index
+from zarrasync.indexing.selectors import IntArray, indices_of, length, section
+from zarrasync.model.chunk_grids import Grid
+
+__all__ = ["PointRun", "Run", "split_points", "split_walked"]
+
+_MOST_OF_INDICES, _MOST_BESIDE_SLICES = 1 << 16, 1 << 11
+"""Elements per chunk up to which looking them up is faster than indexing chunk by chunk: where all axes have index
+arrays, and where one has them and others have slices."""
+
+_LONGEST_SLICE = 1 << 20
+"""Indices of a slice that may be turned into an array, which takes memory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointRun:
+    """Chunks of which single elements are touched. For reading it behaves like a ``ChunkRun`` of several chunks.
+
+    Along the *walked* axes the chunks lie anywhere and are touched anywhere. Along the others all have the same
+    coordinate and are touched alike.
+
+    Attributes:
+        chunks: The grid coordinates of the chunks: (chunks, axes).
+        edges: The number of each chunk's first index along the walked axes, and the number of these indices.
+        axes: The walked axes.
+        dim: The dimension of the output that they go to.
+        elements: The indices inside the chunks, and where they go.
+    """
+
+    chunks: IntArray
+    edges: IntArray
+    axes: tuple[int, ...]
+    dim: int
+    elements: Projection
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all elements of a chunk are touched, in order: this is never known."""
+        return False
+
+    @property
+    def count(self) -> int:
+        """The number of chunks."""
+        return len(self.chunks)
+
+    @property
+    def coords(self) -> tuple[int, ...]:
+        """The grid coordinates of the first chunk."""
+        return tuple(self.chunks[0].tolist())
+
+    @property
+    def projection(self) -> Projection:
+        """The elements of the first chunk."""
+        return self._between(0, int(self.edges[1]))
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.elements.size
+
+    def _between(self, start: int, stop: int) -> Projection:
+        """The elements at the positions ``start`` to ``stop`` of the walked axes."""
+        source, target = list(self.elements.source), list(self.elements.target)
+        for axis in self.axes:
+            source[axis] = indices_of(source[axis])[start:stop]
+        target[self.dim] = section(target[self.dim], start, stop - start)
+        return self.elements._replace(source=tuple(source), target=tuple(target))
+
+    def section(self, start: int, stop: int) -> PointRun:
+        """Return the run of the chunks ``start`` to ``stop`` of this one."""
+        first, last = int(self.edges[start]), int(self.edges[stop])
+        edges = self.edges[start : stop + 1] - first
+        return PointRun(self.chunks[start:stop], edges, self.axes, self.dim, self._between(first, last))
+
+    def singles(self) -> Iterator[ChunkRun]:
+        """Return the chunks one by one."""
+        for coords, (start, stop) in zip(self.chunks.tolist(), pairwise(self.edges.tolist()), strict=True):
+            yield ChunkRun(tuple(coords), self._between(start, stop), False)
+
+    def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Copy elements from the decoded chunks, which are stacked along the first axis of ``boxes``.
+
+        The elements are looked up by their positions in memory. These are sums: of the chunk's and the walked axes'
+        share, which belong together, and orthogonally of the share of each other axis.
+        """
+        flat, (chunk_stride, *strides) = _flatten(boxes)
+        shares = [indices_of(own) * stride for own, stride in zip(self.elements.source, strides, strict=True)]
+        walked = np.repeat(np.arange(self.count) * chunk_stride, np.diff(self.edges))
+        for axis in self.axes:
+            walked = walked + shares[axis]
+        terms = [share for axis, share in enumerate(shares) if axis not in self.axes]
+        terms.insert(self.dim, walked)
+        out[numpy_index(self.elements.target, 0, out.shape)] = flat.take(reduce(np.add.outer, terms))
+
+
+Run: TypeAlias = ChunkRun | PointRun
+"""Chunks that are read together."""
+
+
+def _flatten(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
+    """Return the elements in the order of memory, and the stride of each axis in elements."""
+    strides = [stride // array.itemsize for stride in array.strides]
+    if 1 + sum((count - 1) * stride for count, stride in zip(array.shape, strides, strict=True)) != array.size:
+        return _flatten(np.ascontiguousarray(array))
+    return array.ravel(order="K"), strides
+
+
+# ------------------------------------------------------------------ splitting
+
+
+def split_points(projection: Projection, grid: Grid) -> list[PointRun] | None:
+    """Cut a projection with index arrays into point runs.
+
+    ``None`` if it has slices alone, points beside other axes, or so many elements per chunk that indexing chunk by
+    chunk (``split_chunks``) is faster.
+    """
+    source = projection.source
+    if projection.point_axes:
+        return (
+            split_walked(projection, grid, projection.point_axes, 0)
+            if len(projection.point_axes) == len(source)
+            else None
+        )
+    array_count = sum(not isinstance(selector, slice) for selector in source)
+    if not array_count:
+        return None
+    # Walk the axis along which most chunks lie.
+    spans = zip(grid.axes, projection.bounds(), strict=True)
+    distances = [axis.find(high) - axis.find(low) for axis, (low, high) in spans]
+    axis = distances.index(max(distances))
+    if not distances[axis] or (isinstance(source[axis], slice) and length(source[axis]) > _LONGEST_SLICE):
+        return None
+    most = _MOST_OF_INDICES if array_count > 1 or len(source) == 1 else _MOST_BESIDE_SLICES
+    return split_walked(projection, grid, (axis,), axis, most)
+
+
+def split_walked(
+    projection: Projection, grid: Grid, axes: tuple[int, ...], dim: int, most: float = math.inf
+) -> list[PointRun] | None:
+    """Cut a projection into runs that walk some axes together: one run per chunk along the other axes.
+
+    ``None`` if there are more than ``most`` elements per chunk.
+
+    Args:
+        projection: The projection.
+        grid: The chunk grid.
+        axes: The axes to walk.
+        dim: The dimension of the output that they go to.
+        most: The limit of elements per chunk.
+    """
+    source, target = list(projection.source), list(projection.target)
+    groups = group_points([grid.axes[axis] for axis in axes], [indices_of(source[axis]) for axis in axes], target[dim])
+    other_axes = [axis for axis in range(len(source)) if axis not in axes]
+    other_dims = [number for number in range(len(target)) if number != dim]
+    pairs = list(zip(other_axes, other_dims, strict=True))
+    cuts = [cut_axis(source[axis], target[to], grid.axes[axis]) for axis, to in pairs]
+    if projection.size > most * len(groups.chunks) * math.prod(len(own.chunks) for own in cuts):
+        return None
+    for axis, indices in zip(axes, groups.indices, strict=True):
+        source[axis] = indices
+    target[dim] = groups.target
+    runs = []
+    for rows in product(*(zip(own.chunks, own.sources, own.targets, strict=True) for own in cuts)):
+        chunks = np.empty((len(groups.chunks), len(source)), np.int64)
+        chunks[:, axes] = groups.chunks
+        for (axis, to), (chunk, selector, where) in zip(pairs, rows, strict=True):
+            chunks[:, axis], source[axis], target[to] = chunk, selector, where
+        elements = Projection(projection.point_axes, tuple(source), tuple(target))
+        runs.append(PointRun(chunks, groups.edges, axes, dim, elements))
+    return runs

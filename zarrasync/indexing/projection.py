@@ -1,0 +1,157 @@
+"""Projections: which elements of a box go where in an output.
+
+The projection of a whole array is made from a selection (``Layout.projection``). ``split_chunks`` cuts it along a chunk
+grid into projections of single chunks, and cuts those again along the grid of a shard's inner chunks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.indexing.selectors import IntArray, Selector, length
+
+__all__ = ["Projection", "numpy_index"]
+
+
+class Projection(NamedTuple):
+    """Which elements of a box go where in an output.
+
+    Attributes:
+        point_axes: Axes of the box whose index arrays are walked together, point by point.
+        source: One selector per axis of the box.
+        target: One selector per dimension of the output: first the points' (if there are point axes), then one per
+            remaining axis in order.
+        is_basic: Whether all selectors are known to be slices, so that basic NumPy indexing suffices.
+    """
+
+    point_axes: tuple[int, ...]
+    source: tuple[Selector, ...]
+    target: tuple[Selector, ...]
+    is_basic: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        size = 1
+        for selector in self.target:
+            size *= length(selector)
+        return size
+
+    # -------------------------------------------------------------- copying elements
+
+    def read(self, box: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Copy elements from the box: ``out[target] = box[source]``."""
+        if self.is_basic:
+            out[self.target] = box[self.source]
+        elif self.point_axes and len(self.point_axes) == len(self.source):
+            out[self.target[0]] = box[self.source]
+        else:
+            out[numpy_index(self.target, 0, out.shape)] = self._points_first(box)[self._source_index(box)]
+
+    def write(self, box: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+        """Copy elements into the box: ``box[source] = values[target]``."""
+        if self.is_basic:
+            box[self.source] = values[self.target]
+            return
+        self._points_first(box)[self._source_index(box)] = values[numpy_index(self.target, 0, values.shape)]
+
+    def fill(self, out: npt.NDArray[Any], value: Any) -> None:
+        """Set all elements of the target to one value."""
+        out[numpy_index(self.target, 0, out.shape)] = value
+
+    def _points_first(self, box: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the box with the point axes first, where the target has the points' dimension."""
+        if not self.point_axes or self.point_axes == tuple(range(len(self.point_axes))):
+            return box
+        return box.transpose(self._order())
+
+    def _source_index(self, box: npt.NDArray[Any]) -> tuple[Any, ...]:
+        """Return the NumPy index of the source in ``_points_first(box)``."""
+        if not self.point_axes:
+            return numpy_index(self.source, 0, box.shape)
+        order = self._order()
+        source, shape = [self.source[axis] for axis in order], [box.shape[axis] for axis in order]
+        return numpy_index(source, len(self.point_axes), shape)
+
+    def _order(self) -> list[int]:
+        """The axes of the box with the point axes first."""
+        return [*self.point_axes, *(axis for axis in range(len(self.source)) if axis not in self.point_axes)]
+
+    # -------------------------------------------------------------- the part of the box
+
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the source is all of a box of this shape, in order."""
+        for selector, size in zip(self.source, shape, strict=True):
+            if not isinstance(selector, slice) or selector.start or selector.stop != size or selector.step != 1:
+                return False
+        return True
+
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """Return the lowest and the highest index of the source along each axis."""
+        bounds = []
+        for selector in self.source:
+            if isinstance(selector, slice):
+                count = len(range(selector.start, selector.stop, selector.step))
+                bounds.append((selector.start, selector.start + (count - 1) * selector.step))
+            else:
+                bounds.append((int(selector.min()), int(selector.max())))
+        return tuple(bounds)
+
+    def count_chunks(self, shape: Sequence[int]) -> int:
+        """Return an upper estimate of the number of chunks of this shape that are touched."""
+        pairs = zip(self.bounds(), shape, strict=True)
+        return min(self.size, math.prod(high // size - low // size + 1 for (low, high), size in pairs))
+
+    # -------------------------------------------------------------- other boxes
+
+    def shift(self, origin: Sequence[int]) -> Projection:
+        """Return the projection for the part of the box that begins at ``origin``."""
+        source = [
+            slice(selector.start - begin, selector.stop - begin, selector.step)
+            if isinstance(selector, slice)
+            else selector - begin
+            for selector, begin in zip(self.source, origin, strict=True)
+        ]
+        return Projection(self.point_axes, tuple(source), self.target, self.is_basic)
+
+    def permute(self, order: Sequence[int], out: npt.NDArray[Any]) -> tuple[Projection, npt.NDArray[Any]]:
+        """Return the projection for the transposed box ``np.transpose(box, order)``, and the output to use with it."""
+        lead = 1 if self.point_axes else 0  # the points' dimension stays first
+        remaining = [axis for axis in range(len(self.source)) if axis not in self.point_axes]
+        dims = [lead + remaining.index(axis) for axis in order if axis not in self.point_axes]
+        projection = Projection(
+            tuple(sorted(order.index(axis) for axis in self.point_axes)),
+            tuple(self.source[axis] for axis in order),
+            (*self.target[:lead], *(self.target[dim] for dim in dims)),
+            self.is_basic,
+        )
+        return projection, out.transpose([*range(lead), *dims])
+
+
+def numpy_index(selectors: Sequence[Selector], point_count: int, shape: Sequence[int]) -> tuple[Any, ...]:
+    """Return the NumPy index that takes the first ``point_count`` selectors together and the others orthogonally.
+
+    NumPy treats a single index array among slices, or adjacent ones in front, in the same way: then the selectors are
+    the index. Otherwise all become arrays that broadcast against each other, with a dimension per selector but only
+    one, the first, for all points. For example, the shapes for ``a.vindex[rows, cols]`` with 5 points on the first two
+    axes, then a slice of 3 and 2 indices on the others are::
+
+        selectors  rows       cols       slice(0, 3)  [4, 9]
+        index      (5, 1, 1)  (5, 1, 1)  (1, 3, 1)    (1, 1, 2)    ->  a result of shape (5, 3, 2)
+    """
+    index_arrays = [not isinstance(selector, slice) for selector in selectors]
+    if sum(index_arrays[point_count:]) + (point_count > 0) <= 1:
+        return tuple(selectors)
+    first = 1 if point_count else 0  # the dimension of the first selector that is not one of the points'
+    ndim = len(selectors) - point_count + first
+    index: list[IntArray] = []
+    for number, selector in enumerate(selectors):
+        dim = 0 if number < point_count else number - point_count + first
+        values = np.arange(*selector.indices(shape[number])) if isinstance(selector, slice) else selector
+        index.append(values.reshape([-1 if d == dim else 1 for d in range(ndim)]))
+    return tuple(index)

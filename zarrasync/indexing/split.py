@@ -1,0 +1,83 @@
+"""Cutting a projection of a whole box into the projections of the chunks of a grid."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+from zarrasync.indexing.axis_cuts import cut_axis
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.points import split_walked
+from zarrasync.indexing.projection import Projection
+from zarrasync.model.chunk_grids import Grid, RegularAxis
+
+__all__ = ["split_chunks"]
+
+_new = tuple.__new__
+"""Makes a named tuple of its fields. Unlike the class itself, this is not a call of a Python function."""
+
+
+def split_chunks(projection: Projection, grid: Grid, longest_run: int = 1) -> list[ChunkRun]:
+    """Cut a projection along a chunk grid.
+
+    Args:
+        projection: The projection.
+        grid: The chunk grid of the box.
+        longest_run: How many neighbouring chunks that are touched alike may make one run.
+    """
+    if projection.is_basic:
+        run = _only_chunk(projection, grid)
+        return [run] if run is not None else _split_axes(projection, grid, longest_run)
+    if projection.point_axes:
+        runs = split_walked(projection, grid, projection.point_axes, 0) or ()
+        return [single for run in runs for single in run.singles()]
+    return _split_axes(projection, grid, longest_run)
+
+
+def _only_chunk(projection: Projection, grid: Grid) -> ChunkRun | None:
+    """Return the run of a basic projection that touches a single chunk; ``None`` if it is another one.
+
+    Most small reads touch one chunk. The arithmetic of regular axes is spelled out to save calls.
+    """
+    coords, source, is_full = list[int](), list[slice](), True
+    selector: slice
+    for selector, axis in zip(projection.source, grid.axes, strict=True):  # type: ignore[assignment]  # it is basic
+        start, stop = selector.start, selector.stop
+        if type(axis) is not RegularAxis or stop <= start:
+            return None
+        chunk, first = divmod(start, axis.chunk)
+        begin = start - first
+        end = begin + axis.chunk
+        if stop > end:
+            return None
+        if first or selector.step != 1 or stop < min(end, axis.extent):
+            is_full = False
+        coords.append(chunk)
+        source.append(slice(first, stop - begin, selector.step))
+    inside = _new(Projection, ((), tuple(source), projection.target, True))
+    return _new(ChunkRun, (tuple(coords), inside, is_full, 0, 1))
+
+
+def _split_axes(projection: Projection, grid: Grid, longest_run: int) -> list[ChunkRun]:
+    """Cut each axis on its own; the chunks are the product of the cuts."""
+    cuts = list(map(cut_axis, projection.source, projection.target, grid.axes))
+    is_basic = projection.is_basic or set(map(type, (*projection.source, *projection.target))) <= {slice}
+    axis = 0
+    if is_basic and longest_run > 1:  # join along the axis with most chunks, the last of several
+        axis = max(range(len(cuts)), key=lambda number: (len(cuts[number].chunks), number), default=0)
+        cuts[axis : axis + 1] = [own.joined(longest_run) for own in cuts[axis : axis + 1]]
+    columns = zip(
+        product(*(own.chunks for own in cuts)),
+        product(*(own.sources for own in cuts)),
+        product(*(own.targets for own in cuts)),
+        product(*(own.is_full for own in cuts)),
+        product(*(own.counts for own in cuts)),
+        strict=True,
+    )
+    return [
+        _new(
+            ChunkRun,
+            (coords, _new(Projection, ((), source, target, is_basic)), False not in is_full, axis, math.prod(counts)),
+        )
+        for coords, source, target, is_full, counts in columns
+    ]

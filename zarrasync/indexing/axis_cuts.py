@@ -186,7 +186,9 @@ def cut_axis(selector: Selector, target: Selector, axis: Axis) -> AxisCuts:
     chunks = touched(selector, axis)
     start, step, extent = selector.start, selector.step, axis.extent
     last = start + (_count(selector) - 1) * step
-    sources, targets, is_full = list[Selector](), list[Selector](), list[bool]()
+    sources: list[Selector] = []
+    targets: list[Selector] = []
+    is_full: list[bool] = []
     done = 0
     for begin, size in _extents(chunks, axis):
         end = min(begin + size, extent)

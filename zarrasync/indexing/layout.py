@@ -60,30 +60,33 @@ class Layout:
     def of(cls, shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
         """Return the layout of a transform.
 
-        Nearly all transforms consist of integers and ascending slices, with a dimension per slice in order. Theirs are
+        Nearly all transforms consist of integers and ascending slices, whose dimensions are in order. Their layouts are
         made here without further calls.
 
         Args:
             shape: The result's shape.
             maps: The map of each array axis.
         """
-        buffer_shape, dims, sources, targets = list[int](), list[int | None](), list[slice](), list[slice]()
-        following = 0
+        buffer_shape: list[int] = []
+        dims: list[int | None] = []
+        sources: list[slice] = []
+        targets: list[slice] = []
+        following = 0  # the first dimension that may come next
         for axis in maps:
             if type(axis) is Const:
                 dims.append(None)
                 buffer_shape.append(1)
                 sources.append(slice(axis.at, axis.at + 1, 1))
                 targets.append(_FIRST)
-            elif type(axis) is Stride and axis.step > 0 and axis.dim == following and (count := shape[following]):
-                dims.append(following)
+            elif type(axis) is Stride and axis.step > 0 and axis.dim >= following and (count := shape[axis.dim]):
+                following = axis.dim + 1
+                dims.append(axis.dim)
                 buffer_shape.append(count)
                 sources.append(slice(axis.start, axis.start + (count - 1) * axis.step + 1, axis.step))
                 targets.append(slice(0, count, 1))
-                following += 1
             else:
                 return _general_layout(shape, maps)
-        if following != len(shape):
+        if math.prod(shape) != math.prod(buffer_shape):  # a dimension of ``newaxis`` was repeated
             return _general_layout(shape, maps)
         return cls(shape, tuple(buffer_shape), tuple(dims), tuple(sources), tuple(targets), True, True)
 
@@ -134,7 +137,9 @@ def _general_layout(shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
         np.broadcast_to(broadcast_indices(maps[number], point_dims, shape), points_shape).reshape(-1)
         for number in point_axes
     )
-    dims, sources, targets = list[int | None](), list[Selector](), list[slice]()
+    dims: list[int | None] = []
+    sources: list[Selector] = []
+    targets: list[slice] = []
     for number, axis in enumerate(maps):
         if number in point_axes:
             continue
@@ -170,12 +175,11 @@ def _general_layout(shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
 
 def _point_axes(maps: Sequence[AxisMap]) -> tuple[int, ...]:
     """Return the looked-up axes that share a result dimension with another axis, or do not have exactly one."""
+    gathered = [(number, axis.dims) for number, axis in enumerate(maps) if isinstance(axis, Gather)]
+    if not gathered:
+        return ()
     users = Counter(dim for axis in maps for dim in dims_of(axis))
-    return tuple(
-        number
-        for number, axis in enumerate(maps)
-        if isinstance(axis, Gather) and (len(axis.dims) != 1 or users[axis.dims[0]] > 1)
-    )
+    return tuple(number for number, dims in gathered if len(dims) != 1 or users[dims[0]] > 1)
 
 
 def _ascending(axis: Stride, count: int) -> tuple[slice, slice]:

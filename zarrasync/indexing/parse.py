@@ -50,24 +50,25 @@ def numpy_style(key: Any, shape: Shape) -> Transform:
 
 
 def _simple(key: Any, shape: Shape) -> Transform | None:
-    """Parse a key of integers, slices and at most one ellipsis; ``None`` if it is another key or has an error.
+    """Parse a key of integers, slices, ``newaxis`` and one ellipsis; ``None`` if it is another key or has an error.
 
     Nearly all keys are of this kind, and all reads pass here: so that few calls are made, there are no helper functions
     per item, and the maps are not made by the Python-level constructors of named tuples.
     """
     items = key if type(key) is tuple else (key,)
-    missing = len(shape) - len(items)  # axes without an item; one more if there is an ellipsis
-    maps, result = list[AxisMap](), list[int]()
-    new = tuple.__new__
-    for item in items:
+    maps: list[AxisMap] = []
+    result: list[int] = []
+    ellipsis_count, new = 0, tuple.__new__
+    for position, item in enumerate(items):
         kind, axis = type(item), len(maps)
         if item is Ellipsis:
-            if missing < -1:
-                return None
-            for extent in shape[axis : axis + missing + 1]:
+            ellipsis_count += 1
+            following = len([other for other in items[position + 1 :] if other is not None])  # each takes an axis
+            for extent in shape[axis : len(shape) - following]:
                 maps.append(new(Stride, (len(result), 0, 1)))
                 result.append(extent)
-            missing = -2  # a second ellipsis is an error
+        elif item is None:
+            result.append(1)
         elif axis == len(shape):
             return None
         elif kind is slice:
@@ -87,7 +88,7 @@ def _simple(key: Any, shape: Shape) -> Transform | None:
     for extent in shape[len(maps) :]:
         maps.append(new(Stride, (len(result), 0, 1)))
         result.append(extent)
-    return Transform(tuple(result), tuple(maps))
+    return Transform(tuple(result), tuple(maps)) if ellipsis_count < 2 else None
 
 
 def _advanced(items: list[KeyItem], shape: Shape) -> Transform:

@@ -39,7 +39,9 @@ def _only_chunk(projection: Projection, grid: Grid) -> ChunkRun | None:
 
     Most small reads touch one chunk. The arithmetic of regular axes is spelled out to save calls.
     """
-    coords, source, is_full = list[int](), list[slice](), True
+    coords: list[int] = []
+    source: list[slice] = []
+    is_full = True
     selector: slice
     for selector, axis in zip(projection.source, grid.axes, strict=True):  # type: ignore[assignment]  # it is basic
         start, stop = selector.start, selector.stop

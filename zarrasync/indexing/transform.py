@@ -47,7 +47,9 @@ class Transform:
         ``None`` if several chunks are touched, or if it takes more than integers and ascending slices. All small reads
         pass here, so that the arithmetic of regular axes is spelled out to save calls.
         """
-        coords, key, dim = list[int](), list[int | slice](), 0
+        coords: list[int] = []
+        key: list[int | slice] = []
+        dim = 0
         for own, axis in zip(self.maps, axes, strict=True):
             step = 0
             if type(own) is Const:

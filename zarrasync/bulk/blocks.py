@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
@@ -22,10 +21,10 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute, iterate_in_worker
 from zarrasync._concurrency.retry import RetryCounts
+from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.sources import Source, pair_of
 from zarrasync.display.progress import Bar, IngestReport, reporting
 from zarrasync.errors import ChecksumError, ShapeError
-from zarrasync.indexing.axis_order import in_c_order
 from zarrasync.indexing.chunk_blocks import plan_blocks, plan_chosen_blocks
 from zarrasync.indexing.coverage import partial_chunks, touched_chunks
 from zarrasync.indexing.regions import Region, corners, resolve_corners, split_region
@@ -36,7 +35,7 @@ from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
 
-__all__ = ["Ingestion", "checksum", "write_blocks"]
+__all__ = ["Ingestion", "write_blocks"]
 
 Block: TypeAlias = npt.NDArray[Any]
 _SPARSE = 8
@@ -403,23 +402,6 @@ class Ingestion:
             if other != own
         )
         return self.source.pairs is not None and any(overlap)
-
-
-def checksum(block: Block) -> int:
-    """What tells blocks of one data type apart."""
-    from crc32c import crc32c
-
-    data: Any
-    if block.dtype.kind in "TO":
-        data = repr([_plain(value) for value in block.astype(object).reshape(-1)]).encode()
-    else:
-        data = in_c_order(block).reshape(-1).view(np.uint8)
-    return crc32c(data)
-
-
-def _plain(value: Any) -> Any:
-    """An object of an array whose ``repr`` says all of it: arrays leave out what is in their middle."""
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _shown(region: Region) -> str:

@@ -1,9 +1,9 @@
-"""dask arrays out of Zarr, and into it: blocks follow chunks, and nothing needs a lock.
+"""dask arrays from Zarr and into Zarr. Blocks follow chunks, so writes need no lock.
 
     x = from_zarr("s3://bucket/x.zarr", storage_options={...})
     to_zarr(x.mean(axis=0), "mean.zarr")
 
-Arrays and stores travel to workers as their configuration and metadata, and open their connections there.
+Arrays and stores are sent to workers as their configuration and metadata, and connect there.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import dask.array as da
-import dask.base
 import numpy as np
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
 from zarrasync.bulk.blocks import for_job
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.errors import ShapeError, StoreError
+from zarrasync.errors import ShapeError
+from zarrasync.integrations.dask_targets import check_reach, refusal_behind, target_of
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_keys import normalize_path
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.stores import Store, StoreLike, resolve
+from zarrasync.stores import StoreLike, resolve
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned, is_allowed, is_safe_for_jobs
 
-__all__ = ["OfThisProcess", "check_reach", "cluster", "from_zarr", "store", "to_zarr"]
+__all__ = ["from_zarr", "store", "to_zarr"]
 
-_BLOCK = 64 << 20
-"""Bytes of a block, about, where it is made of several chunks."""
+_BLOCK_BYTES = 64 << 20
+"""Approximate size of a block that is made of several chunks."""
 
 
 def from_zarr(
@@ -45,17 +45,17 @@ def from_zarr(
     name: str | None = None,
     inline_array: bool = True,
 ) -> Any:
-    """A dask array of a stored one.
+    """Return a lazy dask array of a stored array.
 
     Args:
-        store: An array that is open, or a store, path, URL, mapping, or fsspec filesystem or mapper.
+        store: An open array, or a store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The array's path in the store.
-        chunks: The shape of blocks, as dask takes it. ``"auto"``: whole shards or chunks, several of small ones.
-        zarr_format: The format, if known; found out otherwise.
+        chunks: The shape of blocks, as for dask. ``"auto"`` for whole shards or chunks, or several small ones.
+        zarr_format: The format; ``None`` to detect it.
         storage_options: Options for the filesystem of a URL.
         config: Settings.
-        name: The name in dask's graph; by default one that tells this array from others.
-        inline_array: Whether each task holds the array, which is small, or all refer to one.
+        name: The name in dask's graph; by default a hash of the array.
+        inline_array: Whether each task contains the array, which is small when pickled, or all refer to one.
 
     Returns:
         A ``dask.array.Array``.
@@ -66,25 +66,28 @@ def from_zarr(
         array = sync.open_array(
             store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config
         )
-    wanted = _blocks(array) if isinstance(chunks, str) and chunks == "auto" else chunks
-    # An array of no elements says what blocks are, so that dask need not read one.
+    blocks = _automatic_blocks(array) if isinstance(chunks, str) and chunks == "auto" else chunks
+    # An empty array as a sample of blocks, so that dask need not read one.
     meta = np.empty((0,) * array.ndim, object if array.dtype.kind == "T" else array.dtype)
     if array.dtype.kind == "T":
         meta = meta.astype(array.dtype)
-    make: Any = da.from_array  # it has no types
-    return make(array, chunks=wanted, name=name, lock=False, asarray=False, inline_array=inline_array, meta=meta)
+    make: Any = da.from_array  # untyped
+    return make(array, chunks=blocks, name=name, lock=False, asarray=False, inline_array=inline_array, meta=meta)
 
 
-def _blocks(array: sync.Array) -> tuple[Any, ...]:
-    """The shape of blocks: whole stored values, doubled along the last axes while they are small."""
+def _automatic_blocks(array: sync.Array) -> tuple[Any, ...]:
+    """Return the shape of blocks: whole stored values, doubled along the last axes while they are small."""
     if array.metadata.edges is not None:
         return array.write_chunk_sizes
-    steps = list(array.shards or array.chunks)
+    sizes = list(array.shards or array.chunks)
     itemsize = max(array.dtype.itemsize, 1)
     for axis in reversed(range(array.ndim)):
-        while steps[axis] < array.shape[axis] and 2 * math.prod(steps) * itemsize <= _BLOCK:
-            steps[axis] *= 2
-    return tuple(min(step, max(n, 1)) for step, n in zip(steps, array.shape, strict=True))
+        while sizes[axis] < array.shape[axis] and 2 * math.prod(sizes) * itemsize <= _BLOCK_BYTES:
+            sizes[axis] *= 2
+    return tuple(min(size, max(n, 1)) for size, n in zip(sizes, array.shape, strict=True))
+
+
+# ------------------------------------------------------------------ into existing arrays
 
 
 def store(
@@ -102,19 +105,18 @@ def store(
     Args:
         source: A dask array.
         target: An array that is open for writing.
-        region: Where to; all of the array if not given.
-        unaligned: What to do where blocks share chunks: ``"safe"`` allows it where the store can compare what it
-            replaces (which is right, and costs reading and writing such chunks once for each block), ``"error"`` never,
-            ``"allow"`` always: then updates are lost where blocks of different processes share chunks. The settings'
-            if not given.
-        compute: Whether to do it now, or return something to compute.
-        return_stored: Whether to return a dask array of what is stored then.
+        region: The part of the array to write; all of it by default.
+        unaligned: Whether blocks may share chunks. ``"safe"`` allows it if the store supports conditional writes, which
+            costs reading and writing such chunks once per block; ``"error"`` never; ``"allow"`` always, and loses
+            updates if blocks of different processes share chunks. Default: that of the settings.
+        compute: Whether to write now, or return something to compute.
+        return_stored: Whether to return a dask array of the stored values.
         **options: For ``dask.array.store``.
 
     Raises:
-        ShapeError: If the source does not fit, or blocks share chunks; says how to rechunk.
-        StoreError: If other processes would write into copies of a store that is in this one's memory.
-        TypeError: If the source is no dask array, or the target no array.
+        ShapeError: If the source does not fit, or blocks share chunks; the message says how to rechunk.
+        StoreError: If other processes would write into copies of a store in the memory of this one.
+        TypeError: If the source is not a dask array, or the target not an array.
     """
     _check_source(source)
     if isinstance(target, AsyncArray):
@@ -125,30 +127,22 @@ def store(
         )
     unaligned = unaligned or target.async_.config.unaligned
     check_unaligned(unaligned)
-    box: Any = tuple(slice(0, n) for n in target.shape) if region is None else region
-    if not isinstance(box, tuple | list) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
-        raise ShapeError(f"a region is a tuple of {target.ndim} slices, found {box!r}", wanted=target.shape)
-    spans = [part.indices(n) for part, n in zip(box, target.shape, strict=True)]
-    wanted = tuple(max(0, b - a) for a, b, _ in spans)
-    if source.shape != wanted or any(step != 1 for *_, step in spans):
-        raise ShapeError(f"the source has shape {source.shape}, the region {wanted}", found=source.shape, wanted=wanted)
-    shared = _shared_axes(source.chunks, target.metadata, tuple(a for a, *_ in spans))
-    if shared:
-        _judge(shared, source, target.metadata, unaligned, safe=is_safe_for_jobs(target.store))
-    place = tuple(slice(a, b) for a, b, _ in spans)
-    target = sync.Array(for_job(target.async_, unaligned))
-    goal: Any = target if target.store.portable else OfThisProcess(target)
-    options.update(lock=False, regions=place, compute=compute, return_stored=return_stored)
+    box = _resolve_region(source, target, region)
+    start = tuple(part.start for part in box)
+    _check_chunks(source, target.metadata, start, unaligned, safe=is_safe_for_jobs(target.store))
+    destination: Any = target_of(sync.Array(for_job(target.async_, unaligned)))
+    options.update(lock=False, regions=box, compute=compute, return_stored=return_stored)
     try:
-        return da.store(source, goal, **options)
+        return da.store(source, destination, **options)
     except Exception as error:
-        if isinstance(goal, OfThisProcess) and goal.sent:  # schedulers say that something could not be serialized
-            raise goal.refusal from error
+        refusal = refusal_behind(destination)
+        if refusal is not None:
+            raise refusal from error
         raise
 
 
 def _check_source(source: Any) -> None:
-    """Complain about what is no dask array, or one of unknown sizes."""
+    """Check that a source is a dask array with known sizes."""
     if not isinstance(source, da.Array):
         raise TypeError(
             f"the source is a dask array, found {type(source).__name__}; dask.array.asarray makes one of it"
@@ -157,69 +151,43 @@ def _check_source(source: Any) -> None:
         raise ShapeError("the sizes of the source's blocks are not known; source.compute_chunk_sizes() finds them out")
 
 
-class OfThisProcess:
-    """An array in a store that other processes would have a copy of: what they wrote there would be lost."""
-
-    def __init__(self, array: sync.Array) -> None:
-        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
-        self.sent = False
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.array[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.array[key] = value
-
-    def __dask_tokenize__(self) -> Any:
-        return self.array.__dask_tokenize__()
-
-    def __reduce__(self) -> Any:
-        self.sent = True
-        raise self.refusal
-
-    @property
-    def refusal(self) -> StoreError:
-        """Why it is not sent to other processes."""
-        return _out_of_reach(self.array.store)
-
-
-def _out_of_reach(store: Store) -> StoreError:
-    return StoreError(
-        f"{store!r} belongs to this process: what others write into it is lost; store into files or an "
-        "object store, or compute with threads"
-    )
-
-
-def check_reach(store: Store) -> None:
-    """Complain about a store in this process's memory where dask is set to compute in others, before anything is replaced.
+def _resolve_region(source: Any, target: sync.Array, region: Any) -> tuple[slice, ...]:
+    """Return a region with explicit bounds.
 
     Raises:
-        StoreError: If what they wrote there would be lost.
+        ShapeError: If it is invalid, or the source has another shape.
     """
-    if not store.portable and _computes_elsewhere():
-        raise _out_of_reach(store)
+    box = tuple(slice(0, n) for n in target.shape) if region is None else region
+    if not isinstance(box, tuple | list) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
+        raise ShapeError(f"a region is a tuple of {target.ndim} slices, found {box!r}", wanted=target.shape)
+    bounds = [part.indices(n) for part, n in zip(box, target.shape, strict=True)]
+    shape = tuple(max(0, stop - start) for start, stop, _ in bounds)
+    if source.shape != shape or any(step != 1 for *_, step in bounds):
+        raise ShapeError(f"the source has shape {source.shape}, the region {shape}", found=source.shape, wanted=shape)
+    return tuple(slice(start, stop) for start, stop, _ in bounds)
 
 
-def _computes_elsewhere() -> bool:
-    """Whether what is written to is serialized, which a cluster does also where its workers are threads of this process."""
-    get_scheduler: Any = dask.base.get_scheduler  # it has no types
-    return cluster() is not None or getattr(get_scheduler(), "__module__", "") == "dask.multiprocessing"
+def _check_chunks(
+    source: Any, target: ArrayMetadata, start: tuple[int, ...], unaligned: Unaligned, *, safe: bool
+) -> None:
+    """Check that blocks do not share chunks, unless that is allowed.
 
+    Args:
+        source: A dask array.
+        target: The metadata of the array that is written.
+        start: The position of the source in it.
+        unaligned: Whether blocks may share chunks.
+        safe: Whether the store keeps the parts of all writers.
 
-def cluster() -> Any:
-    """The client of the cluster that dask is set to compute on, if it is."""
-    get_scheduler: Any = dask.base.get_scheduler  # it has no types
-    client: Any = getattr(get_scheduler(), "__self__", None)
-    return client if hasattr(client, "gather") and not client.asynchronous else None
-
-
-def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Unaligned, *, safe: bool) -> None:
-    """Complain about blocks that share chunks, if that is not allowed."""
-    if is_allowed(unaligned, safe=safe):
+    Raises:
+        ShapeError: If they do.
+    """
+    shared = _shared_axes(source.chunks, target, start)
+    if not shared or is_allowed(unaligned, safe=safe):
         return
     raise ShapeError(
         f"blocks of the source share chunks along the axes {shared}; rechunk it to multiples of "
-        f"{target.write_chunks}: source.rechunk({_advised(source, target)}); "
+        f"{target.write_chunks}: source.rechunk({_aligned_blocks(source, target)}); "
         "or pass unaligned='allow' if nobody writes at the same time",
         found=source.chunksize,
         wanted=target.write_chunks,
@@ -227,23 +195,26 @@ def _judge(shared: list[int], source: Any, target: ArrayMetadata, unaligned: Una
 
 
 def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...]) -> list[int]:
-    """The axes along which two blocks, or a block and what lies outside, share a stored value."""
-    found = []
-    for number, (sizes, axis, begin) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
-        edges, at = [begin], begin
+    """Return the axes along which a stored value belongs to several blocks, or partly lies outside the source."""
+    shared = []
+    for number, (sizes, axis, first) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
+        edges, edge = [first], first
         for size in sizes:
-            at += size
-            edges.append(at)
+            edge += size
+            edges.append(edge)
         inside = (edge for edge in edges if 0 < edge < axis.extent)
         if any(edge != axis.start(axis.find(edge)) for edge in inside):
-            found.append(number)
-    return found
+            shared.append(number)
+    return shared
 
 
-def _advised(source: Any, target: ArrayMetadata) -> tuple[int, ...]:
-    """Blocks as large as the source's, rounded up to whole stored values of the target."""
+def _aligned_blocks(source: Any, target: ArrayMetadata) -> tuple[int, ...]:
+    """Return the shape of the source's blocks, rounded up to whole stored values of the target."""
     units = target.write_chunks
     return tuple(-(-size // unit) * unit for size, unit in zip(source.chunksize, units, strict=True))
+
+
+# ------------------------------------------------------------------ into new arrays
 
 
 def to_zarr(
@@ -260,26 +231,26 @@ def to_zarr(
     config: Any = None,
     **options: Any,
 ) -> Any:
-    """Write a dask array into a new stored one, whose chunks are the source's blocks unless told otherwise.
+    """Write a dask array into a new stored one, whose chunks are by default the source's blocks.
 
     Args:
         source: A dask array.
         target: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The array's path in the store.
-        overwrite: Replace what is there.
-        region: Write into this part of an array that is there.
+        overwrite: Replace an existing node.
+        region: Write into this part of an existing array.
         unaligned: As for ``store``.
         storage_options: Options for the filesystem of a URL.
-        compute: Whether to do it now, or return something to compute. The array is made in any case.
-        return_stored: Whether to return a dask array of what is stored then.
+        compute: Whether to write now, or return something to compute. The array is created in both cases.
+        return_stored: Whether to return a dask array of the stored values.
         config: Settings.
-        **options: For creating, as for ``zarrasync.create_array``.
+        **options: Parameters of ``zarrasync.create_array``.
 
     Raises:
-        NodeExistsError: If there is a node and ``overwrite`` is not set.
-        ShapeError: If blocks share chunks; says how to rechunk.
-        StoreError: If other processes would write into copies of a store that is in this one's memory.
-        TypeError: If the source is no dask array, or options are not for creating one.
+        NodeExistsError: If a node exists and ``overwrite`` is not set.
+        ShapeError: If blocks share chunks; the message says how to rechunk.
+        StoreError: If other processes would write into copies of a store in the memory of this one.
+        TypeError: If the source is not a dask array, or an option is not a parameter of ``create_array``.
     """
     _check_source(source)
     check_options(set(options) - {"zarr_format"})
@@ -289,23 +260,27 @@ def to_zarr(
         raise TypeError("the shape of a new array is the source's")
     unaligned = unaligned or settings.resolve(config).unaligned
     check_unaligned(unaligned)
-    where: dict[str, Any] = {"path": path, "storage_options": storage_options, "config": config}
+    node: dict[str, Any] = {"path": path, "storage_options": storage_options, "config": config}
     if region is not None:
-        array = sync.open_array(target, mode="r+", **where)
+        array = sync.open_array(target, mode="r+", **node)
     else:
+        options.setdefault("dtype", source.dtype)
         if not options.get("shards"):
-            options.setdefault("chunks", tuple(max(1, *own) for own in source.chunks))
-        chosen = formats.by_name(options.get("zarr_format") or settings.resolve(config).zarr_format)
-        parameters = {name: value for name, value in options.items() if name != "zarr_format"}
-        parameters.setdefault("dtype", source.dtype)
-        planned = plan_array(chosen, shape=source.shape, **parameters)
-        shared = _shared_axes(source.chunks, planned, (0,) * source.ndim)
-        if shared:  # before anything is replaced
-            _judge(shared, source, planned, unaligned, safe=is_safe_for_jobs(resolve(target, storage_options)))
-        if compute:
-            check_reach(resolve(target, storage_options))
+            options.setdefault("chunks", tuple(max(1, *sizes) for sizes in source.chunks))
+        _check_creation(source, resolve(target, storage_options), options, unaligned, config, computes=compute)
         if overwrite:
             refuse_self_overwrite(resolve(target, storage_options), normalize_path(path), source)
-        options.setdefault("dtype", source.dtype)
-        array = sync.create_array(target, shape=source.shape, overwrite=overwrite, **where, **options)
+        array = sync.create_array(target, shape=source.shape, overwrite=overwrite, **node, **options)
     return store(source, array, region=region, unaligned=unaligned, compute=compute, return_stored=return_stored)
+
+
+def _check_creation(
+    source: Any, store: Any, options: Mapping[str, Any], unaligned: Unaligned, config: Any, *, computes: bool
+) -> None:
+    """Check that a new array can be created and written, before an existing one is replaced."""
+    format_ = formats.by_name(options.get("zarr_format") or settings.resolve(config).zarr_format)
+    parameters = {name: value for name, value in options.items() if name != "zarr_format"}
+    metadata = plan_array(format_, shape=source.shape, **parameters)
+    _check_chunks(source, metadata, (0,) * source.ndim, unaligned, safe=is_safe_for_jobs(store))
+    if computes:
+        check_reach(store)

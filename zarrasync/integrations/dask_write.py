@@ -1,20 +1,15 @@
-"""Several dask arrays into stored ones in one computation, so that what they have in common is computed once."""
+"""Writing several dask arrays in one computation, so that intermediate results are computed once."""
 
 from __future__ import annotations
 
-import asyncio
-import math
 import threading
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
-from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask.array as da
 import dask.base
@@ -23,126 +18,56 @@ import numpy.typing as npt
 
 from zarrasync import sync, transfer
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import for_each
-from zarrasync._concurrency.offload import compute
-from zarrasync.bulk.blocks import checksum
+from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync.bulk.checksum import checksum
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError
 from zarrasync.indexing.regions import Region
-from zarrasync.integrations.dask import OfThisProcess, cluster
+from zarrasync.integrations.dask_blocks import DaskWrite
+from zarrasync.integrations.dask_targets import LocalTarget, current_cluster, refusal_behind, target_of
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import CountingStore
 
-__all__ = ["Share", "write_together"]
+__all__ = ["write_together"]
 
-_POLL = 0.2
-"""Seconds after which somebody who waits for a cluster looks whether he still is to."""
-_AT_ONCE = 8
-_BLOCK = 64 << 20
-"""Bytes of a block that is small enough in any case."""
-
-
-class Share(NamedTuple):
-    """What is written into one array.
-
-    Attributes:
-        source: A dask array.
-        target: The array, in a store that counts.
-        start: Where in it the source's first element goes.
-    """
-
-    source: Any
-    target: AsyncArray
-    start: tuple[int, ...]
-
-    def aligned(self) -> Share:
-        """With blocks of whole stored values, but where the first and the last ones are cut.
-
-        Where they become longer along an axis they become shorter along others, so that they do not grow much.
-        """
-        axes, itemsize = self.target.metadata.grid.axes, self.source.dtype.itemsize or 16
-        chunks = [_cuts(*own) for own in zip(self.source.chunks, axes, self.start, strict=True)]
-        kept = [max(new) <= max(old) for new, old in zip(chunks, self.source.chunks, strict=True)]
-        limit = max(_BLOCK, _largest(self.source.chunks) * itemsize)
-        for number in np.flatnonzero(kept).tolist():
-            parts = -(-_largest(chunks) * itemsize // limit)
-            chunks[number] = _split(chunks[number], axes[number], self.start[number], parts)
-        return self._replace(source=self.source.rechunk(tuple(chunks)))
-
-    @property
-    def held(self) -> int:
-        """Bytes that wait in memory for the rest of a row of blocks, about, where those that are stored are longer."""
-        chunks = [
-            _cuts(*own) for own in zip(self.source.chunks, self.target.metadata.grid.axes, self.start, strict=True)
-        ]
-        longer = [max(new) if max(new) > max(old) else 0 for new, old in zip(chunks, self.source.chunks, strict=True)]
-        if not any(longer):
-            return 0
-        sizes = (own or max(old) for own, old in zip(longer, self.source.chunks, strict=True))
-        return math.prod(sizes) * (self.source.dtype.itemsize or 16)
-
-    def regions(self) -> Iterator[Region]:
-        """Where the blocks go, in C order."""
-        ends = [[a, *(a + np.cumsum(sizes)).tolist()] for a, sizes in zip(self.start, self.source.chunks, strict=True)]
-        return product(*([slice(a, b) for a, b in pairwise(own)] for own in ends))
+_POLL_SECONDS = 0.2
+"""Seconds after which a thread that waits for a cluster checks whether its call was cancelled."""
+_CONCURRENT_READS = 8
+"""Blocks that are read back at the same time."""
 
 
-def _cuts(sizes: Sequence[int], axis: Any, start: int) -> tuple[int, ...]:
-    """Sizes of blocks along an axis, each end moved up to the next one of a stored value."""
-    stop = start + sum(sizes)
-    ends = {stop}
-    at = start
-    for size in sizes:
-        at += size
-        if start < at < stop:
-            chunk = axis.find(at - 1)
-            ends.add(min(stop, axis.start(chunk) + axis.size(chunk)))
-    return tuple(np.diff([start, *sorted(ends)]).tolist()) if stop > start else (0,)
-
-
-def _largest(chunks: Sequence[Sequence[int]]) -> int:
-    """Elements of the largest block."""
-    return math.prod(max(own, default=0) for own in chunks)
-
-
-def _split(sizes: Sequence[int], axis: Any, start: int, parts: int) -> tuple[int, ...]:
-    """Sizes of blocks, each cut into so many parts, if it has as many stored values along the axis."""
-    if parts <= 1 or not any(sizes):
-        return tuple(sizes)
-    ends, at = set[int](), start
-    for size in sizes:
-        first, last = axis.find(at), axis.find(at + size - 1)
-        step = max(1, (last - first + 1) // parts)
-        ends.update(axis.start(chunk) for chunk in range(first + step, last + 1, step))
-        ends.add(at := at + size)
-    return tuple(np.diff([start, *sorted(ends)]).tolist())
-
-
-async def write_together(shares: Sequence[Share], *, verify: bool) -> list[IngestReport]:
-    """Write all of them, on whatever dask is set to compute with; what that does elsewhere is not counted.
+async def write_together(writes: Sequence[DaskWrite], *, verify: bool) -> list[IngestReport]:
+    """Write arrays in one computation on the configured scheduler.
 
     Args:
-        shares: The arrays.
-        verify: Read everything again at the end, and compare.
+        writes: The arrays.
+        verify: Read all values back and compare them.
+
+    Returns:
+        A report per array, which does not include requests of other processes.
 
     Raises:
-        StoreError: If other processes would write into copies of a store that is in this one's memory.
-        ChecksumError: If ``verify`` finds a difference.
+        StoreError: If other processes would write into copies of a store in the memory of this one.
+        ChecksumError: If a value that was read back differs.
     """
     begin = clock.monotonic()
-    shares = [share.aligned() for share in shares]
-    goals = [_Goal(sync.Array(share.target)) for share in shares]
-    written = [_written(share, goal, verify) for share, goal in zip(shares, goals, strict=True)]
-    sums = await _on_a_thread(written, goals)
+    writes = [write.aligned() for write in writes]
+    targets = [_StoppableTarget(target_of(sync.Array(write.target))) for write in writes]
+    lazy = [_lazy_checksums(write, target, verify) for write, target in zip(writes, targets, strict=True)]
+    # On a new thread, because blocks may wait for threads of any pool.
+    checksums = await run_in_new_thread(partial(_compute, lazy, targets))
     reports = []
-    for share, own in zip(shares, sums, strict=True):
-        report = IngestReport(share.source.npartitions, nbytes=share.source.size * max(share.target.dtype.itemsize, 1))
+    for write, values in zip(writes, checksums, strict=True):
+        report = IngestReport(write.source.npartitions, nbytes=write.source.size * max(write.target.dtype.itemsize, 1))
         if verify:
-            pairs = zip(share.regions(), own.reshape(-1).tolist(), strict=True)
-            await for_each(partial(_compare, share.target), pairs, _AT_ONCE)
+            pairs = zip(write.regions(), values.reshape(-1).tolist(), strict=True)
+            await for_each(partial(_compare, write.target), pairs, _CONCURRENT_READS)
             report.verified = report.blocks
-        store = share.target.store
+        store = write.target.store
         assert isinstance(store, CountingStore)
         counts = store.reset()
         report.stored, report.requests = counts.bytes_written, counts.requests
@@ -151,155 +76,153 @@ async def write_together(shares: Sequence[Share], *, verify: bool) -> list[Inges
     return reports
 
 
-async def _on_a_thread(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:
-    """Compute all of it on a thread of its own: others may be what blocks wait for. Nothing is written after this."""
-    with ThreadPoolExecutor(1, "zarrasync-dask") as thread:
-        work = partial(copy_context().run, _compute, written, goals)
-        task = asyncio.get_running_loop().run_in_executor(thread, work)  # pyright: ignore[reportArgumentType]
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                cancelled = error
-                for goal in goals:
-                    goal.stopped = True
-    if cancelled is not None:
-        task.exception()  # which nobody hears of
-        raise cancelled
-    return task.result()
-
-
 async def _compare(target: AsyncArray, expected: tuple[Region, int]) -> None:
-    region, own = expected
-    found = await target.view[region].read()
-    if await compute(partial(checksum, found)) != own:
-        spot = ", ".join(f"{s.start}:{s.stop}" for s in region)
-        raise ChecksumError(f"{target.name}[{spot}] in {target.store!r} is not what was written there")
+    region, expected_checksum = expected
+    block = await target.view[region].read()
+    if await compute(partial(checksum, block)) != expected_checksum:
+        text = ", ".join(f"{part.start}:{part.stop}" for part in region)
+        raise ChecksumError(f"{target.name}[{text}] in {target.store!r} is not what was written there")
 
 
-class _Goal:
-    """An array that blocks are written into as long as nobody stops that; in each process there is one of a number."""
+# ------------------------------------------------------------------ targets that can be stopped
 
-    def __init__(self, array: sync.Array | OfThisProcess, number: str = "") -> None:
+
+class _StoppableTarget:
+    """An array that blocks are written into until it is stopped. There is one per token in each process."""
+
+    def __init__(self, array: sync.Array | LocalTarget, token: str = "") -> None:
         self.array: Any = array
-        if isinstance(array, sync.Array) and not array.store.portable:
-            self.array = OfThisProcess(array)
-        self.number = number or uuid.uuid4().hex
-        self.stopped, self._busy, self._change = False, 0, threading.Condition()
+        self.token = token or uuid.uuid4().hex
+        self.flag: CancelFlag | None = None
+        """The cancel flag of the call that computes, in its process."""
+        self._stopped, self._writing, self._changed = False, 0, threading.Condition()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no more blocks are written."""
+        return self._stopped or (self.flag is not None and self.flag.cancelled)
 
     def write(self, region: Region, block: npt.NDArray[Any]) -> None:
-        with self._change:
+        with self._changed:
             if self.stopped:
                 raise RuntimeError("the write was given up")
-            self._busy += 1
+            self._writing += 1
         try:
             self.array[region] = block
         finally:
-            with self._change:
-                self._busy -= 1
-                self._change.notify_all()
+            with self._changed:
+                self._writing -= 1
+                self._changed.notify_all()
 
     def stop(self) -> None:
-        """Begin no more blocks, and wait for those that have begun."""
-        with self._change:
-            self.stopped = True
-            self._change.wait_for(lambda: not self._busy)
+        """Begin no more writes, and wait until those that have begun end."""
+        with self._changed:
+            self._stopped = True
+            self._changed.wait_for(lambda: not self._writing)
 
     def __reduce__(self) -> Any:
-        return _goal_here, (self.array, self.number)
+        return _target_in_process, (self.array, self.token)
 
     def __dask_tokenize__(self) -> Any:
-        return self.number
+        return self.token
 
 
-_here: weakref.WeakValueDictionary[str, _Goal] = weakref.WeakValueDictionary()
-_given_up: deque[str] = deque(maxlen=10_000)
-_lock = threading.Lock()
+_targets: weakref.WeakValueDictionary[str, _StoppableTarget] = weakref.WeakValueDictionary()
+_stopped_tokens: deque[str] = deque(maxlen=10_000)
+_lock = thread_lock()
 
 
-def _goal_here(array: sync.Array, number: str) -> _Goal:
-    """The goal of a number in this process."""
+def _target_in_process(array: sync.Array, token: str) -> _StoppableTarget:
+    """Return this process's target with a token."""
     with _lock:
-        found = _here.get(number)
-        if found is None:
-            found = _here[number] = _Goal(array, number)
-            found.stopped = number in _given_up
-        return found
+        target = _targets.get(token)
+        if target is None:
+            target = _targets[token] = _StoppableTarget(array, token)
+            if token in _stopped_tokens:
+                target.stop()
+        return target
 
 
-def _give_up_here(numbers: Sequence[str]) -> None:
-    """Stop goals in this process, those that are yet to arrive, too."""
+def _stop_in_process(tokens: Sequence[str]) -> None:
+    """Stop targets in this process, including those that arrive later."""
     with _lock:
-        _given_up.extend(numbers)
-        known = [goal for number in numbers if (goal := _here.get(number)) is not None]
-    for goal in known:
-        goal.stop()
+        _stopped_tokens.extend(tokens)
+        targets = [target for token in tokens if (target := _targets.get(token)) is not None]
+    for target in targets:
+        target.stop()
 
 
-def _written(share: Share, goal: _Goal, verify: bool) -> Any:
-    """A dask array that, once it is computed, has written another one: a checksum for each block."""
-    blocks = tuple((1,) * n for n in share.source.numblocks)
-    meta = np.empty((0,) * share.source.ndim, np.uint32)
+# ------------------------------------------------------------------ computation
+
+
+def _lazy_checksums(write: DaskWrite, target: _StoppableTarget, verify: bool) -> Any:
+    """Return a dask array that writes another one when it is computed. Its values are the checksums of the blocks."""
+    chunks = tuple((1,) * n for n in write.source.numblocks)
+    meta = np.empty((0,) * write.source.ndim, np.uint32)
     name = f"zarrasync-write-{uuid.uuid4().hex}"
-    how = {"goal": goal, "start": share.start, "metadata": share.target.metadata if verify else None}
-    make: Any = da.map_blocks  # it has no types
-    return make(_write_block, share.source, name=name, chunks=blocks, dtype=meta.dtype, meta=meta, **how)
+    metadata = write.target.metadata if verify else None
+    arguments = {"target": target, "start": write.start, "metadata": metadata}
+    map_blocks: Any = da.map_blocks  # untyped
+    return map_blocks(_write_block, write.source, name=name, chunks=chunks, dtype=meta.dtype, meta=meta, **arguments)
 
 
 def _write_block(
     block: Any,
-    goal: _Goal,
+    target: _StoppableTarget,
     start: tuple[int, ...],
     metadata: ArrayMetadata | None,
     block_info: Any = None,
 ) -> npt.NDArray[np.uint32]:
     block = np.asanyarray(block)
-    found = 0
+    value = 0
     if metadata is not None:
         dtype = metadata.dtype.numpy
         block = transfer.cast(transfer.as_array(block, dtype, metadata.spec.fill_value), dtype)
-        found = checksum(block)
+        value = checksum(block)
     if block.size:
         location = block_info[0]["array-location"]
-        goal.write(tuple(slice(a + x, b + x) for (a, b), x in zip(location, start, strict=True)), block)
-    return np.full((1,) * block.ndim, found, np.uint32)
+        target.write(tuple(slice(a + x, b + x) for (a, b), x in zip(location, start, strict=True)), block)
+    return np.full((1,) * block.ndim, value, np.uint32)
 
 
-def _compute(written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:
-    """Compute all of it; when this returns or raises, nothing of it is written any more."""
+def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget]) -> Sequence[Any]:
+    """Compute arrays. No block is written after this returns or raises."""
+    flag = cancel_flag()
+    for target in targets:
+        target.flag = flag
     try:
-        client = cluster()
+        client = current_cluster()
         if client is not None:
-            return _on_cluster(client, written, goals)
-        compute: Any = dask.base.compute  # it has no types
-        found: Sequence[Any] = compute(*written)
-        return found
+            return _compute_on_cluster(client, lazy, targets, flag)
+        compute_all: Any = dask.base.compute  # untyped
+        values: Sequence[Any] = compute_all(*lazy)
+        return values
     except Exception as error:
-        for goal in goals:
-            goal.stop()
-            # Schedulers say that something can not be serialized.
-            if isinstance(goal.array, OfThisProcess) and goal.array.sent:
-                raise goal.array.refusal from error
+        for target in targets:
+            target.stop()
+            if (refusal := refusal_behind(target.array)) is not None:
+                raise refusal from error
         raise
 
 
-def _on_cluster(client: Any, written: Sequence[Any], goals: Sequence[_Goal]) -> Sequence[Any]:
+def _compute_on_cluster(
+    client: Any, lazy: Sequence[Any], targets: Sequence[_StoppableTarget], flag: CancelFlag
+) -> Sequence[Any]:
     from dask import distributed
 
-    wait: Any = distributed.wait  # it has no types
-    futures = client.compute(list(written))
+    wait: Any = distributed.wait  # untyped
+    futures = client.compute(list(lazy))
     try:
-        while not any(goal.stopped for goal in goals) and not any(future.status == "error" for future in futures):
+        while not flag.cancelled and not any(future.status == "error" for future in futures):
             with suppress(TimeoutError):
-                wait(futures, timeout=_POLL)
+                wait(futures, timeout=_POLL_SECONDS)
                 break
-        if any(goal.stopped for goal in goals):
+        if flag.cancelled:
             raise RuntimeError("the write was given up")
-        found: Sequence[Any] = client.gather(futures)
-        return found
+        values: Sequence[Any] = client.gather(futures)
+        return values
     except BaseException:
-        with suppress(OSError):  # workers that can not be reached
-            client.cancel(futures)  # which does not stop what has begun
-            client.run(_give_up_here, [goal.number for goal in goals])
+        with suppress(OSError):  # some workers cannot be reached
+            client.cancel(futures)  # does not stop tasks that have begun
+            client.run(_stop_in_process, [target.token for target in targets])
         raise

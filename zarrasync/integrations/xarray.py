@@ -1,7 +1,8 @@
-"""xarray reads and writes through zarrasync: ``xarray.open_dataset(url, engine="zarrasync")``, ``write_dataset``.
+"""The xarray backend ``engine="zarrasync"``, and ``write_dataset`` to write datasets.
 
-Arrays are lazy and pickle; ``await dataset.load_async()`` reads all variables side by side. Names of axes come from
-``dimension_names`` or xarray's attribute ``_ARRAY_DIMENSIONS``, fill values and encodings as in xarray's own engine.
+Arrays are lazy and can be pickled, and ``await dataset.load_async()`` reads all variables concurrently. Dimensions come
+from ``dimension_names`` or xarray's attribute ``_ARRAY_DIMENSIONS``. Fill values and encodings follow xarray's own
+engine for Zarr.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from zarrasync._concurrency import bridge
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError
 from zarrasync.integrations import xarray_write
+from zarrasync.integrations.dask_detect import seceded
 from zarrasync.integrations.xarray_encode import without_nan
-from zarrasync.integrations.xarray_regions import Wanted
-from zarrasync.integrations.xarray_stored import FILL, StoredGroup
+from zarrasync.integrations.xarray_job import WriteRequest
+from zarrasync.integrations.xarray_read import FILL, GroupDataStore
+from zarrasync.integrations.xarray_regions import RegionLike
 from zarrasync.model.chunk_keys import normalize_path
 from zarrasync.nodes.access import handle_of
 from zarrasync.stores import StoreLike, resolve
@@ -32,18 +35,18 @@ __all__ = ["ZarrasyncBackend", "stored_variables", "write_dataset", "write_datas
 
 
 def stored_variables(dataset: Dataset) -> dict[str, Variable]:
-    """The variables of a dataset that was not decoded, with attributes that Zarr can hold.
+    """Return the variables of a dataset that was not decoded, with attributes that Zarr can store.
 
-    What means missing is written as xarray's own engine writes it.
+    ``_FillValue`` is encoded as xarray's own engine encodes it.
     """
-    found = {}
+    variables = {}
     for name, variable in dataset.variables.items():
         attributes = without_nan(variable.attrs, variable.dtype)
         if FILL in attributes:
             attributes[FILL] = FillValueCoder.encode(attributes[FILL], variable.dtype)
-        found[str(name)] = variable.copy(deep=False)
-        found[str(name)].attrs = attributes
-    return found
+        variables[str(name)] = variable.copy(deep=False)
+        variables[str(name)].attrs = attributes
+    return variables
 
 
 _MODES = ("w-", "w", "a", "r+")
@@ -56,7 +59,7 @@ async def write_dataset_async(
     group: str = "",
     mode: Literal["w-", "w", "a", "r+"] | None = None,
     append_dim: str | None = None,
-    region: Wanted | None = None,
+    region: RegionLike | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     zarr_format: Literal[2, 3] | None = None,
     consolidated: bool | None = None,
@@ -64,42 +67,66 @@ async def write_dataset_async(
     storage_options: Mapping[str, Any] | None = None,
     config: Any = None,
 ) -> dict[str, IngestReport]:
-    """Write a dataset, all variables side by side; what xarray's own engine reads as it would what it wrote.
+    """Write a dataset, all variables concurrently, in the way xarray's own engine for Zarr would write it.
 
     Args:
-        dataset: The dataset; all variables of dask are one computation, on the scheduler that dask is set to, so that what
-            they share is computed once. Their blocks become ones of whole stored values.
+        dataset: The dataset. All dask variables are one computation on the configured scheduler, so that what they
+            share is computed once. Blocks are rechunked to whole stored chunks.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         group: The group's path in the store.
-        mode: ``"w-"`` makes a new group, ``"w"`` replaces one, ``"a"`` adds variables and replaces those that are
-            there (with their chunks, shards and compressors where the dimensions are the same, and their types and packing
-            where values in memory fit, if nothing is said of these), ``"r+"`` takes a group that is there. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``,
-            else ``"w-"``.
-        append_dim: Variables with this dimension are added at its end, others are written where they are; values are
-            encoded as those that are there. None that has the dimension there may be left out.
-        region: Per dimension the slice of what is there to write into, or ``"auto"`` to find it by the coordinates;
-            ``"auto"`` alone for all dimensions. Coordinates along them that are there are not written again.
-        encoding: Per variable what xarray takes (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and what
-            ``create_array`` does (``chunks``, ``shards``, ``compressors``, ``filters``, …).
-        zarr_format: 2 or 3; that of what is there if not given, and 3 where there is nothing.
-        consolidated: Whether to keep copies of all metadata in the group; ``None``: in format 2.
-        verify: Read everything again, and compare.
+        mode: ``"w-"`` creates a group, ``"w"`` replaces one, ``"r+"`` writes into an existing one, and ``"a"`` adds
+            variables and replaces existing ones. With ``"a"`` a variable without an encoding inherits chunks, shards
+            and compressors from the one that it replaces if the dimensions are the same, and data type and packing if
+            its values are in memory and fit. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``, else
+            ``"w-"``.
+        append_dim: Append variables with this dimension, and overwrite others. Values are encoded like the existing
+            ones. Every variable of the store with this dimension must be in the dataset.
+        region: The slices to write into by dimension, or ``"auto"`` to locate one by its coordinates; ``"auto"`` alone
+            for all dimensions. Coordinates that are stored already are not written again.
+        encoding: Encodings by variable: those of xarray (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and
+            parameters of ``create_array`` (``chunks``, ``shards``, ``compressors``, ``filters``, …).
+        zarr_format: 2 or 3. Default: that of the existing group, or 3.
+        consolidated: Whether to write consolidated metadata; ``None`` for format 2 only.
+        verify: Read all values back and compare them.
         storage_options: Options for the filesystem of a URL.
-        config: Settings. ``unaligned`` says whether a region may cut chunks, and whether rows may be appended where the
-            store can not compare.
+        config: Settings. ``unaligned`` specifies whether a region may cut chunks, and whether rows may be appended if
+            the store does not support conditional writes.
 
     Returns:
-        What was done, per variable.
+        A report per variable.
 
     Raises:
-        NodeExistsError: If there is a group and the mode is ``"w-"``, or one of a variable's name, or the dataset is read
-            from what it would replace.
-        ShapeError: If a variable does not fit what is there, variables there are of different lengths or would become so,
-            or others' values could be lost.
-        MetadataError: If JSON can not say an attribute.
-        CodecError: If values can not be stored as the type, or in the units, of what is there.
-        ValueError: If a variable has no dimension of the region, coordinates are others there, or parameters do not go
-            together.
+        NodeExistsError: If the group exists and the mode is ``"w-"``, if a group has the name of a variable, or if the
+            dataset is read from the arrays that it would replace.
+        ShapeError: If a variable does not fit the stored one, if variables differ in length before or after an append,
+            or if values of other writers could be lost.
+        MetadataError: If an attribute cannot be written as JSON.
+        CodecError: If values cannot be stored in the data type or the units of the stored ones.
+        ValueError: If a variable has no dimension of the region, coordinates differ from stored ones, or parameters
+            contradict each other.
+    """
+    mode = _check_arguments(dataset, mode, append_dim, region)
+    request = WriteRequest(
+        resolve(store, storage_options, config),
+        normalize_path(group),
+        mode,
+        append_dim=append_dim,
+        region=region,
+        encoding=encoding or {},
+        zarr_format=zarr_format,
+        consolidated=consolidated,
+        verify=verify,
+        config=config,
+    )
+    return await xarray_write.write(dataset, request)
+
+
+def _check_arguments(dataset: Dataset, mode: Any, append_dim: str | None, region: RegionLike | None) -> Any:
+    """Return the mode, or the default one.
+
+    Raises:
+        TypeError: If the dataset is not one.
+        ValueError: If the arguments contradict each other.
     """
     if append_dim is not None and region is not None:
         raise ValueError("append_dim adds at the end, region writes into what is there: give one of them")
@@ -111,39 +138,28 @@ async def write_dataset_async(
     if chosen not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
     if (append_dim is not None or region is not None) and chosen in ("w", "w-"):
-        what = "region" if append_dim is None else "append_dim"
-        raise ValueError(f"mode={chosen!r} makes a new group, {what} adds to one that is there: give one of them")
+        name = "region" if append_dim is None else "append_dim"
+        raise ValueError(f"mode={chosen!r} makes a new group, {name} adds to one that is there: give one of them")
     if append_dim is not None and append_dim not in dataset.dims:
         raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(map(str, dataset.dims))}")
-    return await xarray_write.write(
-        dataset,
-        resolve(store, storage_options, config),
-        group=normalize_path(group),
-        mode=chosen,
-        append_dim=append_dim,
-        region=region,
-        encoding=encoding or {},
-        zarr_format=zarr_format,
-        consolidated=consolidated,
-        verify=verify,
-        config=config,
-    )
+    return chosen
 
 
 def write_dataset(dataset: Dataset, store: StoreLike, **options: Any) -> dict[str, IngestReport]:
-    """Write a dataset; the same as ``write_dataset_async``, and it blocks.
+    """Write a dataset; ``write_dataset_async`` for synchronous code.
 
     Args:
         dataset: The dataset.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         **options: As for ``write_dataset_async``.
     """
-    with xarray_write.leaving_room(dataset):
+    is_lazy = isinstance(dataset, Dataset) and any(v.chunks is not None for v in dataset.variables.values())
+    with seceded(waits=is_lazy):
         return bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
 
 
 class ZarrasyncBackend(BackendEntrypoint):
-    """The engine ``"zarrasync"``."""
+    """The xarray engine ``"zarrasync"``."""
 
     description = "Zarr of every format through zarrasync, with async loading"
     url = "https://zarrasync.readthedocs.io"
@@ -180,13 +196,13 @@ class ZarrasyncBackend(BackendEntrypoint):
             decode_timedelta: Likewise.
             group: The group's path in the store.
             storage_options: Options for the filesystem of a URL.
-            zarr_format: The format, if known; found out otherwise.
-            consolidated: Whether to use consolidated metadata; ``None`` where there is some.
-            use_zarr_fill_value_as_mask: Whether the arrays' fill values mean missing; ``None``: in format 2.
+            zarr_format: The format; ``None`` to detect it.
+            consolidated: Whether to use consolidated metadata; ``None`` to use it if it exists.
+            use_zarr_fill_value_as_mask: Whether the arrays' fill values mean missing; ``None`` for format 2 only.
             config: Settings.
         """
         node = _open(filename_or_obj, group, storage_options, zarr_format, consolidated, config)
-        return _decoded(
+        return _decode(
             node,
             use_zarr_fill_value_as_mask,
             mask_and_scale=mask_and_scale,
@@ -201,19 +217,19 @@ class ZarrasyncBackend(BackendEntrypoint):
     def open_groups_as_dict(
         self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any
     ) -> dict[str, Dataset]:
-        """Open a group and all below it as datasets by path."""
-        known = ("storage_options", "zarr_format", "consolidated", "config")
-        node = _open(filename_or_obj, group, *(options.pop(name, None) for name in known))
+        """Open a group and all groups below it as datasets by path."""
+        names = ("storage_options", "zarr_format", "consolidated", "config")
+        node = _open(filename_or_obj, group, *(options.pop(name, None) for name in names))
         mask = options.pop("use_zarr_fill_value_as_mask", None)
         below = {name: member for name, member in node.members(max_depth=None) if isinstance(member, sync.Group)}
-        return {f"/{name}": _decoded(one, mask, **options) for name, one in {"": node, **below}.items()}
+        return {f"/{name}": _decode(member, mask, **options) for name, member in {"": node, **below}.items()}
 
     def open_datatree(self, filename_or_obj: StoreLike, **options: Any) -> DataTree:
-        """Open a group and all below it as a tree."""
+        """Open a group and all groups below it as a tree."""
         return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Never: the engine is used where it is named."""
+        """Return ``False``: the engine is used only if it is named."""
         return False
 
 
@@ -225,24 +241,23 @@ def _open(
     consolidated: bool | None,
     config: Any,
 ) -> sync.Group:
-    """The group that is opened; ``~`` in a path is the user's directory, as in xarray's own engines.
+    """Open a group, from the consolidated metadata of the root if there is any.
 
-    A group is found in the copies of metadata that the root has, if it has such.
+    As in xarray's own engines, ``~`` in a path is the user's home directory.
     """
-    where = resolve(os.path.expanduser(store) if isinstance(store, str) else store, storage_options, config)
-    open_group = partial(sync.open_group, where, zarr_format=zarr_format, config=config)
+    resolved = resolve(os.path.expanduser(store) if isinstance(store, str) else store, storage_options, config)
+    open_group = partial(sync.open_group, resolved, zarr_format=zarr_format, config=config)
     path = normalize_path(group or "")
     if path and consolidated is not False:
-        # The root need be no group, nor one that can be read.
+        # The root may not be a readable group.
         with suppress(NodeNotFoundError, NodeTypeError, MetadataError, StoreError):
             root = open_group()
             if handle_of(root.async_).consolidated is not None:
-                found = root.get(path)
-                if isinstance(found, sync.Group):
-                    return found
+                member = root.get(path)
+                if isinstance(member, sync.Group):
+                    return member
     return open_group(path=path, use_consolidated=consolidated)
 
 
-def _decoded(node: sync.Group, mask: bool | None, **options: Any) -> Dataset:
-    """A group as a dataset."""
-    return StoreBackendEntrypoint().open_dataset(StoredGroup(node, mask=mask), **options)
+def _decode(node: sync.Group, mask: bool | None, **options: Any) -> Dataset:
+    return StoreBackendEntrypoint().open_dataset(GroupDataStore(node, mask=mask), **options)

@@ -1,9 +1,10 @@
-"""What is stored of a variable beside what is there: in the same units, as the same type, with nothing lost on the way."""
+"""Encoding of variables: on their own, like stored variables, and without loss."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,232 +16,290 @@ from xarray.backends.zarr import encode_zarr_variable
 from xarray.coding.strings import check_vlen_dtype
 from xarray.conventions import decode_cf_variable
 
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync.errors import CodecError
-from zarrasync.integrations.xarray_stored import FILTERS
+from zarrasync.integrations.xarray_read import FILTERS
 
-__all__ = ["alike", "are_lossless", "as_stored", "fitting", "inherited", "lossless", "without_nan"]
+__all__ = [
+    "applicable_encoding",
+    "are_lossless",
+    "cast_lossless",
+    "encode_variable",
+    "inherit_encoding",
+    "keep_units_quietly",
+    "prepare_like",
+    "without_nan",
+]
 
-_KEPT = ("units", "calendar", "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-"""What the values of an array that is there were encoded with, so that others are encoded alike."""
-_BY_AXES = ("chunks", "preferred_chunks", "shards", "filters")
+_VALUE_ENCODING = (
+    "units",
+    "calendar",
+    "dtype",
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "missing_value",
+    "_Unsigned",
+)
+"""Encodings of a stored variable's values. Values that are added to it are encoded in the same way."""
+_PER_AXIS = ("chunks", "preferred_chunks", "shards", "filters")
 _LAYOUT = ("chunks", "preferred_chunks", "shards", "compressors", "compressor")
-_OF_TYPE = ("filters", FILTERS, "fill_value")
-"""What is said of an array beside that, and goes with its data type."""
+_PER_DTYPE = ("filters", FILTERS, "fill_value")
+"""Further encodings, which suit one data type."""
 _LOSSLESS = {
     *("transpose", "reshape", "base64", "zlib", "gzip", "bz2", "lzma", "lz4", "lzf", "zstd", "blosc", "pcodec"),
     *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
 }
-"""Filters and compressors that never lose anything."""
-_NUMBERS = "biufc"
+"""Filters and compressors that are lossless for all data types."""
+_NUMERIC = "biufc"
+_warning_filters = thread_lock()
+"""Guards the process's warning filters: restoring them in one thread undoes the changes of another."""
 
 
 def without_nan(attributes: Mapping[Any, Any], dtype: np.dtype[Any]) -> dict[Any, Any]:
-    """A variable's attributes where NaN is not said to mean missing: it does anyway, and JSON has no word for it."""
+    """Return a variable's attributes without NaN as a missing value: it always is one, and JSON cannot express it."""
     if "missing_value" not in attributes or dtype.kind not in "fc":
         return dict(attributes)
     missing = np.asarray(attributes["missing_value"])
     if missing.dtype.kind not in "fc" or not np.isnan(missing).any():
         return dict(attributes)
-    left = {name: value for name, value in attributes.items() if name != "missing_value"}
+    others = {name: value for name, value in attributes.items() if name != "missing_value"}
     finite = missing[~np.isnan(missing)]
-    return {**left, "missing_value": finite} if finite.size else left
+    return {**others, "missing_value": finite} if finite.size else others
 
 
-def fitting(variable: Variable) -> dict[str, Any]:
-    """A variable's encoding, without what was said of an array with another number of axes, which it was picked from."""
+def applicable_encoding(variable: Variable) -> dict[str, Any]:
+    """Return a variable's encoding without entries for another number of axes or another data type.
+
+    A variable keeps its encoding when it is indexed or cast.
+    """
     encoding = dict(variable.encoding)
-    if "fill_value" in encoding and not _holds(encoding.get("dtype", variable.dtype), encoding["fill_value"]):
-        del encoding["fill_value"]  # that of another type, which the values had before
-    if variable.dtype.kind in "OT":  # of text in format 2 they make bytes, which is said by the data type here
+    if "fill_value" in encoding and not _can_hold(encoding.get("dtype", variable.dtype), encoding["fill_value"]):
+        del encoding["fill_value"]
+    if variable.dtype.kind in "OT":  # in format 2 they encode strings, which the data type does here
         encoding.pop("filters", None)
-    sizes = (encoding.get(name) for name in ("chunks", "shards"))
-    if any(isinstance(own, tuple | list) and len(own) != variable.ndim for own in sizes):
-        return {name: value for name, value in encoding.items() if name not in _BY_AXES}
+    shapes = (encoding.get(name) for name in ("chunks", "shards"))
+    if any(isinstance(shape, tuple | list) and len(shape) != variable.ndim for shape in shapes):
+        return {name: value for name, value in encoding.items() if name not in _PER_AXIS}
     return encoding
 
 
-def as_stored(name: str, variable: Variable) -> Variable:
-    """A variable as its encoding says."""
-    variable = _without_gaps(variable, variable.encoding, variable.dtype)
-    # Text of any length stays so in format 2, where xarray makes some of the longest length of it.
-    encode: Any = encode_zarr_variable  # it has no types
-    stored: Variable = encode(variable, name=name, zarr_format=3)
-    return stored
+def encode_variable(name: str, variable: Variable) -> Variable:
+    """Return a variable with the values and attributes that its encoding specifies."""
+    variable = _fill_missing_strings(variable, variable.encoding, variable.dtype)
+    # In format 2 xarray would convert strings of variable length to fixed-length ones.
+    encode: Any = encode_zarr_variable  # untyped
+    encoded: Variable = encode(variable, name=name, zarr_format=3)
+    return encoded
 
 
-def _without_gaps(variable: Variable, encoding: Mapping[str, Any], default: npt.DTypeLike) -> Variable:
-    """A variable whose missing texts are what means missing, or empty: xarray would make 'nan' or 'None' of some."""
-    told = encoding.get("dtype", default)
-    kind, text = np.dtype(told).kind, variable.dtype
-    gaps = text.kind == "T" and hasattr(text, "na_object")
-    if text.kind == "O":  # to characters, and what other libraries call strings, xarray looks itself
-        of_others: Any = check_vlen_dtype  # it has no types
-        gaps = told != "S1" and told is not str and of_others(text) is None
-    named = [encoding[name] for name in ("_FillValue", "missing_value") if encoding.get(name) is not None]
-    if not gaps or kind not in ("OSTU" if named else "STU") or not all(isinstance(one, str | bytes) for one in named):
+def _fill_missing_strings(variable: Variable, encoding: Mapping[str, Any], default: npt.DTypeLike) -> Variable:
+    """Return a variable with the fill value, or "", for missing strings: xarray would write some as 'nan' or 'None'."""
+    target = encoding.get("dtype", default)
+    target_kind, dtype = np.dtype(target).kind, variable.dtype
+    may_be_missing = dtype.kind == "T" and hasattr(dtype, "na_object")
+    if dtype.kind == "O":  # xarray handles characters, and objects that other libraries mark as strings
+        vlen_dtype: Any = check_vlen_dtype  # untyped
+        may_be_missing = target != "S1" and target is not str and vlen_dtype(dtype) is None
+    fills = [encoding[name] for name in ("_FillValue", "missing_value") if encoding.get(name) is not None]
+    if not may_be_missing or target_kind not in ("OSTU" if fills else "STU"):
         return variable
-    made = np.dtype("T") if text.kind == "T" else text
-    fill = partial(_filled, instead=named[0] if named else b"" if kind == "S" else "", dtype=made)
+    if not all(isinstance(fill, str | bytes) for fill in fills):
+        return variable
+    result = np.dtype("T") if dtype.kind == "T" else dtype
+    fill = fills[0] if fills else b"" if target_kind == "S" else ""
+    replace = partial(_replace_missing, fill=fill, dtype=result)
     data: Any = variable.data
-    return variable.copy(data=data.map_blocks(fill, dtype=made) if hasattr(data, "map_blocks") else fill(data))
+    return variable.copy(data=data.map_blocks(replace, dtype=result) if hasattr(data, "map_blocks") else replace(data))
 
 
-def _filled(block: npt.NDArray[Any], instead: str | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Objects, or texts that know missing ones, with something for these."""
+def _replace_missing(block: npt.NDArray[Any], fill: str | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     values = block.astype(object)
-    values[isnull(values)] = instead
+    values[isnull(values)] = fill
     return values.astype(dtype)
 
 
 def are_lossless(filters: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether filters, or a compressor, of format 2 or 3 bring back all elements of a data type, as far as is known of them."""
-    listed = filters if isinstance(filters, list | tuple) else [filters]
-    return all(isinstance(one, Mapping) and _is_lossless(one, dtype) for one in listed)
+    """Return whether filters, or a compressor, are known to restore all values of a data type exactly.
+
+    Args:
+        filters: JSON entries of format 2 or 3.
+        dtype: The data type.
+    """
+    entries = filters if isinstance(filters, list | tuple) else [filters]
+    return all(isinstance(entry, Mapping) and _is_lossless(entry, dtype) for entry in entries)
 
 
-def _is_lossless(told: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    name = str(told.get("id", told.get("name"))).removeprefix("numcodecs.")
-    options = told if "id" in told else told.get("configuration", {})
+def _is_lossless(entry: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
+    name = str(entry.get("id", entry.get("name"))).removeprefix("numcodecs.")
+    options = entry if "id" in entry else entry.get("configuration", {})
     if name == "delta":
-        kinds = (np.dtype(options.get(of, options.get("dtype"))) for of in ("dtype", "astype"))
-        return dtype.kind in "iu" and all(kind == dtype for kind in kinds)
+        dtypes = (np.dtype(options.get(key, options.get("dtype"))) for key in ("dtype", "astype"))
+        return dtype.kind in "iu" and all(other == dtype for other in dtypes)
     if name == "shuffle":
         size = options.get("elementsize", 4)
         return dtype.kind not in "OT" and isinstance(size, int) and (size < 2 or dtype.itemsize % size == 0)
     return name in _LOSSLESS
 
 
-def _holds(dtype: npt.DTypeLike, value: Any) -> bool:
-    """Whether a value is one of a data type."""
-    given, wanted = np.asarray(value), np.dtype(dtype)
-    if wanted.kind not in _NUMBERS or given.dtype.kind not in _NUMBERS:
-        return bool(given.dtype.kind == wanted.kind)
-    return _holds_all(wanted, given)
+def _can_hold(dtype: npt.DTypeLike, value: Any) -> bool:
+    """Return whether a value is exact in a data type."""
+    values, target = np.asarray(value), np.dtype(dtype)
+    if target.kind not in _NUMERIC or values.dtype.kind not in _NUMERIC:
+        return bool(values.dtype.kind == target.kind)
+    return _can_hold_all(target, values)
 
 
-def _holds_all(dtype: np.dtype[Any], values: npt.NDArray[Any]) -> bool:
-    """Whether numbers are the same in a data type."""
+def _can_hold_all(dtype: np.dtype[Any], values: npt.NDArray[Any]) -> bool:
+    """Return whether numbers are exact in a data type."""
     with np.errstate(invalid="ignore", over="ignore"):
         return bool(np.array_equal(values.astype(dtype), values, equal_nan=values.dtype.kind in "fc"))
 
 
-def alike(variable: Variable, present: Variable) -> Variable:
-    """A variable that is encoded like what is there.
+# ------------------------------------------------------------------ like stored variables
 
-    xarray would cast numbers and texts to the stored type whether they fit or not, so that they are cast here, later.
+
+@contextmanager
+def keep_units_quietly() -> Iterator[None]:
+    """Suppress xarray's warning that it changes units: ``cast_lossless`` raises an error then."""
+    with _warning_filters, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Times can't be serialized", UserWarning)
+        yield
+
+
+def prepare_like(variable: Variable, stored: Variable) -> Variable:
+    """Return a variable with the encoding of a stored one, except for a cast that ``cast_lossless`` does.
+
+    xarray would cast numbers and strings to the stored data type without checking that they fit.
     """
-    stored, encoding = _stored(present), present.encoding
-    wraps = "units" not in encoding or (stored.kind in "iu" and stored != np.int64)  # int64 xarray looks at itself
-    later = stored.kind in f"SU{_NUMBERS}" and wraps and "_Unsigned" not in encoding
-    variable = _without_gaps(variable, encoding, stored)  # now: without its type, nothing would tell that it is text
-    if stored.kind in "fc" and variable.dtype.kind in "biu":  # for the fill value may be none of theirs
+    dtype, encoding = _stored_dtype(stored), stored.encoding
+    casts_unchecked = "units" not in encoding or (dtype.kind in "iu" and dtype != np.int64)  # xarray checks int64
+    cast_later = dtype.kind in f"SU{_NUMERIC}" and casts_unchecked and "_Unsigned" not in encoding
+    # Filled now, because the encoding does not say string without its dtype.
+    variable = _fill_missing_strings(variable.copy(deep=False), encoding, dtype)
+    if dtype.kind in "fc" and variable.dtype.kind in "biu":  # integers may not be able to hold the fill value
         variable = variable.astype("f8")
-    variable.encoding = {name: encoding[name] for name in _KEPT if name in encoding and (name != "dtype" or not later)}
+    names = (name for name in _VALUE_ENCODING if name in encoding)
+    variable.encoding = {name: encoding[name] for name in names if name != "dtype" or not cast_later}
     return variable
 
 
-def inherited(name: str, variable: Variable, present: Variable) -> dict[str, Any]:
-    """The encoding of a variable that takes the place of one: what is not said of it is as it was.
+def inherit_encoding(name: str, variable: Variable, stored: Variable) -> dict[str, Any]:
+    """Return the encoding of a variable that replaces a stored one, completed with the encoding of that.
 
-    Chunks, shards and compressors are so where the axes are. The type, packing and units are so if that loses nothing, and
-    nothing is said of any of them; values that are not in memory are not looked at for that.
+    Chunks, shards and compressors are taken over if the dimensions are the same. The encoding of values is taken over
+    if they are in memory and it loses nothing, unless the variable has an encoding of values itself.
     """
-    own = fitting(variable)
-    if variable.dims != present.dims:
-        return own
-    layout = {key: present.encoding[key] for key in _LAYOUT if key in present.encoding}
-    if {"chunks", "shards"} & own.keys():
-        layout = {key: value for key, value in layout.items() if key not in _BY_AXES}
-    if set(_KEPT) & own.keys() or not variable._in_memory or not _is_kept(name, variable, present):
-        return {**layout, **own}
-    kept = {key: present.encoding[key] for key in _KEPT + _OF_TYPE if key in present.encoding}
-    if not are_lossless(kept.get("filters", ()), _stored(present)):  # what is rounded need not hold others
-        del kept["filters"]
-    return {**layout, **kept, **own}
+    encoding = applicable_encoding(variable)
+    if variable.dims != stored.dims:
+        return encoding
+    layout = {key: stored.encoding[key] for key in _LAYOUT if key in stored.encoding}
+    if {"chunks", "shards"} & encoding.keys():
+        layout = {key: value for key, value in layout.items() if key not in _PER_AXIS}
+    is_loaded = variable._in_memory  # xarray's public API does not tell without loading the values
+    if set(_VALUE_ENCODING) & encoding.keys() or not is_loaded or not _is_restorable(name, variable, stored):
+        return {**layout, **encoding}
+    inherited = {key: stored.encoding[key] for key in _VALUE_ENCODING + _PER_DTYPE if key in stored.encoding}
+    if not are_lossless(inherited.get("filters", ()), _stored_dtype(stored)):  # filters that round may not suit others
+        del inherited["filters"]
+    return {**layout, **inherited, **encoding}
 
 
-def _is_kept(name: str, variable: Variable, present: Variable) -> bool:
-    """Whether values come back when they are encoded like those that are there; packing may round them."""
-    if variable.dtype.kind != present.dtype.kind:
+def _is_restorable(name: str, variable: Variable, stored: Variable) -> bool:
+    """Return whether values are read back as they are if they are encoded like a stored variable. Packing may round."""
+    if variable.dtype.kind != stored.dtype.kind:
         return False
-    stored, packed = _stored(present), {"scale_factor", "add_offset"} & present.encoding.keys()
-    if not packed and variable.dtype.kind == stored.kind == "f" and not _holds_all(stored, variable.to_numpy()):
+    dtype, is_packed = _stored_dtype(stored), _is_packed(stored)
+    if not is_packed and variable.dtype.kind == dtype.kind == "f" and not _can_hold_all(dtype, variable.to_numpy()):
         return False
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # of units that would be changed
-            encoded = as_stored(name, alike(variable.copy(deep=False), present))
-        lossless(name, encoded, present, timed=variable.dtype.kind in "mM")
+        with _warning_filters, warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # xarray warns when it changes units
+            encoded = encode_variable(name, prepare_like(variable, stored))
+        cast_lossless(name, encoded, stored, is_time=variable.dtype.kind in "mM")
     except (CodecError, ValueError, UserWarning):
         return False
     return True
 
 
-def lossless(name: str, encoded: Variable, present: Variable, *, timed: bool) -> Variable:
-    """A variable as the type of what is there; ``timed`` says whether it holds times or spans of time.
+# ------------------------------------------------------------------ casts
+
+
+def cast_lossless(name: str, encoded: Variable, stored: Variable, *, is_time: bool) -> Variable:
+    """Return encoded values in the data type of a stored variable. Lazy values are checked when they are computed.
+
+    Args:
+        name: The name of the variable.
+        encoded: The values, encoded by ``encode_variable`` after ``prepare_like``.
+        stored: The stored variable.
+        is_time: Whether the values are times or durations.
 
     Raises:
-        CodecError: If it was encoded in other units. For values that do not fit: at once if they are in memory, and
-            when they are computed otherwise.
+        CodecError: If xarray encoded the values in other units, or the data type cannot hold a value.
     """
-    told = [present.encoding, encoded.attrs] if "units" in present.encoding or timed else []
-    if told and _moments(told[0]) != _moments(told[1]):
-        there, here = (found.get("units") for found in told)
+    stored_units, units = stored.encoding.get("units"), encoded.attrs.get("units")
+    has_units = "units" in stored.encoding or is_time
+    if has_units and _reference_times(stored.encoding) != _reference_times(encoded.attrs):
         raise CodecError(
-            f"the values of {name} can not be stored in the units {there!r} of those that are there, but in {here!r}",
+            f"the values of {name} can not be stored in the units {stored_units!r} of those that are there, "
+            f"but in {units!r}",
             direction="encode",
         )
-    stored = _stored(present)
-    if encoded.dtype == stored or stored.kind in "OT":
+    dtype = _stored_dtype(stored)
+    if encoded.dtype == dtype or dtype.kind in "OT":
         return encoded
-    rounded = bool({"scale_factor", "add_offset"} & present.encoding.keys())
-    cast = partial(_cast, name=name, dtype=stored, units=present.encoding.get("units"), rounded=rounded)
+    cast = partial(_cast, name=name, dtype=dtype, units=stored_units, is_packed=_is_packed(stored))
     data: Any = encoded.data
-    made = data.map_blocks(cast, dtype=stored) if hasattr(data, "map_blocks") else cast(np.asarray(data))
-    return Variable(encoded.dims, made, encoded.attrs)
+    result = data.map_blocks(cast, dtype=dtype) if hasattr(data, "map_blocks") else cast(np.asarray(data))
+    return Variable(encoded.dims, result, encoded.attrs)
 
 
-def _moments(told: Mapping[Any, Any]) -> Any:
-    """What the numbers 0 and 1 mean in some units, which have many spellings."""
-    units = {what: told[what] for what in ("units", "calendar") if what in told}
+def _is_packed(stored: Variable) -> bool:
+    return bool({"scale_factor", "add_offset"} & stored.encoding.keys())
+
+
+def _reference_times(attributes: Mapping[Any, Any]) -> Any:
+    """Return the times that 0 and 1 encode. Units that differ only in spelling are equal by it."""
+    units = {name: attributes[name] for name in ("units", "calendar") if name in attributes}
     try:
-        return (
-            decode_cf_variable("t", Variable(("t",), np.array([0, 1]), units), decode_timedelta=True)
-            .to_numpy()
-            .tolist()
-        )
+        encoded = Variable(("t",), np.array([0, 1]), units)
+        return decode_cf_variable("t", encoded, decode_timedelta=True).to_numpy().tolist()
     except (ValueError, OverflowError):
         return units
 
 
-def _stored(present: Variable) -> np.dtype[Any]:
-    stored: np.dtype[Any] = np.dtype(present.encoding.get("dtype", present.dtype))
-    return stored
+def _stored_dtype(stored: Variable) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(stored.encoding.get("dtype", stored.dtype))
+    return dtype
 
 
 def _cast(
-    block: npt.NDArray[Any], name: str, dtype: np.dtype[Any], units: str | None, *, rounded: bool
+    block: npt.NDArray[Any], name: str, dtype: np.dtype[Any], units: str | None, *, is_packed: bool
 ) -> npt.NDArray[Any]:
-    """Values as another type, if that holds them."""
+    """Return values in another data type.
+
+    Raises:
+        CodecError: If it cannot hold one of them.
+    """
     if dtype.kind == "U" and block.dtype.kind in "OT" and all(isinstance(value, str) for value in block.flat):
         block = block.astype(object).astype(str) if block.size else np.empty(block.shape, dtype)
-    texts = block.dtype.kind == dtype.kind and dtype.kind in "SU"
-    if not texts and not (block.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS):
+    are_strings = block.dtype.kind == dtype.kind and dtype.kind in "SU"
+    if not are_strings and not (block.dtype.kind in _NUMERIC and dtype.kind in _NUMERIC):
         raise CodecError(
             f"the values of {name} have type {block.dtype}, those that are there {dtype}", direction="encode"
         )
     if block.dtype.kind == "c" != dtype.kind and np.imag(block).any():
         raise CodecError(f"the values of {name} are complex, those that are there {dtype}", direction="encode")
-    given = np.rint(block) if rounded and block.dtype.kind == "f" and dtype.kind in "iu" else block
+    values = np.rint(block) if is_packed and block.dtype.kind == "f" and dtype.kind in "iu" else block
     with np.errstate(all="ignore"):
-        found = given.astype(dtype)
-        # Numbers of fewer digits are as near as their type has them.
-        exact = texts or dtype.kind in "biu"
-        bad = found != given if exact else np.isfinite(given) & ~np.isfinite(found)
-    if bad.any():
-        worst, of = given[bad].flat[0].item(), f" ({units})" if units else ""
+        result = values.astype(dtype)
+        # Floats are rounded to the precision of the data type.
+        is_exact = are_strings or dtype.kind in "biu"
+        lost = result != values if is_exact else np.isfinite(values) & ~np.isfinite(result)
+    if lost.any():
+        example, unit_text = values[lost].flat[0].item(), f" ({units})" if units else ""
         raise CodecError(
-            f"the value {worst!r}{of} of {name} does not fit {dtype}, the type of those that are there",
+            f"the value {example!r}{unit_text} of {name} does not fit {dtype}, the type of those that are there",
             direction="encode",
         )
-    return found
+    return result

@@ -132,20 +132,20 @@ async def test_dask_needs_no_thread_that_its_blocks_wait_for():
 
 
 def test_blocks_of_dask_do_not_grow_much():
-    from zarrasync.integrations.dask_write import Share
+    from zarrasync.integrations.dask_blocks import DaskWrite
 
     da = pytest.importorskip("dask.array")
     target = sync.create_array({}, shape=(365, 4000, 4000), dtype="f8", chunks=(73, 64, 64))._async
     thin = da.zeros(target.shape, chunks=(1, 4000, 4000))
-    share = Share(thin, target, (0, 0, 0))
-    assert share.held == 73 * 4000 * 4000 * 8
+    share = DaskWrite(thin, target, (0, 0, 0))
+    assert share.held_bytes == 73 * 4000 * 4000 * 8
     blocks = share.aligned().source.chunks
     assert max(map(max, blocks[:1])) == 73
     assert np.prod([max(own) for own in blocks]) * 8 <= 2 * 4000 * 4000 * 8
     assert all(edge % 64 == 0 for own in blocks[1:] for edge in np.cumsum(own)[:-1])
     assert [sum(own) for own in blocks] == [*target.shape]
-    fitting = Share(da.zeros(target.shape, chunks=(146, 640, 640)), target, (0, 0, 0))
-    assert fitting.held == 0
+    fitting = DaskWrite(da.zeros(target.shape, chunks=(146, 640, 640)), target, (0, 0, 0))
+    assert fitting.held_bytes == 0
     assert fitting.aligned().source.chunks == fitting.source.chunks
 
 

@@ -17,7 +17,7 @@ from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, NodeT
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
-from zarrasync.integrations import xarray_write as _xarraywriting  # after the skip
+from zarrasync.integrations import xarray_plan  # after the skip
 from zarrasync.integrations.xarray import write_dataset  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -122,7 +122,7 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: 
 
     fs, count = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), min(32, (os.cpu_count() or 1) + 4)
     write_dataset(xr.Dataset({"a": ("x", np.arange(4.0))}), tmp_path / "source")
-    done, all_encode, encode = [], threading.Barrier(count), _xarraywriting.as_stored
+    done, all_encode, encode = [], threading.Barrier(count), xarray_plan.encode_variable
 
     def encode_at_once(*args: Any) -> Any:
         all_encode.wait(60)
@@ -134,7 +134,7 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: 
         write_dataset(source, tmp_path / str(number), encoding=encoding)
         done.append(number)
 
-    monkeypatch.setattr(_xarraywriting, "as_stored", encode_at_once)
+    monkeypatch.setattr(xarray_plan, "encode_variable", encode_at_once)
     threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()

@@ -1,0 +1,29 @@
+"""Checksums of blocks, by which written values are compared with those that are read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.indexing.axis_order import in_c_order
+
+__all__ = ["checksum"]
+
+
+def checksum(block: npt.NDArray[Any]) -> int:
+    """Return a CRC-32C of a block's elements. Blocks must have the same data type to be compared by it."""
+    from crc32c import crc32c
+
+    data: Any
+    if block.dtype.kind in "TO":
+        data = repr([_plain(value) for value in block.astype(object).reshape(-1)]).encode()
+    else:
+        data = in_c_order(block).reshape(-1).view(np.uint8)
+    return crc32c(data)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value whose ``repr`` is complete: that of an array omits its middle."""
+    return value.tolist() if isinstance(value, np.ndarray) else value

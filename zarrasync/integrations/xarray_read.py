@@ -1,0 +1,240 @@
+"""Stored arrays as xarray variables: lazy values, dimensions, attributes and encodings."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from xarray import Variable
+from xarray.backends import AbstractDataStore, BackendArray
+from xarray.backends.zarr import FillValueCoder
+from xarray.core import indexing
+
+from zarrasync import sync
+from zarrasync.codecs import ObjectCodec, VlenBytesCodec, VlenUtf8Codec
+from zarrasync.errors import MetadataError
+from zarrasync.metadata.conventions import DIMENSIONS
+from zarrasync.nodes.access import handle_of
+
+__all__ = ["FILL", "FILTERS", "GroupDataStore", "stored_variable"]
+
+FILL = "_FillValue"
+FILTERS = "v2_filters"
+"""The encoding with the filters of format 2; ``filters`` has those of format 3."""
+_MISSING = "missing_value"
+_NETCDF_PREFIXES = ("_nczarr", "_ncproperties", "_nc3_strict")
+"""Beginnings, in lower case, of the names of netCDF's internal attributes."""
+_NETCDF_ARRAY = ("_nczarr_array", "_NCZARR_ARRAY")
+
+
+class _LazyArray(BackendArray):
+    """An array that is read when it is indexed."""
+
+    def __init__(self, array: sync.Array) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __dask_tokenize__(self) -> Any:
+        return (type(self).__name__, self.array.__dask_tokenize__())
+
+    def _view(self, key: indexing.ExplicitIndexer) -> Any:
+        view = self.array.view
+        if isinstance(key, indexing.VectorizedIndexer):
+            return view.vindex
+        return view.oindex if isinstance(key, indexing.OuterIndexer) else view
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        def read(selection: tuple[Any, ...]) -> Any:
+            return np.asarray(self._view(key)[selection].read(), self.dtype)
+
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.VECTORIZED, read)
+
+    async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
+        """Read without blocking the event loop."""
+
+        async def read(selection: tuple[Any, ...]) -> Any:
+            return np.asarray(await self._view(key)[selection].async_.read(), self.dtype)
+
+        return await indexing.async_explicit_indexing_adapter(
+            key, self.shape, indexing.IndexingSupport.VECTORIZED, read
+        )
+
+
+class GroupDataStore(AbstractDataStore):
+    """A group with the interface of xarray's data stores.
+
+    Args:
+        group: The group.
+        mask: Whether fill values mean missing; ``None`` for the default of the format.
+    """
+
+    def __init__(self, group: sync.Group, *, mask: bool | None) -> None:
+        self.group, self._mask = group, mask
+
+    def get_attrs(self) -> Mapping[str, Any]:
+        """Return the group's attributes."""
+        return _user_attributes(self.group.attrs)
+
+    def get_variables(self) -> Mapping[str, Variable]:
+        """Return the group's arrays as variables."""
+        return {name: stored_variable(name, array, mask=self._mask) for name, array in self.group.arrays()}
+
+    def get_dimensions(self) -> Mapping[str, int]:
+        """Return the sizes of dimensions by name."""
+        return {str(dim): n for variable in self.get_variables().values() for dim, n in variable.sizes.items()}
+
+    def close(self) -> None:
+        """Close the store's connections."""
+        self.group.close()
+
+
+def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Variable:
+    """Return an array as a variable that is not decoded.
+
+    Args:
+        name: The name of the variable.
+        array: The array.
+        mask: Whether its fill value means missing; ``None`` for the default of the format.
+
+    Raises:
+        MetadataError: If its dimensions or its ``_FillValue`` are invalid.
+    """
+    format_ = handle_of(array.async_).format
+    mask = format_.has_undefined_fill if mask is None else mask
+    attributes = _user_attributes(array.attrs)
+    dims = _dimensions(name, array, attributes.pop(DIMENSIONS, None))
+    encoding = _layout_encoding(array, dims)
+    if format_.has_dimension_names:
+        encoding |= _codec_encoding(array)
+    encoding |= _v2_codec_encoding(array)
+    if array.dtype.kind == "T":  # otherwise xarray makes objects of variable-length strings
+        encoding["dtype"] = array.dtype
+    if mask and array.fill_value is not None:
+        attributes[FILL] = array.fill_value
+    elif FILL in attributes and not format_.has_undefined_fill:  # formats that can leave it undefined store it decoded
+        attributes[FILL] = _decode_fill(attributes[FILL], array)
+    if _MISSING in attributes and array.dtype.kind in "fc":
+        attributes[_MISSING] = _missing_numbers(attributes[_MISSING])
+    if not mask and format_.has_dimension_names:  # kept when the dataset is written again
+        encoding["fill_value"] = array.fill_value
+    return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
+
+
+# ------------------------------------------------------------------ encodings
+
+
+def _layout_encoding(array: sync.Array, dims: tuple[str, ...]) -> dict[str, Any]:
+    is_rectilinear = array.shards is None and array.metadata.edges is not None
+    sizes = array.read_chunk_sizes if is_rectilinear else array.chunks
+    return {
+        "chunks": array.chunks,
+        "preferred_chunks": dict(zip(dims, sizes, strict=True)),  # for dask: one size per axis, or all sizes
+        "shards": array.shards,
+    }
+
+
+def _codec_encoding(array: sync.Array) -> dict[str, Any]:
+    """Return the codecs of format 3 as zarr-python accepts them when the dataset is written with it."""
+    return {
+        "compressors": tuple(codec.to_json() for codec in array.compressors),
+        "filters": tuple(codec.to_json() for codec in array.filters),
+    }
+
+
+def _v2_codec_encoding(array: sync.Array) -> dict[str, Any]:
+    """Return the codecs of a document of format 2. xarray's own engine leaves out those that zarr-python rejects."""
+    encoding: dict[str, Any] = {}
+    for document in _documents(array):
+        compressor = document.get("compressor", {})
+        if compressor is None or "id" in compressor:
+            encoding["compressor"] = _plain(compressor)
+            if filters := _portable_filters(array, document):
+                encoding[FILTERS] = filters
+    return encoding
+
+
+def _portable_filters(array: sync.Array, document: Mapping[str, Any]) -> list[Any]:
+    """Return the filters of a document of format 2 that suit other arrays with the same values."""
+    filters: list[Any] = _plain(document.get("filters") or [])
+    match array.serializer:
+        case VlenUtf8Codec() | VlenBytesCodec():  # the first filter encodes strings, which the data type implies
+            return filters[1:]
+        case ObjectCodec():  # objects are written as strings, for which the filters may not work
+            return []
+    return filters
+
+
+# ------------------------------------------------------------------ attributes
+
+
+def _user_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes except for netCDF's internal ones."""
+    items = attributes.items()
+    return {name: _plain(value) for name, value in items if not name.lower().startswith(_NETCDF_PREFIXES)}
+
+
+def _decode_fill(fill: Any, array: sync.Array) -> Any:
+    """Return the value of a ``_FillValue`` attribute, which other writers store as a plain number.
+
+    Raises:
+        MetadataError: If it is invalid for the data type.
+    """
+    kind = array.dtype.kind
+    try:
+        if kind == "S":  # xarray encodes these, but does not decode them
+            return base64.b64decode(fill, validate=True)
+        return FillValueCoder.decode(fill, "string" if kind in "TU" else array.dtype)
+    except (TypeError, ValueError, struct.error) as error:
+        if array.dtype.kind == "f" and isinstance(fill, str | int | float):
+            with suppress(ValueError):
+                return array.dtype.type(float(fill))
+        raise MetadataError(
+            f"{array.name}: the attribute {FILL} {fill!r} means nothing for {array.dtype} ({error}); correct or erase it"
+        ) from error
+
+
+def _missing_numbers(missing: Any) -> Any:
+    """Return a ``missing_value`` with numbers in the place of strings for non-finite ones."""
+    if isinstance(missing, list):
+        return [_missing_numbers(item) for item in missing]
+    return float(missing) if missing in ("NaN", "Infinity", "-Infinity") else missing
+
+
+def _plain(value: Any) -> Any:
+    """Return an immutable JSON value as plain dicts and lists, which xarray expects."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# ------------------------------------------------------------------ dimensions
+
+
+def _dimensions(name: str, array: sync.Array, attribute: Any) -> tuple[str, ...]:
+    """Return the dimensions of an array: from its metadata, xarray's attribute or netCDF, or else generated."""
+    names: Any = array.dimension_names
+    if names is None:
+        names = attribute if attribute is not None else _netcdf_dimensions(array)
+        names = names if isinstance(names, list) else [None] * array.ndim
+    if len(names) != array.ndim:
+        raise MetadataError(f"{array.name}: {DIMENSIONS} {list(names)} does not fit its {array.ndim} axes")
+    return tuple(dim if isinstance(dim, str) else f"{name}_dim_{axis}" for axis, dim in enumerate(names))
+
+
+def _documents(array: sync.Array) -> list[Mapping[str, Any]]:
+    """Return the stored documents of an array's metadata."""
+    source = array.metadata.source
+    return list(source.documents.values()) if source is not None else []
+
+
+def _netcdf_dimensions(array: sync.Array) -> list[str] | None:
+    """Return the dimensions that netCDF stores as paths, in the array's document or in its attributes."""
+    for document in (*_documents(array), array.attrs):
+        for entry in (document.get(name) for name in _NETCDF_ARRAY):
+            paths = entry.get("dimrefs", entry.get("dimension_references")) if isinstance(entry, Mapping) else None
+            if isinstance(paths, list | tuple) and len(paths) == array.ndim:  # netCDF's scalars have one axis
+                return [str(path).rpartition("/")[2] for path in paths]
+    return None

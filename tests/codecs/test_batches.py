@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from zarrasync import config, sync
-from zarrasync.codecs import BloscCodec, BytesBytesCodec, ZstdCodec, _functions
+from zarrasync.codecs import BloscCodec, BytesBytesCodec, ZstdCodec, native
 from zarrasync.errors import CodecError
 
 
@@ -20,7 +20,7 @@ def test_decoders_are_set_up_once_however_many_threads_begin():
     from concurrent.futures import ThreadPoolExecutor
     from types import SimpleNamespace
 
-    from zarrasync.codecs.compressors import _with_header
+    from zarrasync.codecs.decompression import with_size_header
 
     together = threading.Barrier(4, timeout=30)
 
@@ -28,7 +28,7 @@ def test_decoders_are_set_up_once_however_many_threads_begin():
         together.wait()
         return SimpleNamespace(decompress=lambda data: b"four")
 
-    decode = _with_header(lambda data: 4, load)(4, 9)
+    decode = with_size_header(lambda data: 4, load)(4, 9)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: decode(memoryview(b"x"), None), range(4)))
     assert found == [b"four"] * 4
@@ -81,7 +81,7 @@ def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_
 def test_values_are_decompressed_into_memory_that_is_there(kind, own, whole, tmp_path, monkeypatch):
     """By the C function and, where numcodecs keeps that to itself, without it; a damaged one is named."""
     if not own:
-        monkeypatch.setattr(_functions, "_function", lambda *which: None)
+        monkeypatch.setattr(native, "_function", lambda *which: None)
     codec, damage = _DAMAGED.get(kind, (kind, None))
     data = np.random.default_rng(5).integers(0, 50, (256, 512)).astype("i4")
     a = sync.create_array(tmp_path, data=data, chunks=(32, 512 if whole else 256), compressors=_TOGETHER[codec])
@@ -117,7 +117,7 @@ def test_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_the
 
 def test_contexts_of_threads_that_are_gone_are_given_back():
     freed = []
-    holder = _functions._Context(lambda: 5, freed.append)
+    holder = native._ZstdContext(lambda: 5, freed.append)
     del holder
     assert freed == [5]
 

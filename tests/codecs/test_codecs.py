@@ -208,9 +208,9 @@ def test_zstd_of_other_writers_is_read_together_with_ours(tmp_path):
 
 
 def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatch):
-    from zarrasync.codecs import compressors
+    from zarrasync.codecs import zstd
 
-    class Plain(compressors._Contexts):
+    class Plain(zstd._Contexts):
         def __init__(self):
             super().__init__()
             self.decompress_all = None
@@ -220,7 +220,7 @@ def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatc
             return type("Compressor", (), {"compress": staticmethod(whole.compress)})()
 
     plain = Plain()
-    monkeypatch.setattr(compressors, "_contexts", lambda: plain)
+    monkeypatch.setattr(zstd, "_contexts", lambda: plain)
     data = np.random.default_rng(5).integers(0, 50, (40, 40))
     a = sync.create_array(tmp_path, data=data, chunks=(4, 4), shards=(20, 20), compressors="zstd")
     assert not a.metadata.chain.innermost_chain.releases_gil

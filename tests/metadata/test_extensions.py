@@ -89,7 +89,7 @@ async def test_codecs_of_others(api: Api):
         with pytest.raises(TypeError):
             api.register_codec(Xor(3))
     finally:
-        codecs._registered.clear()
+        codecs.registry._registered.clear()
 
 
 class _Plain:
@@ -153,7 +153,7 @@ async def test_codecs_of_others_that_say_little_or_do_wrong(api: Api, far: bool)
         # What is not known to be brief keeps no event loop from its other work.
         assert not far or all(name.startswith("zarrasync-codec") for name in Short.threads)
     finally:
-        codecs._registered.clear()
+        codecs.registry._registered.clear()
 
 
 async def test_data_types_of_others(api: Api):

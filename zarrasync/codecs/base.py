@@ -1,8 +1,7 @@
-"""What a codec is: a plain synchronous function between arrays and bytes.
+"""Base classes of the three kinds of codecs: plain synchronous functions between arrays and bytes.
 
-The three kinds are those of the Zarr v3 core specification ("Codecs"). A codec is a small frozen
-value; what depends on the chunk (shape, data type, fill value) reaches it as an ``ArraySpec``. No
-codec knows of stores or of asyncio.
+See "Codecs" in the Zarr v3 core specification. A codec is a small frozen value. Properties of the chunk (shape, data
+type, fill value) are passed as an ``ArraySpec``. Codecs do no IO.
 """
 
 from __future__ import annotations
@@ -31,70 +30,76 @@ __all__ = [
 
 Out: TypeAlias = npt.NDArray[np.uint8] | None
 Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
-"""``BytesBytesCodec.decode`` for values of one size: of the data, and memory that may be used for the result."""
+"""Decodes data, possibly into the given memory. See ``BytesBytesCodec.decode``."""
 BatchDecoder: TypeAlias = Callable[[Sequence[Buffer]], "Sequence[Buffer] | None"]
-"""Decodes several values of one size in one go; ``None`` where only decoding each alone tells what is wrong."""
+"""Decodes several values of one size in one call; ``None`` if they must be decoded one by one to report an error."""
 RowsDecoder: TypeAlias = Callable[[Sequence[Buffer], "Sequence[npt.NDArray[np.uint8]]"], bool]
-"""Decodes several values of one size, each into memory of its own; ``False`` where only decoding each alone will do."""
+"""Decodes several values of one size, each into its own memory; ``False`` if they must be decoded one by one."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """The base of all codecs.
+    """Base class of all codecs.
+
+    See "Codecs" in the Zarr v3 core specification.
 
     Attributes:
         name: The name in Zarr v3 documents.
-        brief: Whether 64 KiB are decoded within some hundred microseconds by code that calls nobody else, so that an
-            event loop may do it itself.
+        brief: Whether 64 KiB decode within some hundred microseconds, without calling other code that may block, so
+            that an event loop may do it itself.
     """
 
     name: ClassVar[str] = ""
     brief: ClassVar[bool] = False
 
     def configuration(self) -> dict[str, Any]:
-        """The ``configuration`` member of a v3 document: the codec's fields, if it says nothing else."""
+        """Return the ``configuration`` member of a v3 document. By default it contains the codec's fields."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
-        """The codec of a v3 document.
+        """Return the codec of a ``configuration`` member of a v3 document.
 
         Raises:
-            TypeError, ValueError, KeyError: If the configuration does not fit; the caller adds
-                where it stands.
+            TypeError, ValueError, KeyError: If the configuration is invalid. The caller adds its location.
         """
         return cls(**configuration)
 
     def to_json(self) -> dict[str, Any]:
-        """The codec as an entry of a v3 document."""
+        """Return the codec as an entry of the ``codecs`` list of a v3 document."""
         configuration = self.configuration()
         return {"name": self.label, **({"configuration": configuration} if configuration else {})}
 
     @property
     def label(self) -> str:
-        """The codec's name for documents and messages."""
+        """The codec's name in documents and messages."""
         return self.name
 
     def settle(self, spec: ArraySpec) -> Codec:
-        """This codec with parameters that were left open settled for the arrays it will get."""
+        """Return this codec with open parameters, such as an element size, set for a kind of chunk."""
         return self
 
     def fail(self, message: str, direction: str = "decode") -> CodecError:
-        """The error to raise for a value that does not decode or encode."""
+        """Return the error for a value that does not decode or encode.
+
+        Args:
+            message: The reason.
+            direction: ``"decode"`` or ``"encode"``.
+        """
         return CodecError(f"codec {self.label} can not {direction}: {message}", codec=self.label, direction=direction)
 
 
 @dataclass(frozen=True)
 class ArrayArrayCodec(Codec):
-    """A codec from arrays to arrays."""
+    """Base class of codecs from arrays to arrays."""
 
     @property
     def permutation(self) -> tuple[int, ...] | None:
-        """The order of the axes, if reordering them is all that the codec does."""
+        """The order of the axes if the codec only reorders them, else ``None``."""
         return None
 
     def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
-        """What comes out for what goes in."""
+        """Return the spec of encoded arrays for that of decoded ones."""
         return spec
 
     def encode(self, array: Array, spec: ArraySpec) -> Array:
@@ -108,29 +113,33 @@ class ArrayArrayCodec(Codec):
 
 @dataclass(frozen=True)
 class ArrayBytesCodec(Codec):
-    """A codec from arrays to bytes."""
+    """Base class of codecs from arrays to bytes."""
 
     def bind(self, spec: ArraySpec) -> BoundArrayBytes:
-        """The codec for one kind of chunk."""
+        """Bind the codec to one kind of chunk.
+
+        Raises:
+            MetadataError: If the codec does not support such chunks.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class BytesBytesCodec(Codec):
-    """A codec from bytes to bytes."""
+    """Base class of codecs from bytes to bytes."""
 
     @property
     def unlocked(self) -> bool:
-        """Whether several values are coded without the interpreter, so that threads pay however small they are."""
+        """Whether batches are decoded without the GIL, so that threads help however small the values are."""
         return False
 
     @property
     def fills(self) -> bool:
-        """Whether ``decode`` makes its result in the memory that it is given, if that is large."""
+        """Whether ``decode`` writes large results into the memory that it is given."""
         return False
 
     def encoded_size(self, size: int) -> int | None:
-        """Bytes that come out for ``size`` bytes in, or ``None`` where it depends on the data."""
+        """Return the number of encoded bytes for ``size`` decoded ones, or ``None`` if it depends on the data."""
         return None
 
     def encode(self, data: Buffer) -> Buffer:
@@ -138,7 +147,7 @@ class BytesBytesCodec(Codec):
         raise NotImplementedError
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
-        """``decode`` with all settled that is alike for the chunks of an array; what this returns is called per chunk."""
+        """Return a function that decodes the chunks of one array. It may prepare what all calls of ``decode`` share."""
         return lambda data, out: self.decode(data, size, limit, out)
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
@@ -146,11 +155,11 @@ class BytesBytesCodec(Codec):
         return [self.encode(value) for value in values]
 
     def batch_decoder(self, size: int | None) -> BatchDecoder | None:
-        """What decodes several values in one go, where they are so small that the interpreter's part counts."""
+        """Return a function that decodes several values in one call, if they are so small that this is faster."""
         return None
 
     def rows_decoder(self, size: int | None) -> RowsDecoder | None:
-        """What decodes several values into memory that is there, where that takes less of the interpreter."""
+        """Return a function that decodes several values into memory of the caller, if that is faster."""
         return None
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
@@ -158,11 +167,11 @@ class BytesBytesCodec(Codec):
 
         Args:
             data: The encoded bytes.
-            size: How many bytes must come out, where that is known.
-            limit: How many bytes may come out at most; checked before memory is taken.
+            size: The exact number of decoded bytes, if known.
+            limit: The most decoded bytes; checked before memory is allocated.
             out: Memory of exactly ``size`` bytes that may be used for the result.
 
         Raises:
-            CodecError: If the data is damaged or of another size.
+            CodecError: If the data is damaged or has another size.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""``bytes``: elements in C order, and ``transpose``: axes in another order (Zarr v3 core codecs)."""
+"""``bytes`` (Zarr v3 core codecs): elements in C order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
+from zarrasync.codecs.base import ArrayBytesCodec, Codec
 from zarrasync.codecs.bound_chain import BoundChain
+from zarrasync.codecs.configuration import check_members
+from zarrasync.codecs.elements import check_limits
 from zarrasync.codecs.partial import Locator, Piece
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer, as_bytes_view
 from zarrasync.errors import MetadataError
@@ -21,20 +23,21 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.model.dtypes import has_order
 
-__all__ = ["BytesCodec", "TransposeCodec"]
+__all__ = ["BytesCodec"]
 
-_WORTHWHILE = 1 << 14
-"""Chunks of fewer bytes are read whole: finding a part of one would cost more."""
+_DIVISIBLE_SIZE = 1 << 14
+"""Size of chunks below which reading a whole chunk is faster than locating a part."""
 
 
 @dataclass(frozen=True)
 class BytesCodec(ArrayBytesCodec):
-    """The elements one after the other, in C order, without padding.
+    """``bytes``: the elements in C order without padding.
+
+    See "Bytes codec" in the Zarr v3 codec specifications.
 
     Attributes:
         endian: ``"little"`` or ``"big"``; ``None`` for elements of one byte.
-        stored: The exact dtype of the stored elements where one word for all does not say it
-            (structured types of mixed byte order, which v2 has).
+        stored: The exact dtype of stored elements, for structured types of mixed byte order (which v2 supports).
     """
 
     name = "bytes"
@@ -51,25 +54,24 @@ class BytesCodec(ArrayBytesCodec):
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
-        if unknown := set(configuration) - {"endian"}:
-            raise ValueError(f"unknown member {min(unknown)!r}")
+        check_members(configuration, "endian")
         return cls(configuration.get("endian"))
 
     def settle(self, spec: ArraySpec) -> Codec:
         if self.stored is not None:
             if self.stored.fields is not None:
                 return self
-            big = self.stored.newbyteorder(">") == self.stored
-            return BytesCodec(("big" if big else "little") if has_order(self.stored) else None)
+            is_big = self.stored.newbyteorder(">") == self.stored
+            return BytesCodec(("big" if is_big else "little") if has_order(self.stored) else None)
         if not has_order(spec.dtype.numpy):
             return replace(self, endian=None)
         return replace(self, endian=self.endian or sys.byteorder)
 
     def stored_form(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """The dtype that elements have when stored."""
+        """Return the dtype of stored elements for that of elements in memory."""
         if self.stored is not None:
             return self.stored
-        if self.endian is None:  # a structured type needs none (zarr-python writes none), and is little then
+        if self.endian is None:  # zarr-python omits it for structured types and stores them little-endian
             return dtype if dtype.fields is None else dtype.newbyteorder("<")
         return dtype.newbyteorder("<" if self.endian == "little" else ">")
 
@@ -78,7 +80,7 @@ class BytesCodec(ArrayBytesCodec):
 
 
 class _BoundBytes:
-    __slots__ = ("_codec", "_small", "_spec", "_stored", "divisible", "encoded_size", "stored_dtype")
+    __slots__ = ("_codec", "_part_chain", "_small", "_spec", "_stored", "divisible", "encoded_size", "stored_dtype")
 
     def __init__(self, codec: BytesCodec, spec: ArraySpec) -> None:
         dtype = spec.dtype.numpy
@@ -92,11 +94,12 @@ class _BoundBytes:
         self._codec, self._spec = codec, spec
         self._stored = codec.stored_form(dtype)
         self._small = spec.dtype.small_parts
-        # Integers of less than a byte are not just their bytes: others may have left anything in the upper bits.
+        # Integers of less than a byte need decoding: other writers may leave anything in the upper bits.
         self.stored_dtype: np.dtype[Any] | None = None if self._small else self._stored
         size = math.prod(spec.shape) * dtype.itemsize
         self.encoded_size: int | None = size
-        self.divisible = size >= _WORTHWHILE
+        self.divisible = size >= _DIVISIBLE_SIZE
+        self._part_chain: BoundChain | None = None
 
     def decode(self, data: Buffer) -> Array:
         if len(data) != self.encoded_size:
@@ -106,16 +109,16 @@ class _BoundBytes:
         array = np.frombuffer(data, self._stored).reshape(self._spec.shape)
         if self._small:
             array = np.array(array, self._spec.dtype.numpy)
-            for names, part in self._small:
-                own = _part(array, names)
-                own[...] = extended(own, part.bits)
+            for names, small_type in self._small:
+                field = _nested_field(array, names)
+                field[...] = _sign_extended(field, small_type.bits)
         return array
 
     def encode(self, array: Array) -> Buffer:
-        if not self.encoded_size:  # strings of no length, which NumPy makes one long
+        if not self.encoded_size:  # NumPy represents strings of length 0 with one character
             return b""
-        for names, part in self._small:
-            check_limits(self._codec, _part(array, names), part.limits)
+        for names, small_type in self._small:
+            check_limits(self._codec, _nested_field(array, names), small_type.limits)
         if array.dtype == self._stored and array.flags.c_contiguous:
             return as_bytes_view(array)
         stored = np.empty(array.shape, self._stored)
@@ -123,29 +126,40 @@ class _BoundBytes:
         return as_bytes_view(stored)
 
     def locate(self, projection: Projection, out: Array) -> Locator | None:
-        """One run of rows: axes held at one index are stepped into, the next one is cut."""
-        if not self.encoded_size or not self.divisible:  # (of no size it is not divisible)
+        """Locate one contiguous block of rows.
+
+        Leading axes on which a single index is selected are entered; the block is a range of the next axis. Return
+        ``None`` if the block is more than half of the chunk.
+        """
+        if not self.encoded_size or not self.divisible:  # without a size there is nothing to divide
             return None
         shape, bounds = self._spec.shape, projection.bounds()
-        lead = 0
-        while lead < len(shape) - 1 and bounds[lead][0] == bounds[lead][1]:
-            lead += 1
-        if lead == len(shape):
+        axis = 0
+        while axis < len(shape) - 1 and bounds[axis][0] == bounds[axis][1]:
+            axis += 1
+        if axis == len(shape):
             return None
-        first, last = bounds[lead]
-        row = math.prod(shape[lead + 1 :]) * self._spec.dtype.numpy.itemsize
-        length = (last - first + 1) * row
+        first, last = bounds[axis]
+        row_size = math.prod(shape[axis + 1 :]) * self._spec.dtype.numpy.itemsize
+        length = (last - first + 1) * row_size
         if 2 * length > self.encoded_size:
             return None
-        origin = [*(low for low, _ in bounds[:lead]), first, *(0 for _ in shape[lead + 1 :])]
-        start, stride = 0, row
-        for axis in range(lead, -1, -1):
-            start += origin[axis] * stride
-            stride *= shape[axis]
-        part = (*(1 for _ in shape[:lead]), last - first + 1, *shape[lead + 1 :])
-        chain = BoundChain((), self._codec, (), self._spec.replace(shape=part))
-        moved = projection.shift(origin)
-        return _found(Piece(start, length, chain, ChunkRun(tuple(origin), moved, moved.covers(part)), out))
+        origin = [*(low for low, _ in bounds[:axis]), first, *(0 for _ in shape[axis + 1 :])]
+        start, stride = 0, row_size
+        for leading_axis in range(axis, -1, -1):
+            start += origin[leading_axis] * stride
+            stride *= shape[leading_axis]
+        block_shape = (*(1 for _ in shape[:axis]), last - first + 1, *shape[axis + 1 :])
+        shifted = projection.shift(origin)
+        run = ChunkRun(tuple(origin), shifted, shifted.covers(block_shape))
+        return _located(Piece(start, length, self._chain_of(block_shape), run, out))
+
+    def _chain_of(self, shape: tuple[int, ...]) -> BoundChain:
+        """Return the chain that decodes a block of rows. Selections often touch blocks of one shape, so keep the last."""
+        chain = self._part_chain
+        if chain is None or chain.spec.shape != shape:
+            chain = self._part_chain = BoundChain((), self._codec, (), self._spec.replace(shape=shape))
+        return chain
 
     def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer:
         chunk = np.array(self.decode(data))
@@ -153,70 +167,20 @@ class _BoundBytes:
         return self.encode(chunk)
 
 
-def _part(array: Array, names: Sequence[str]) -> Array:
-    """A field of fields of structured elements, as a view."""
+def _nested_field(array: Array, names: Sequence[str]) -> Array:
+    """Return a view of a field inside fields of structured elements."""
     return reduce(lambda view, name: view[name], names, array)
 
 
-def extended(array: Array, bits: int) -> Array:
-    """Integers of the lowest bits of bytes: the upper bits become those that the value has."""
-    room = np.uint8(8 - bits)
-    shifted: Array = (array.view(np.uint8) << room).view(array.dtype)
-    value: Array = shifted >> array.dtype.type(room)
+def _sign_extended(array: Array, bits: int) -> Array:
+    """Return integers whose upper bits follow from the lowest ``bits`` bits."""
+    shift = np.uint8(8 - bits)
+    shifted: Array = (array.view(np.uint8) << shift).view(array.dtype)
+    value: Array = shifted >> array.dtype.type(shift)
     return value
 
 
-def check_limits(codec: Codec, array: Array, limits: tuple[int, int] | None) -> None:
-    """Complain about integers that have no room.
-
-    Raises:
-        CodecError: If there is one.
-    """
-    if limits is not None and array.size and (int(array.min()) < limits[0] or int(array.max()) > limits[1]):
-        raise codec.fail(f"values are from {limits[0]} to {limits[1]}, found {array.min()} to {array.max()}", "encode")
-
-
-def _found(piece: Piece) -> Locator:
-    """A search that needs no reading."""
+def _located(piece: Piece) -> Locator:
+    """Return a search that needs no reading."""
     yield from ()
     return [piece]
-
-
-@dataclass(frozen=True)
-class TransposeCodec(ArrayArrayCodec):
-    """The axes in another order.
-
-    Attributes:
-        order: Axis ``order[i]`` of the array is axis ``i`` of what is stored.
-    """
-
-    name = "transpose"
-    brief = True
-    order: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        order = tuple(self.order)
-        if not all(type(n) is int for n in order) or sorted(order) != list(range(len(order))):
-            raise ValueError(f"order must be a permutation of the axes, found {list(order)}")
-        object.__setattr__(self, "order", order)
-
-    def configuration(self) -> dict[str, Any]:
-        return {"order": list(self.order)}
-
-    @property
-    def permutation(self) -> tuple[int, ...]:
-        return self.order
-
-    def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
-        if len(self.order) != len(spec.shape):
-            raise MetadataError(
-                f"codec 'transpose' has an order of {len(self.order)} axes, the array has {len(spec.shape)}"
-            )
-        return spec.replace(shape=tuple(spec.shape[axis] for axis in self.order))
-
-    def encode(self, array: Array, spec: ArraySpec) -> Array:
-        return array.transpose(self.order)
-
-    def decode(self, array: Array, spec: ArraySpec) -> Array:
-        back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        return array.transpose(back)

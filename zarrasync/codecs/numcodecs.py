@@ -1,9 +1,9 @@
-"""Every numcodecs codec, by adaptor.
+"""Adaptors for all codecs of numcodecs.
 
-A numcodecs codec is a function of buffers; what it is in a chain depends on where it stands. Under a
-Zarr v3 name (``numcodecs.delta``) those that change values are array -> array codecs, the others
-bytes -> bytes. Among Zarr v2 filters all of them act on the raw buffer in stored order, which they
-view with a dtype of their own or with the array's (``dtype``).
+numcodecs' codecs are functions of buffers. Their kind in a chain depends on the format: under a Zarr v3 name
+(``numcodecs.delta``) those that change values are array -> array codecs and the others bytes -> bytes codecs. Among
+Zarr v2 filters all of them transform raw bytes in stored order, which they view with a dtype of their own or with the
+array's (``dtype``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from json import dumps, loads
@@ -19,18 +19,23 @@ from typing import Any, cast
 
 import numpy as np
 
-from zarrasync.codecs._functions import numcodecs_module
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
-from zarrasync.codecs.compressors import FILLING, bounded_decoder, deflate
+from zarrasync.codecs.blosc import blosc_decoder
+from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
+from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, deflate, gzip_decoder, inflate_decoder
+from zarrasync.codecs.native import numcodecs_module
 from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
+from zarrasync.codecs.zfp import complete_zfp_stream
+from zarrasync.codecs.zstd import zstd_decoder
 from zarrasync.errors import MetadataError, UnknownCodecError
 from zarrasync.model.dtypes import from_numpy
 
-__all__ = ["NumcodecsArray", "NumcodecsBytes", "NumcodecsSerializer", "adapt", "check_complete", "numcodecs_codec"]
+__all__ = ["ARRAY_ARRAY", "NumcodecsArray", "NumcodecsBytes", "NumcodecsSerializer", "adapt", "numcodecs_codec"]
 
 ARRAY_ARRAY = frozenset({"delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits"})
-ARRAY_BYTES = frozenset({"zfpy", "pcodec"})
+"""IDs of codecs that are array -> array codecs in Zarr v3."""
+_ARRAY_BYTES = frozenset({"zfpy", "pcodec"})
 _CHECKSUMS = frozenset({"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"})
 _OBJECTS = frozenset({"json2", "msgpack2", "pickle", "categorize", "vlen-array", "vlen-bytes", "vlen-utf8"})
 
@@ -56,29 +61,87 @@ def _make(config: str) -> Any:
 
 
 def numcodecs_codec(config: Mapping[str, Any]) -> Any:
-    """The numcodecs codec of a configuration.
+    """Return the numcodecs codec of a configuration.
 
     Raises:
         UnknownCodecError: If numcodecs has no such codec.
-        MetadataError: If it refuses the configuration.
+        MetadataError: If it rejects the configuration.
     """
     return _make(dumps(dict(config), sort_keys=True))
 
 
+# -------------------------------------------------------------- bounded decoders
+
+
+def _lz4_size(data: Buffer) -> int:
+    if len(data) < 4:
+        raise ValueError("shorter than an lz4 header")
+    return int.from_bytes(bytes(data[:4]), "little")
+
+
+_LZMA_MEMORY = 1 << 30
+"""Bytes that LZMA may allocate to decompress; its presets need a fifteenth of that at most."""
+
+
+def _bz2_stream() -> Any:
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+def _lzma_stream() -> Any:
+    import lzma
+
+    return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
+
+
+def _lzma_filter_stream(container: int, filters: Any) -> Any:
+    import lzma
+
+    if container != lzma.FORMAT_RAW:
+        return lzma.LZMADecompressor(format=container, memlimit=_LZMA_MEMORY)
+    return lzma.LZMADecompressor(format=container, filters=filters)
+
+
+_DECODERS: dict[str, DecoderFactory] = {
+    "blosc": blosc_decoder,
+    "zstd": zstd_decoder,
+    "lz4": with_size_header(_lz4_size, partial(numcodecs_module, "lz4")),
+    "gzip": gzip_decoder,
+    "zlib": inflate_decoder(ZLIB_WINDOW),
+    "bz2": stream_decoder(_bz2_stream),
+    "lzma": stream_decoder(_lzma_stream),
+}
+_DECODES_INTO_MEMORY = frozenset(("blosc", "zstd", "lz4"))
+"""IDs of codecs whose decoders write large results into memory of the caller."""
+_DEFLATE_WINDOWS = {"zlib": ZLIB_WINDOW, "gzip": GZIP_WINDOW}
+
+
+def _decoder_factory(config: Mapping[str, Any]) -> DecoderFactory | None:
+    """Return the factory of bounded decoders for a configuration, or ``None`` if there is none."""
+    if config["id"] == "lzma" and config.get("filters") is not None:
+        return stream_decoder(partial(_lzma_filter_stream, config.get("format", 1), config["filters"]))
+    return _DECODERS.get(config["id"])
+
+
+# -------------------------------------------------------------- adaptors
+
 _lock = threading.Lock()
-_DEFLATE = {"zlib": 15, "gzip": 31}
-"""The window that makes zlib's compressor write what these read."""
 
 
 @dataclass(frozen=True)
 class _Adaptor:
-    """What both kinds of adaptor share: a numcodecs configuration."""
+    """Base class of the adaptors.
+
+    Attributes:
+        config: The numcodecs configuration.
+    """
 
     config: Mapping[str, Any] = field(hash=False)
 
     @property
     def kind(self) -> str:
-        """The numcodecs id."""
+        """The numcodecs ID."""
         return str(self.config["id"])
 
     @property
@@ -95,7 +158,7 @@ class _Adaptor:
         return {name: value for name, value in self.config.items() if name != "id"}
 
     def to_json(self) -> dict[str, Any]:
-        # zarr-python wants the configuration of these even where it is empty.
+        # zarr-python requires the configuration of these codecs even if it is empty.
         return {"name": self.label, "configuration": self.configuration()}
 
     def _run(self, direction: str, data: Any) -> Any:
@@ -103,19 +166,23 @@ class _Adaptor:
         try:
             with np.errstate(all="ignore"):
                 return getattr(codec, direction)(data)
-        except Exception as error:  # whatever a third party's codec raises is a failure of that codec
+        except Exception as error:  # codecs of other packages raise errors of any kind
             raise cast(Codec, self).fail(f"{type(error).__name__}: {error}", direction) from error
 
 
 @dataclass(frozen=True)
 class NumcodecsArray(_Adaptor, ArrayArrayCodec):
-    """A numcodecs codec that changes values, over arrays of any shape."""
+    """``numcodecs.*``: a numcodecs codec that changes values, for arrays of any shape.
+
+    Attributes:
+        config: The numcodecs configuration.
+    """
 
     def settle(self, spec: ArraySpec) -> Codec:
-        known = "decode_dtype" if self.kind == "astype" else "dtype"
-        if self.kind in ("bitround", "packbits") or known in self.config:
+        dtype_member = "decode_dtype" if self.kind == "astype" else "dtype"
+        if self.kind in ("bitround", "packbits") or dtype_member in self.config:
             return self
-        return replace(self, config={**self.config, known: spec.dtype.numpy.str})
+        return replace(self, config={**self.config, dtype_member: spec.dtype.numpy.str})
 
     def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
         if self.kind == "packbits":
@@ -137,26 +204,27 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
 
     def encode(self, array: Array, spec: ArraySpec) -> Array:
         flat, encoded = np.ascontiguousarray(array, spec.dtype.numpy).reshape(-1), self.encoded_spec(spec)
-        return self._shaped("encode", flat, encoded.dtype.numpy, encoded.shape)
+        return self._transform("encode", flat, encoded.dtype.numpy, encoded.shape)
 
     def decode(self, array: Array, spec: ArraySpec) -> Array:
         flat = np.ascontiguousarray(array, self.encoded_spec(spec).dtype.numpy).reshape(-1)
-        return self._shaped("decode", flat, spec.dtype.numpy, spec.shape)
+        return self._transform("decode", flat, spec.dtype.numpy, spec.shape)
 
-    def _shaped(self, direction: str, flat: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        found = np.asarray(self._run(direction, flat))
+    def _transform(self, direction: str, flat: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        result = np.asarray(self._run(direction, flat))
         try:
-            return found.view(dtype).reshape(shape)
+            return result.view(dtype).reshape(shape)
         except (ValueError, TypeError) as error:
             raise self.fail(f"what comes out does not fit data type {dtype}: {error}", direction) from error
 
 
 @dataclass(frozen=True)
 class NumcodecsBytes(_Adaptor, BytesBytesCodec):
-    """A numcodecs codec over bytes.
+    """``numcodecs.*``: a numcodecs codec that transforms bytes.
 
     Attributes:
-        dtype: How the bytes are viewed for a codec that looks at elements (v2 filters).
+        config: The numcodecs configuration.
+        dtype: The dtype with which a codec of elements views the bytes (v2 filters).
     """
 
     dtype: str = "|u1"
@@ -167,53 +235,58 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
             return size + 4
         if kind in ("shuffle", "quantize", "fixedscaleoffset", "delta", "bitround"):
             source, target = config.get("dtype"), config.get("astype")
-            return _scaled(size, source, target) if source and target else size
+            return _size_after_cast(size, source, target) if source and target else size
         if kind == "astype":
-            return _scaled(size, config["decode_dtype"], config["encode_dtype"])
+            return _size_after_cast(size, config["decode_dtype"], config["encode_dtype"])
         if kind == "packbits":
             return 1 + math.ceil(size / 8)
         return None
 
     def encode(self, data: Buffer) -> Buffer:
-        if self.kind in _DEFLATE:
+        if self.kind in _DEFLATE_WINDOWS:
             try:
-                return deflate(data, self.codec.level, _DEFLATE[self.kind])
-            except Exception as error:  # each of the libraries that may do it has errors of its own
+                return deflate(data, self.codec.level, _DEFLATE_WINDOWS[self.kind])
+            except Exception as error:  # the error class depends on the library that is installed
                 raise self.fail(f"level {self.codec.level!r}: {error}", "encode") from error
         view = np.frombuffer(data, np.uint8)
-        if (
-            len(view) % np.dtype(self.dtype).itemsize == 0
-        ):  # otherwise a filter before this one made other bytes of them
+        if len(view) % np.dtype(self.dtype).itemsize == 0:  # a filter before this one may have changed the size
             view = view.view(self.dtype)
         return _flat_bytes(self._run("encode", view))
 
     @property
     def fills(self) -> bool:
-        return self.kind in FILLING
+        return self.kind in _DECODES_INTO_MEMORY
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
-        return bounded_decoder(self, self.kind, size, limit, self.config) or partial(self._decode_as_it_can, size)
+        factory = _decoder_factory(self.config)
+        if factory is None:
+            return partial(self._decode_unbounded, size)
+        return checked_decoder(self, factory(size, limit), size)
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         return self.decoder(size, limit)(data, out)
 
-    def _decode_as_it_can(self, size: int | None, data: Buffer, out: Out) -> Buffer:
+    def _decode_unbounded(self, size: int | None, data: Buffer, out: Out) -> Buffer:
         if self.kind == "zfpy":
-            data = zfpy_stream(self, data, size, None)
-        found = _flat_bytes(self._run("decode", data))
-        if size is not None and len(found) != size:
-            raise self.fail(f"{len(found)} bytes came out, the chunk needs {size}")
-        return found
+            data = complete_zfp_stream(self, data, size, None)
+        decoded = _flat_bytes(self._run("decode", data))
+        if size is not None and len(decoded) != size:
+            raise self.fail(f"{len(decoded)} bytes came out, the chunk needs {size}")
+        return decoded
 
 
 @dataclass(frozen=True)
 class NumcodecsSerializer(_Adaptor, ArrayBytesCodec):
-    """A numcodecs codec that compresses arrays of numbers."""
+    """``numcodecs.*``: a numcodecs codec that compresses arrays of numbers.
+
+    Attributes:
+        config: The numcodecs configuration.
+    """
 
     def bind(self, spec: ArraySpec) -> _BoundSerializer:
         if spec.dtype.numpy.kind not in "iuf":
             raise MetadataError(f"codec {self.label!r} compresses real numbers, not data type {spec.dtype.name!r}")
-        _ = self.codec  # complains if its package is missing
+        _ = self.codec  # raises if its package is missing
         return _BoundSerializer(self, spec)
 
 
@@ -222,62 +295,20 @@ class _BoundSerializer(BoundWhole):
         self._codec, self._spec = codec, spec
 
     def encode(self, array: Array) -> Buffer:
-        found = self._codec._run("encode", np.ascontiguousarray(array, self._spec.dtype.numpy))
-        return _flat_bytes(found)
+        return _flat_bytes(self._codec._run("encode", np.ascontiguousarray(array, self._spec.dtype.numpy)))
 
     def decode(self, data: Buffer) -> Array:
         dtype, shape = self._spec.dtype.numpy, self._spec.shape
         if self._codec.kind == "zfpy":
-            data = zfpy_stream(self._codec, data, math.prod(shape) * dtype.itemsize, dtype)
-        found = np.asarray(self._codec._run("decode", bytes(data)))
-        if found.size != math.prod(shape) or found.dtype != dtype:
-            raise self._codec.fail(f"{found.size} elements of {found.dtype} came out, the chunk has {shape} of {dtype}")
-        return found.reshape(shape)
+            data = complete_zfp_stream(self._codec, data, math.prod(shape) * dtype.itemsize, dtype)
+        array = np.asarray(self._codec._run("decode", bytes(data)))
+        if array.size != math.prod(shape) or array.dtype != dtype:
+            raise self._codec.fail(f"{array.size} elements of {array.dtype} came out, the chunk has {shape} of {dtype}")
+        return array.reshape(shape)
 
 
-_ZFP_TYPES = tuple(map(np.dtype, ("i4", "i8", "f4", "f8")))
-
-
-def zfpy_stream(codec: Codec, data: Buffer, size: int | None, dtype: np.dtype[Any] | None) -> bytes:
-    """A zfp stream with its header, if that declares what must come out, and nothing is missing at its end.
-
-    zfp itself believes the header, and reads on after the end.
-
-    Raises:
-        CodecError: If it is damaged.
-    """
-    view = bytes(data)
-    if len(view) < 12 or view[:4] != b"zfp\x05":
-        raise codec.fail("it does not begin as a zfp stream does")
-    meta = int.from_bytes(view[4:12], "little") & (1 << 52) - 1  # type and dimensions
-    kind, ndim = _ZFP_TYPES[meta & 3], (meta >> 2 & 3) + 1
-    width = 48 // ndim
-    count = math.prod((meta >> 4 + axis * width & (1 << width) - 1) + 1 for axis in range(ndim))
-    if (size is not None and count * kind.itemsize != size) or dtype not in (None, kind):
-        raise codec.fail(
-            f"its header declares {count} elements of {kind}, the chunk has {size} bytes of {dtype or 'any'}"
-        )
-    if size is None and count > 1 << 28:
-        raise codec.fail(f"its header declares {count} elements")
-    import zfpy
-
-    check_complete(codec, lambda padding: zfpy.decompress_numpy(view + padding), count * kind.itemsize)
-    return view + bytes(count * kind.itemsize + 64)
-
-
-def check_complete(codec: Codec, decode: Callable[[bytes], Array], size: int) -> None:
-    """Complain if what a zfp stream decodes to depends on what follows it: then it is cut short.
-
-    Raises:
-        CodecError: If so.
-    """
-    zeros, ones = (np.array(decode(byte * (size + 64))).tobytes() for byte in (b"\0", b"\xff"))
-    if zeros != ones:
-        raise codec.fail("the stream is cut short")
-
-
-def _scaled(size: int, source: str, target: str) -> int:
-    """Bytes of as many elements of another dtype."""
+def _size_after_cast(size: int, source: str, target: str) -> int:
+    """Return the bytes of the same number of elements of another dtype."""
     return size // max(int(np.dtype(source).itemsize), 1) * int(np.dtype(target).itemsize)
 
 
@@ -288,29 +319,29 @@ def _flat_bytes(data: Any) -> Buffer:
 
 
 def adapt(config: Mapping[str, Any], *, dtype: np.dtype[Any] | None = None, arrays: bool = False) -> Codec:
-    """A numcodecs configuration as one of our codecs.
+    """Return the adaptor for a numcodecs configuration.
 
     Args:
         config: The configuration with its ``id``.
-        dtype: The dtype of stored elements, for codecs that look at them.
-        arrays: Whether codecs that change values become array -> array ones (v3) or stay on bytes (v2).
+        dtype: The dtype of stored elements, for codecs of elements.
+        arrays: Whether codecs that change values become array -> array codecs (v3) or transform bytes (v2).
 
     Raises:
         UnknownCodecError: If numcodecs has no such codec.
-        MetadataError: If it refuses the configuration.
+        MetadataError: If it rejects the configuration.
     """
     kind = config.get("id")
     if not isinstance(kind, str):
         raise MetadataError(f"a numcodecs configuration needs an 'id', found {dict(config)!r}")
     if kind in _OBJECTS:
         raise UnknownCodecError(f"codec {kind!r} makes bytes of objects and can not stand here", codec=kind)
-    made: NumcodecsArray | NumcodecsBytes | NumcodecsSerializer
-    if arrays and kind in ARRAY_BYTES:
-        made = NumcodecsSerializer({name: value for name, value in config.items() if name != "compression_kwargs"})
+    codec: NumcodecsArray | NumcodecsBytes | NumcodecsSerializer
+    if arrays and kind in _ARRAY_BYTES:
+        codec = NumcodecsSerializer({name: value for name, value in config.items() if name != "compression_kwargs"})
     elif arrays and kind in ARRAY_ARRAY:
-        made = NumcodecsArray(dict(config))
+        codec = NumcodecsArray(dict(config))
     else:
-        made = NumcodecsBytes(dict(config), dtype.str if dtype is not None and dtype.kind in "biufcmM" else "|u1")
-    if isinstance(made, NumcodecsBytes) or "dtype" in config:
-        _ = made.codec  # refuse a bad configuration now, not at the first chunk
-    return made
+        codec = NumcodecsBytes(dict(config), dtype.str if dtype is not None and dtype.kind in "biufcmM" else "|u1")
+    if isinstance(codec, NumcodecsBytes) or "dtype" in config:
+        _ = codec.codec  # reject a bad configuration now, not at the first chunk
+    return codec

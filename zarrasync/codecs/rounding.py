@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from zarrasync.codecs.elements import integer_limits
 from zarrasync.codecs.spec import Array
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.fill_values import is_float
@@ -45,18 +46,13 @@ def _wide(dtype: np.dtype[Any]) -> Any:
     return _LONG if dtype.kind in "iu" and dtype.itemsize == 8 else np.float64
 
 
-def _bounds(target: DataType) -> tuple[int, int]:
-    info = np.iinfo(target.numpy)
-    return target.limits or (int(info.min), int(info.max))
-
-
 def _complain(values: Array, why: str) -> None:
     if values.size:
         raise ValueError(f"{values[0]!s} {why}")
 
 
 def _to_integer(array: Array, target: DataType, out_of_range: str | None) -> Array:
-    low, high = _bounds(target)
+    low, high = integer_limits(target)
     bad = (array < low) | (array > high)
     if not bad.any():
         return array.astype(target.numpy)
@@ -95,7 +91,7 @@ def _half_away(values: Array) -> Array:
 def _float_to_integer(values: Array, target: DataType, rounding: str, out_of_range: str | None) -> Array:
     _complain(values[~np.isfinite(values)], "is no integer")
     whole = _WHOLE.get(rounding, _half_away)(values)
-    low, high = _bounds(target)
+    low, high = integer_limits(target)
     # The ends are powers of two, which floats hold; one less than them they may not.
     below, above = whole < float(low), whole >= float(high + 1)
     if (below | above).any():

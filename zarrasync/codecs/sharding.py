@@ -20,7 +20,7 @@ from zarrasync._util.memory import joined
 from zarrasync.codecs.base import ArrayBytesCodec, Codec
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
-from zarrasync.codecs.compressors import Crc32cCodec
+from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.partial import Locator, Piece, Range, search_inside, search_together
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError

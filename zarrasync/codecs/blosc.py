@@ -1,0 +1,155 @@
+"""``blosc`` (Zarr v3 core codecs): Blosc 1 by numcodecs.
+
+numcodecs' blosc is switched to per-call contexts (``use_threads = False``): its own threads serialise on a global lock,
+and chunks are decoded in parallel anyway.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Codec, Decoder, Out, RowsDecoder
+from zarrasync.codecs.configuration import check_integer
+from zarrasync.codecs.decompression import checked_decoder, none_if_damaged, with_size_header
+from zarrasync.codecs.native import blosc_rows, numcodecs_module
+from zarrasync.codecs.spec import ArraySpec, Buffer
+from zarrasync.errors import MetadataError
+
+__all__ = ["BloscCodec", "blosc_decoder"]
+
+_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_SMALL = 1 << 15
+"""Size of chunks below which decoding a batch in one call is faster."""
+
+
+@cache
+def _blosc() -> ModuleType:
+    module = numcodecs_module("blosc")
+    module.use_threads = False  # type: ignore[attr-defined]  # a setting, not a function of the module
+    return module
+
+
+_HEADER_SIZES = struct.Struct("<4xI4xI")
+"""Decoded and encoded size in a blosc header."""
+
+
+def _decoded_size(data: Buffer) -> int:
+    if len(data) < _HEADER_SIZES.size:
+        raise ValueError("shorter than a blosc header")
+    decoded: int
+    decoded, encoded = _HEADER_SIZES.unpack_from(data)
+    if encoded != len(data):
+        raise ValueError(f"its header declares {encoded} stored bytes, there are {len(data)}")
+    return decoded
+
+
+def _have_sizes(values: Sequence[Buffer], size: int) -> bool:
+    """Return whether the header of each value declares its length and ``size`` decoded bytes."""
+    header = _HEADER_SIZES.unpack_from
+    try:
+        return [header(value) for value in values] == [(size, len(value)) for value in values]
+    except struct.error:
+        return False
+
+
+blosc_decoder = with_size_header(_decoded_size, _blosc)
+
+
+@dataclass(frozen=True)
+class BloscCodec(BytesBytesCodec):
+    """``blosc``: shuffling and a fast compressor over cache-sized blocks.
+
+    See "Blosc" in the Zarr v3 codec specifications.
+
+    Attributes:
+        cname: ``"lz4"``, ``"zstd"``, ``"lz4hc"``, ``"zlib"``, ``"blosclz"`` or ``"snappy"``.
+        clevel: 0 to 9.
+        shuffle: ``"noshuffle"``, ``"shuffle"`` or ``"bitshuffle"``; ``None`` shuffles bits of
+            one-byte elements and bytes of others.
+        typesize: Bytes of an element; ``None`` uses the array's.
+        blocksize: Bytes of a block; 0 lets blosc choose.
+    """
+
+    name = "blosc"
+    brief = True
+    cname: str = "zstd"
+    clevel: int = 5
+    shuffle: str | None = None
+    typesize: int | None = None
+    blocksize: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cname not in _CNAMES:
+            raise ValueError(f"cname is one of {', '.join(_CNAMES)}; found {self.cname!r}")
+        if self.shuffle is not None and self.shuffle not in _SHUFFLES:
+            raise ValueError(f"shuffle is one of {', '.join(_SHUFFLES)}; found {self.shuffle!r}")
+        check_integer("clevel", self.clevel, 0, 9)
+        check_integer("blocksize", self.blocksize, 0, 2**31 - 1)
+        if self.typesize is not None:
+            check_integer("typesize", self.typesize, 1, 2**31 - 1)
+
+    def configuration(self) -> dict[str, Any]:
+        return {
+            "typesize": self.typesize or 1,
+            "cname": self.cname,
+            "clevel": self.clevel,
+            "shuffle": self.shuffle or "noshuffle",
+            "blocksize": self.blocksize,
+        }
+
+    def settle(self, spec: ArraySpec) -> Codec:
+        if self.cname == "snappy":
+            raise MetadataError("codec blosc: numcodecs' blosc has no snappy; lz4 is as fast")
+        size = self.typesize or spec.dtype.itemsize or 1
+        return replace(self, typesize=size, shuffle=self.shuffle or ("bitshuffle" if size == 1 else "shuffle"))
+
+    @property
+    def fills(self) -> bool:
+        return True
+
+    def encode(self, data: Buffer) -> Buffer:
+        return self.encode_all((data,))[0]
+
+    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
+        if not all(map(len, values)):
+            raise self.fail("there are no bytes", "encode")
+        typesize = self.typesize or 1
+        # The header has one byte for the element size; like c-blosc, shuffle larger elements as single bytes.
+        header_typesize = typesize if typesize < 256 else 1
+        shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
+        settings = self.cname.encode(), self.clevel, shuffle, self.blocksize, header_typesize
+        compress = _blosc().compress
+        try:
+            return [compress(value, *settings) for value in values]
+        except (ValueError, RuntimeError) as error:
+            raise self.fail(str(error), "encode") from error
+
+    def decoder(self, size: int | None, limit: int) -> Decoder:
+        return checked_decoder(self, blosc_decoder(size, limit), size)
+
+    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
+        return self.decoder(size, limit)(data, out)
+
+    def batch_decoder(self, size: int | None) -> BatchDecoder | None:
+        if size is None or not 0 < size < _SMALL:
+            return None
+
+        @none_if_damaged
+        def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
+            if not _have_sizes(values, size):
+                return None
+            decompress = _blosc().decompress
+            return [decompress(value) for value in values]
+
+        return decode
+
+    def rows_decoder(self, size: int | None) -> RowsDecoder | None:
+        if not size:
+            return None
+        return lambda values, rows: _have_sizes(values, size) and blosc_rows(values, rows, size)

@@ -1,0 +1,19 @@
+"""Checks of the ``configuration`` member of codecs in documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["check_integer", "check_members"]
+
+
+def check_members(configuration: Iterable[str], *members: str) -> None:
+    """Raise ``ValueError`` if a configuration has other members than these."""
+    if unknown := set(configuration) - set(members):
+        raise ValueError(f"unknown member {min(unknown)!r}")
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raise ``ValueError`` if a parameter is not an integer from ``low`` to ``high``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} is an integer from {low} to {high}, found {value!r}")

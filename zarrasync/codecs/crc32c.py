@@ -1,0 +1,54 @@
+"""``crc32c`` (Zarr v3 core codecs): a checksum after the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from zarrasync.codecs.base import BytesBytesCodec, Out
+from zarrasync.codecs.spec import Buffer
+from zarrasync.errors import ChecksumError
+
+__all__ = ["Crc32cCodec"]
+
+
+@dataclass(frozen=True)
+class Crc32cCodec(BytesBytesCodec):
+    """``crc32c``: the bytes followed by their CRC-32C, little-endian.
+
+    See "CRC32C checksum" in the Zarr v3 codec specifications.
+    """
+
+    name = "crc32c"
+    brief = True
+
+    def encoded_size(self, size: int) -> int:
+        return size + 4
+
+    def encode(self, data: Buffer) -> Buffer:
+        return b"".join((data, _crc32c()(data).to_bytes(4, "little")))
+
+    def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
+        view = memoryview(data)
+        if len(view) < 4:
+            raise self.fail(f"a value of {len(view)} bytes has no room for a checksum")
+        content, stored = view[:-4], int.from_bytes(view[-4:], "little")
+        if size is not None and len(content) != size:
+            raise self.fail(f"the value has {len(content)} bytes before the checksum, the chunk needs {size}")
+        computed = _crc32c()(content)
+        if computed != stored:
+            raise ChecksumError(
+                f"codec crc32c: the stored checksum is {stored:#010x}, that of the bytes {computed:#010x}",
+                codec=self.name,
+            )
+        return content
+
+
+@cache
+def _crc32c() -> Callable[[Any], int]:
+    import crc32c
+
+    function: Callable[[Any], int] = crc32c.crc32c
+    return function

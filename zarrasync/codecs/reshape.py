@@ -1,0 +1,80 @@
+"""``reshape`` (zarr-extensions): elements in C order with another shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from zarrasync.codecs.base import ArrayArrayCodec, Codec
+from zarrasync.codecs.configuration import check_members
+from zarrasync.codecs.spec import Array, ArraySpec
+from zarrasync.errors import MetadataError
+
+__all__ = ["ReshapeCodec"]
+
+
+@dataclass(frozen=True)
+class ReshapeCodec(ArrayArrayCodec):
+    """``reshape``: the elements in C order with another shape.
+
+    See "reshape" in zarr-extensions.
+
+    Attributes:
+        shape: For each axis of the stored array its size, or the axes of the chunk whose product is its size, or (at
+            most once) -1 for the remaining size.
+    """
+
+    name = "reshape"
+    shape: tuple[int | tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        entries = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in self.shape)
+        for item in entries:
+            numbers, least = (item, 0) if isinstance(item, tuple) else ((item,), -1)
+            if not all(type(n) is int and n >= least for n in numbers) or item == 0:
+                raise ValueError(f"shape has sizes, lists of axes and one -1 at the most; found {item!r}")
+        if sum(item == -1 for item in entries) > 1:
+            raise ValueError("shape has more than one -1")
+        object.__setattr__(self, "shape", entries)
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
+        check_members(configuration, "shape")
+        if not isinstance(configuration["shape"], list):
+            raise ValueError(f"shape is a list, found {configuration['shape']!r}")
+        return cls(tuple(configuration["shape"]))
+
+    def configuration(self) -> dict[str, Any]:
+        return {"shape": [list(item) if isinstance(item, tuple) else item for item in self.shape]}
+
+    def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
+        source = spec.shape
+        axes = [axis for item in self.shape if isinstance(item, tuple) for axis in item]
+        if any(axis >= len(source) for axis in axes) or any(b <= a for a, b in pairwise(axes)):
+            raise MetadataError(f"codec 'reshape': axes {axes} must be in order and axes of shape {source}")
+        sizes = [math.prod(source[axis] for axis in item) if isinstance(item, tuple) else item for item in self.shape]
+        fixed_size = math.prod(size for size in sizes if size != -1)
+        if -1 in sizes and fixed_size and math.prod(source) % fixed_size == 0:
+            sizes[sizes.index(-1)] = math.prod(source) // fixed_size
+        if math.prod(sizes) != math.prod(source) or -1 in sizes:
+            raise MetadataError(f"codec 'reshape' can not make shape {list(self.shape)} of {source}")
+        for number, item in enumerate(self.shape):
+            if not isinstance(item, tuple) or not item:
+                continue
+            before, after = math.prod(source[: item[0]]), math.prod(source[item[-1] + 1 :])
+            if math.prod(sizes[:number]) != before or math.prod(sizes[number + 1 :]) != after:
+                raise MetadataError(
+                    f"codec 'reshape': axes {list(item)} of {source} do not keep their place in {sizes}"
+                )
+        return spec.replace(shape=tuple(sizes))
+
+    def encode(self, array: Array, spec: ArraySpec) -> Array:
+        return np.ascontiguousarray(array).reshape(self.encoded_spec(spec).shape)
+
+    def decode(self, array: Array, spec: ArraySpec) -> Array:
+        return np.ascontiguousarray(array).reshape(spec.shape)

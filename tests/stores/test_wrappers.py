@@ -8,6 +8,7 @@ import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,9 @@ def test_latencies_of_nothing():
         nothing.quantile(2)
 
 
-async def test_spans(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def tracing(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """An exporter that keeps spans in memory, and the provider of the tracer that fills it."""
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
@@ -67,6 +70,11 @@ async def test_spans(monkeypatch: pytest.MonkeyPatch):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    return exporter, provider
+
+
+async def test_spans(tracing: tuple[Any, Any]):
+    exporter, provider = tracing
     store = stores.TracingStore(stores.MemoryStore(), spans=True)
     await store.set("k", b"value")
     with provider.get_tracer("mine").start_as_current_span("request"):
@@ -77,16 +85,8 @@ async def test_spans(monkeypatch: pytest.MonkeyPatch):
     assert fetch.attributes["zarrasync.bytes"] == 5
 
 
-async def test_spans_of_helping_threads_have_a_parent(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+async def test_spans_of_helping_threads_have_a_parent(api: Api, tmp_path: Path, tracing: tuple[Any, Any]):
+    exporter, provider = tracing
     store = stores.TracingStore(stores.LocalStore(tmp_path), spans=True)
     values = np.random.default_rng(0).random((64, 1 << 15))
     array = await api(api.create_array(store, shape=values.shape, chunks=(1, 1 << 15), config={"threads": 4}))

@@ -1,4 +1,4 @@
-"""What S3 was told to store or erase before a call was cancelled happens before anything that comes later."""
+"""Requests of a cancelled call that S3 still works on end before later writes of the same key."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.s3_server import Bucket
 from zarrasync import stores
 from zarrasync._concurrency import shield
 
-MANY = 1 << 19  # of int32: beyond what signed URLs are for
+MANY = 1 << 19  # of int32: more than signed URLs are used for
 
 
 class Slow:
-    """Holds up the first change of a chunk."""
+    """Delays the first request that changes a matching key until ``go`` is set."""
 
     def __init__(self, bucket: Bucket, key: str = "/c/") -> None:
         self._bucket, self._key = bucket, key
@@ -42,38 +42,33 @@ def store_of(bucket: Bucket, backend: str) -> Any:
     return zarr.storage.ObjectStore(s3)
 
 
+async def cancel_and_write(array: za.AsyncArray, slow: Slow, value: int, next_value: int) -> None:
+    """Cancel a write while the server delays it, and write another value meanwhile."""
+    first = asyncio.create_task(array[...].write(value))
+    await asyncio.to_thread(slow.begun.wait, 30)
+    first.cancel()
+    second = asyncio.create_task(array[...].write(next_value))
+    done, _ = await asyncio.wait([first, second], timeout=0.2)
+    assert not done  # the server still works on the first, and the second waits for that
+    slow.go.set()
+    await second
+    assert first.cancelled()
+
+
 @pytest.mark.parametrize("backend", ["obstore", "fsspec", "zarr-python"])
 @pytest.mark.parametrize("size", [4, MANY])
 async def test_a_later_write_holds(bucket: Bucket, backend: str, size: int):
     array = await za.create_array(
         store_of(bucket, backend), shape=(size,), chunks=(size,), dtype="i4", compressors=None
     )
-    slow = Slow(bucket)
-    first = asyncio.create_task(array[...].write(1))
-    await asyncio.to_thread(slow.begun.wait, 30)
-    first.cancel()
-    second = asyncio.create_task(array[...].write(2))
-    done, _ = await asyncio.wait([first, second], timeout=0.2)
-    assert not done  # the one comes to its end, the other waits for that
-    slow.go.set()
-    await second
-    assert first.cancelled()
+    await cancel_and_write(array, Slow(bucket), 1, 2)
     assert np.frombuffer(bucket.values["x/c/0"], "i4").tolist() == [2] * size
 
 
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])
 async def test_what_was_being_erased_is_gone_before_it_is_written_again(bucket: Bucket, backend: str):
     array = await za.create_array(store_of(bucket, backend), data=np.ones(4, "i4"), compressors=None)
-    slow = Slow(bucket, "?delete")
-    first = asyncio.create_task(array[...].write(0))  # nothing but the fill value
-    await asyncio.to_thread(slow.begun.wait, 30)
-    first.cancel()
-    second = asyncio.create_task(array[...].write(3))
-    done, _ = await asyncio.wait([first, second], timeout=0.2)
-    assert not done
-    slow.go.set()
-    await second
-    assert first.cancelled()
+    await cancel_and_write(array, Slow(bucket, "?delete"), 0, 3)  # the fill value alone, which erases the chunk
     assert (await array[...]).tolist() == [3] * 4
 
 

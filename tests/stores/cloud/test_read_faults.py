@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from tests.support.s3_clients import BACKENDS, LEAN, clients_of
-from tests.support.s3_server import VALUES, Answer, Bucket
+from tests.support.s3_clients import BACKENDS, LEAN, clients_of, failing
+from tests.support.s3_server import VALUES, Bucket
 from zarrasync import config, stores, sync
 from zarrasync.errors import NodeNotFoundError, StoreError
 
@@ -22,15 +21,7 @@ from zarrasync.errors import NodeNotFoundError, StoreError
 @pytest.mark.parametrize("kind", ["503", "reset", "cut"])
 def test_what_passes_is_not_noticed(bucket: Bucket, backend: str, kind: str):
     """One request in six fails."""
-    chance = random.Random(3)
-    slow_down = b"<Error><Code>SlowDown</Code><Message>slow down</Message></Error>"
-
-    def fault(key: str, data: bytes | None) -> Answer | str | None:
-        if chance.random() > 1 / 6:
-            return None
-        return (503, {"Content-Type": "application/xml"}, slow_down) if kind == "503" else kind
-
-    bucket.fault = fault
+    bucket.fault = failing(kind, 1 / 6, seed=3)
     array = sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend))
     np.testing.assert_array_equal(array[...], VALUES)
     np.testing.assert_array_equal(array[33:35, ::7], VALUES[33:35, ::7])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.api import Api
-from tests.support.s3_clients import BACKENDS, LEAN, OBSTORE
+from tests.support.s3_clients import BACKENDS, LEAN, OBSTORE, failing
 from tests.support.s3_server import VALUES, Answer, Bucket, Fault
 from zarrasync import config, stores, sync
 from zarrasync.errors import StoreError, WriteConflictError
@@ -63,16 +62,8 @@ def test_large_and_compared_values_are_obstores_to_store(bucket: Bucket):
 @pytest.mark.parametrize("kind", ["503", "reset", "cut"])
 def test_writes_outlast_what_passes(bucket: Bucket, kind: str):
     """One request in four fails, also after it was stored."""
-    chance = random.Random(5)
-    slow_down = b"<Error><Code>SlowDown</Code><Message>slow down</Message></Error>"
-
-    def fault(key: str, data: bytes | None) -> Answer | str | None:
-        if chance.random() > 1 / 4:
-            return None
-        return (503, {"Content-Type": "application/xml"}, slow_down) if kind == "503" else kind
-
     values = np.arange(800_000, dtype="i4").reshape(4000, 200)
-    assert written(bucket, values, fault, **UNSIGNED) == {LEAN}
+    assert written(bucket, values, failing(kind, 1 / 4, seed=5), **UNSIGNED) == {LEAN}
 
 
 async def test_requests_that_were_made_again_are_counted(api: Api, bucket: Bucket):

@@ -10,7 +10,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from zarrasync.indexing.grouping import group_points
-from zarrasync.indexing.selectors import IntArray, Selector, section
+from zarrasync.indexing.selectors import IntArray, Selector
 from zarrasync.model.chunk_grids import Axis, ListedAxis, RegularAxis
 
 __all__ = [
@@ -37,31 +37,36 @@ def touched(selector: Selector, axis: Axis) -> Touched:
     if not isinstance(selector, slice):
         return np.unique(axis.find_all(selector))
     start, step = selector.start, selector.step or 1
-    count = _count(selector)
+    count = len(range(start, selector.stop, step))
     last = start + (count - 1) * step
     if not count:
         return range(0)
-    if step == 1 or _is_gapless(step, axis):
-        return range(axis.find(start), axis.find(last) + 1)
-    if not isinstance(axis, ListedAxis):  # each index lies in a chunk of its own
-        return axis.find_all(np.arange(start, last + 1, step))
-    chunks: IntArray = np.arange(axis.find(start), axis.find(last) + 1)
-    begins = axis.start_all(chunks)
-    ends = np.minimum(begins + sizes_of(chunks, axis), last + 1)
+    if isinstance(axis, RegularAxis):  # the arithmetic is spelled out to save calls: most reads pass here
+        size = axis.chunk
+        if step <= size:
+            return range(start // size, last // size + 1)
+        return np.arange(start, last + 1, step) // size  # each index lies in a chunk of its own
+    chunks = range(axis.find(start), axis.find(last) + 1)
+    if step == 1:
+        return chunks
+    numbers: IntArray = np.asarray(chunks, np.int64)
+    begins = axis.start_all(numbers)
+    ends = np.minimum(begins + sizes_of(numbers, axis), last + 1)
     # The first index of the slice at or after the beginning of a chunk lies in the chunk, or the chunk is stepped over.
     firsts = start + -(-np.maximum(begins - start, 0) // step) * step
-    matches: IntArray = chunks[firsts < ends]
+    matches: IntArray = numbers[firsts < ends]
     return matches
 
 
 def count_touched(selector: Selector, axis: Axis) -> tuple[int, int]:
     """Return how many chunks are touched, and the elements that they store. Lists no chunks of regular axes."""
-    if isinstance(axis, ListedAxis) or not isinstance(selector, slice):
+    if not isinstance(selector, slice) or not isinstance(axis, RegularAxis):
         chunks = touched(selector, axis)
         return len(chunks), int(sizes_of(chunks, axis).sum())
-    # Where chunks are stepped over, each index lies in a chunk of its own.
-    count = len(touched(selector, axis)) if _is_gapless(selector.step or 1, axis) else _count(selector)
-    return count, count * axis.size(0)
+    step = selector.step or 1
+    # With a step beyond the size of chunks each index lies in a chunk of its own.
+    count = len(touched(selector, axis) if step <= axis.chunk else range(selector.start, selector.stop, step))
+    return count, count * axis.chunk
 
 
 def partly_touched(selector: Selector, axis: Axis) -> Collection[int]:
@@ -79,16 +84,6 @@ def partly_touched(selector: Selector, axis: Axis) -> Collection[int]:
     if selector.stop < min(axis.start(last) + axis.size(last), axis.extent):
         partial.add(last)
     return partial
-
-
-def _count(selector: slice) -> int:
-    """The number of indices of an ascending slice, whose step may be ``None``."""
-    return len(range(selector.start, selector.stop, selector.step or 1))
-
-
-def _is_gapless(step: int, axis: Axis) -> bool:
-    """Whether a slice with this step touches every chunk between its first and its last one."""
-    return bool(step <= (min(axis.edges) if isinstance(axis, ListedAxis) else axis.size(0)))
 
 
 def numbers_of(chunks: Touched) -> Sequence[int]:
@@ -185,20 +180,18 @@ def cut_axis(selector: Selector, target: Selector, axis: Axis) -> AxisCuts:
         return _cut_indices(selector, target, axis)
     chunks = touched(selector, axis)
     start, step, extent = selector.start, selector.step, axis.extent
-    last = start + (_count(selector) - 1) * step
+    last = start + (len(range(start, selector.stop, step)) - 1) * step
     sources: list[Selector] = []
-    targets: list[Selector] = []
     is_full: list[bool] = []
-    done = 0
+    edges = [0]
     for begin, size in _extents(chunks, axis):
-        end = min(begin + size, extent)
-        first = start + done * step
-        count = (min(last, end - 1) - first) // step + 1
+        end = min(extent, begin + size)
+        first = start + edges[-1] * step
+        count = ((last if last < end else end - 1) - first) // step + 1
         sources.append(slice(first - begin, first - begin + (count - 1) * step + 1, step))
-        targets.append(section(target, done, count))
         is_full.append(count == end - begin and step == 1)
-        done += count
-    return AxisCuts(numbers_of(chunks), sources, targets, is_full, [1] * len(chunks))
+        edges.append(edges[-1] + count)
+    return AxisCuts(numbers_of(chunks), sources, _cut_target(target, edges), is_full, [1] * len(chunks))
 
 
 def _extents(chunks: Touched, axis: Axis) -> Iterable[tuple[int, int]]:
@@ -213,12 +206,21 @@ def _extents(chunks: Touched, axis: Axis) -> Iterable[tuple[int, int]]:
 def _cut_indices(indices: IntArray, target: Selector, axis: Axis) -> AxisCuts:
     """``cut_axis`` for an index array."""
     groups = group_points([axis], [indices], target)
-    spans = list(pairwise(groups.edges.tolist()))
-    count = len(spans)
+    edges, inside = groups.edges.tolist(), groups.indices[0]
+    count = len(groups.chunks)
     return AxisCuts(
         groups.chunks[:, 0].tolist(),
-        [groups.indices[0][start:stop] for start, stop in spans],
-        [section(groups.target, start, stop - start) for start, stop in spans],
+        [inside[start:stop] for start, stop in pairwise(edges)],
+        _cut_target(groups.target, edges),
         [False] * count,
         [1] * count,
     )
+
+
+def _cut_target(target: Selector, edges: Sequence[int]) -> list[Selector]:
+    """Cut a target at the positions ``edges``."""
+    if not isinstance(target, slice):
+        return [target[start:stop] for start, stop in pairwise(edges)]
+    step = target.step
+    limits = [target.start + edge * step for edge in edges]
+    return [slice(start, stop if stop >= 0 else None, step) for start, stop in pairwise(limits)]

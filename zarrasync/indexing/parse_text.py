@@ -1,4 +1,4 @@
-"""Selections as people write them in a URL or on a command line: ``0,10:20,::-1`` or ``time=0,lat=10:20``. Pure."""
+"""Selections as strings in a URL or on a command line: ``0,10:20,::-1`` or ``time=0,lat=10:20``."""
 
 from __future__ import annotations
 
@@ -19,41 +19,47 @@ _ITEM = re.compile(
 
 
 def parse_selection(text: str, shape: Sequence[int], names: Sequence[str | None] | None = None) -> Basic:
-    """A text as a basic selection.
+    """Parse a string as a basic selection.
 
     Args:
-        text: Integers, slices and at most one ``...``, separated by commas, also in brackets; or ``name=`` and one
-            of these for axes that have names. What is not named is taken whole.
-        shape: The shape of what is selected from.
+        text: Integers, slices and at most one ``...``, separated by commas, also in brackets. Or items ``name=value`` for
+            axes with names; the other axes are taken whole.
+        shape: The shape of what is indexed.
         names: The names of its axes.
 
     Raises:
-        SelectionError: If it is none of that, or has too many items.
+        SelectionError: If the string is malformed or has too many items.
     """
     inner = text.strip().removeprefix("[").removesuffix("]")
     items = [item.strip() for item in inner.split(",")] if inner.strip() else []
-    if not any("=" in item for item in items):
-        found = tuple(_item(item, text, shape) for item in items)
-        whole = sum(item is not Ellipsis for item in found)
-        if whole > len(shape) or len(found) - whole > 1:
-            raise SelectionError(f"{text!r} has more items than the shape {tuple(shape)} has axes", shape=tuple(shape))
-        return found
-    seen: set[str] = set()
-    picked: list[int | slice | EllipsisType] = [slice(None)] * len(shape)
+    if any("=" in item for item in items):
+        return _parse_named(text, items, shape, names or ())
+    selection = tuple(_item(item, text, shape) for item in items)
+    axis_count = sum(item is not Ellipsis for item in selection)
+    if axis_count > len(shape) or len(selection) - axis_count > 1:
+        raise SelectionError(f"{text!r} has more items than the shape {tuple(shape)} has axes", shape=tuple(shape))
+    return selection
+
+
+def _parse_named(text: str, items: Sequence[str], shape: Sequence[int], names: Sequence[str | None]) -> Basic:
+    """Parse items with the names of axes."""
+    seen_names: set[str] = set()
+    selection: list[int | slice | EllipsisType] = [slice(None)] * len(shape)
     for item in items:
-        name, equals, value = item.partition("=")
-        if name.strip() in seen:
-            raise SelectionError(f"{text!r} names {name.strip()!r} twice", shape=tuple(shape))
-        seen.add(name.strip())
-        axes = [axis for axis, one in enumerate(names or ()) if one == name.strip()]
-        if not equals or not axes:
-            known = ", ".join(str(one) for one in names or () if one) or "no names"
-            raise SelectionError(f"{item!r} in {text!r} names no axis; the axes have {known}", shape=tuple(shape))
-        picked[axes[0]] = _item(value.strip(), text, shape)
-    return tuple(picked)
+        left, equals, value = item.partition("=")
+        name = left.strip()
+        if name in seen_names:
+            raise SelectionError(f"{text!r} names {name!r} twice", shape=tuple(shape))
+        seen_names.add(name)
+        if not equals or name not in names:
+            available = ", ".join(str(other) for other in names if other) or "no names"
+            raise SelectionError(f"{item!r} in {text!r} names no axis; the axes have {available}", shape=tuple(shape))
+        selection[names.index(name)] = _item(value.strip(), text, shape)
+    return tuple(selection)
 
 
 def _item(item: str, text: str, shape: Sequence[int]) -> int | slice | EllipsisType:
+    """Parse an integer, a slice or ``...``."""
     match = _ITEM.fullmatch(item)
     if match is None:
         raise SelectionError(
@@ -63,21 +69,21 @@ def _item(item: str, text: str, shape: Sequence[int]) -> int | slice | EllipsisT
         return int(item)
     if match["rest"]:
         return ...
-    numbers = [int(part) if part else None for part in item.split(":")]
-    if numbers[2:] == [0]:
+    limits = [int(part) if part else None for part in item.split(":")]
+    if limits[2:] == [0]:
         raise SelectionError(f"{item!r} in {text!r} has a step of 0", shape=tuple(shape))
-    return slice(*numbers)
+    return slice(*limits)
 
 
 def selection_text(selection: Basic) -> str:
-    """The way back: a selection as it is written between brackets."""
+    """Return a selection as it is written between brackets; the inverse of ``parse_selection``."""
+    return ", ".join(map(_item_text, selection))
 
-    def one(item: int | slice | EllipsisType) -> str:
-        if item is Ellipsis:
-            return "..."
-        if not isinstance(item, slice):
-            return str(item)
-        ends = [item.start, item.stop] + ([item.step] if item.step is not None else [])
-        return ":".join("" if end is None else str(end) for end in ends)
 
-    return ", ".join(map(one, selection))
+def _item_text(item: int | slice | EllipsisType) -> str:
+    if item is Ellipsis:
+        return "..."
+    if not isinstance(item, slice):
+        return str(item)
+    limits = [item.start, item.stop] + ([item.step] if item.step is not None else [])
+    return ":".join("" if limit is None else str(limit) for limit in limits)

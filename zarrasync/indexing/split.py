@@ -66,14 +66,17 @@ def _split_axes(projection: Projection, grid: Grid, longest_run: int) -> list[Ch
     is_basic = projection.is_basic or set(map(type, (*projection.source, *projection.target))) <= {slice}
     axis = 0
     if is_basic and longest_run > 1:  # join along the axis with most chunks, the last of several
-        axis = max(range(len(cuts)), key=lambda number: (len(cuts[number].chunks), number), default=0)
+        most = max([len(own.chunks) for own in cuts], default=0)
+        for number, own in enumerate(cuts):
+            if len(own.chunks) == most:
+                axis = number
         cuts[axis : axis + 1] = [own.joined(longest_run) for own in cuts[axis : axis + 1]]
     columns = zip(
-        product(*(own.chunks for own in cuts)),
-        product(*(own.sources for own in cuts)),
-        product(*(own.targets for own in cuts)),
-        product(*(own.is_full for own in cuts)),
-        product(*(own.counts for own in cuts)),
+        product(*[own.chunks for own in cuts]),
+        product(*[own.sources for own in cuts]),
+        product(*[own.targets for own in cuts]),
+        product(*[own.is_full for own in cuts]),
+        product(*[own.counts for own in cuts]),
         strict=True,
     )
     return [

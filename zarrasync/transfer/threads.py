@@ -81,6 +81,7 @@ class StealingPool:
         self._source = iter(()) if self._stretches else iter(jobs)
         self._queues: list[deque[Job]] = []
         self._helpers: list[Future[None]] = []
+        self._starting = 0
         self._errors: list[BaseException] = []
         self._lock = threading.Lock()
 
@@ -140,11 +141,17 @@ class StealingPool:
             self._helpers[:] = [helper for helper in self._helpers if not helper.done()]
             # Every other thread that has its turn may want a core for itself.
             free_threads = self._settings.pool_size - self._turns.capacity + self._turns.free
-            count = min(self._threads - 1 - len(self._helpers), jobs, free_threads)
-            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: work without help
-                # In the caller's context: spans of traces begin below the current one.
-                pool = helper_pool(self._settings)
-                self._helpers.extend(pool.submit(copy_context().run, self._work) for _ in range(count))
+            wanted = self._threads - 1 - len(self._helpers) - self._starting
+            count = max(0, min(wanted, jobs, free_threads))
+            self._starting += count
+        helpers: list[Future[None]] = []
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: work without help
+            # In the caller's context: spans of traces begin below the current one.
+            pool = helper_pool(self._settings)
+            helpers.extend(pool.submit(copy_context().run, self._work) for _ in range(count))
+        with self._lock:
+            self._starting -= count
+            self._helpers.extend(helpers)
 
     def _stop_helpers(self) -> None:
         """Wait for helpers that work, and call off the others."""

@@ -139,6 +139,8 @@ def test_nothing_goes_past_the_seam():
                 if (node.value.id, node.attr) in BANNED:
                     uses.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node)}")
             elif isinstance(node, ast.ImportFrom):
-                names = [alias.name for alias in node.names if ((node.module or "").split(".")[-1], alias.name) in BANNED]
+                names = [
+                    alias.name for alias in node.names if ((node.module or "").split(".")[-1], alias.name) in BANNED
+                ]
                 uses.extend(f"{path.relative_to(PACKAGE)}:{node.lineno} {name}" for name in names)
     assert uses == []

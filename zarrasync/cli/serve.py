@@ -7,12 +7,12 @@ import asyncio
 import logging
 import statistics
 import sys
-import time
 from typing import Any
 
 import numpy as np
 
 from zarrasync import stores
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.bridge import run
 from zarrasync.cli.arguments import Commands, count, options
 from zarrasync.cli.arguments import open_node as with_node
@@ -107,9 +107,9 @@ def _bench(given: argparse.Namespace, console: Console) -> int:
 
 
 async def _measure(store: stores.Store, given: argparse.Namespace) -> dict[str, Any]:
-    start = time.perf_counter()
+    start = clock.monotonic()
     node = await open_node(store, path=given.path)
-    opened = time.perf_counter() - start
+    opened = clock.monotonic() - start
     if isinstance(node, AsyncArray) and not node.size:
         raise SelectionError(f"{node.name} has no elements", shape=node.shape)
     if not isinstance(node, AsyncArray):
@@ -142,21 +142,21 @@ async def _measure(store: stores.Store, given: argparse.Namespace) -> dict[str, 
 async def _read(array: AsyncArray, seconds: float, count: int) -> tuple[list[float], list[int], float]:
     """Read chunks here and there for a while: how long each took, the bytes of each, and the time for all."""
     rng = np.random.default_rng()
-    begin = time.perf_counter()
+    begin = clock.monotonic()
     durations: list[float] = []
     sizes: list[int] = []
     grid = array.metadata.read_grid
 
     async def reader() -> None:
-        while not durations or time.perf_counter() - begin < seconds:
+        while not durations or clock.monotonic() - begin < seconds:
             at = tuple(int(rng.integers(axis.nchunks)) for axis in grid.axes)
             box = grid.box(at)
-            start = time.perf_counter()
+            start = clock.monotonic()
             values = np.asarray(await array.view[(*box, ...)].read())
-            durations.append(time.perf_counter() - start)
+            durations.append(clock.monotonic() - start)
             sizes.append(values.nbytes)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(count):
             group.create_task(reader())
-    return durations, sizes, time.perf_counter() - begin
+    return durations, sizes, clock.monotonic() - begin

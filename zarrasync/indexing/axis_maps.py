@@ -12,9 +12,9 @@ __all__ = ["AxisMap", "Const", "Gather", "Stride", "broadcast_indices", "dims_of
 
 
 class Const(NamedTuple):
-    """The array axis is held at one index."""
+    """The array index is the same for all result coordinates."""
 
-    at: int
+    value: int
 
 
 class Stride(NamedTuple):
@@ -53,7 +53,7 @@ def broadcast_indices(axis: AxisMap, dims: tuple[int, ...], shape: tuple[int, ..
         shape: The shape of the result.
     """
     if isinstance(axis, Const):
-        return axis.at
+        return axis.value
     if isinstance(axis, Stride):
         values: IntArray = axis.start + axis.step * np.arange(shape[axis.dim], dtype=np.int64)
     else:

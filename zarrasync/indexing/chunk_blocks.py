@@ -37,7 +37,7 @@ def plan_blocks(
     chunk_shape = _regular_chunks(grid)
     if chunk_shape is None:
         ends = [[axis.start(i) + axis.size(i) for i in range(axis.nchunks)] for axis in grid.axes]
-        cuts = [_cut(a, b, own) for a, b, own in zip(start, stop, ends, strict=True)]
+        cuts = [_cut(a, b, axis_ends) for a, b, axis_ends in zip(start, stop, ends, strict=True)]
         return cast("Iterator[Region]", product(*cuts))
     extent = [b - a for a, b in zip(start, stop, strict=True)]
 
@@ -79,7 +79,7 @@ def plan_chosen_blocks(
     group_shape = [1] * len(grid.axes)  # in chunks
     if chunk_shape is not None:
         shape = _grow_to_source(chunk_shape, source_chunks, lambda shape, axis: 2 * math.prod(shape) <= most)
-        group_shape = [size // own for size, own in zip(shape, chunk_shape, strict=True)]
+        group_shape = [size // chunk_size for size, chunk_size in zip(shape, chunk_shape, strict=True)]
     groups: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for coords in sorted(chosen):
         groups.setdefault(tuple(i // n for i, n in zip(coords, group_shape, strict=True)), []).append(coords)

@@ -45,9 +45,9 @@ class ChunkRun(NamedTuple):
         first = target[axis]
         assert isinstance(first, slice)
         length = first.stop - first.start
-        moved = slice(first.start + start * length, first.stop + start * length, 1)
+        shifted = slice(first.start + start * length, first.stop + start * length, 1)
         coords = (*self.coords[:axis], self.coords[axis] + start, *self.coords[axis + 1 :])
-        projection = self.projection._replace(target=(*target[:axis], moved, *target[axis + 1 :]))
+        projection = Projection((), self.projection.source, (*target[:axis], shifted, *target[axis + 1 :]), True)
         return ChunkRun(coords, projection, self.is_full, axis, stop - start)
 
     def singles(self) -> Iterator[ChunkRun]:

@@ -76,7 +76,7 @@ class Layout:
             if type(axis) is Const:
                 dims.append(None)
                 buffer_shape.append(1)
-                sources.append(slice(axis.at, axis.at + 1, 1))
+                sources.append(slice(axis.value, axis.value + 1, 1))
                 targets.append(_FIRST)
             elif type(axis) is Stride and axis.step > 0 and axis.dim >= following and (count := shape[axis.dim]):
                 following = axis.dim + 1
@@ -145,7 +145,7 @@ def _general_layout(shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
             continue
         if isinstance(axis, Const):
             dims.append(None)
-            sources.append(slice(axis.at, axis.at + 1, 1))
+            sources.append(slice(axis.value, axis.value + 1, 1))
             targets.append(_FIRST)
         elif isinstance(axis, Stride):
             dims.append(axis.dim)

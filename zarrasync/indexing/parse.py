@@ -35,7 +35,7 @@ def numpy_style(key: Any, shape: Shape) -> Transform:
     """Parse a key with the rules of NumPy: basic indexing, or advanced indexing.
 
     In advanced indexing the index arrays, with integers among them, are broadcast together. The dimensions of these
-    points stand in the place of the arrays if those are adjacent, otherwise first.
+    points replace those of the arrays if those are adjacent, otherwise first.
 
     Raises:
         SelectionError: If the key has too many indices, one out of range, or one of a wrong kind.
@@ -122,7 +122,7 @@ def _advanced(items: list[KeyItem], shape: Shape) -> Transform:
             items[number].axes, group, strict=False
         ):  # a mask of no axes has an array all the same
             maps[axis] = gather_axis(dims, indices, points_shape)
-    return Transform(tuple(result), tuple(own for own in maps if own is not None))
+    return Transform(tuple(result), tuple(axis_map for axis_map in maps if axis_map is not None))
 
 
 def basic(key: Any, shape: Shape) -> Transform:

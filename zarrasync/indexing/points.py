@@ -81,7 +81,7 @@ class PointRun:
         for axis in self.axes:
             source[axis] = indices_of(source[axis])[start:stop]
         target[self.dim] = section(target[self.dim], start, stop - start)
-        return self.elements._replace(source=tuple(source), target=tuple(target))
+        return Projection(self.elements.point_axes, tuple(source), tuple(target))
 
     def section(self, start: int, stop: int) -> PointRun:
         """Return the run of the chunks ``start`` to ``stop`` of this one."""
@@ -101,12 +101,12 @@ class PointRun:
         share, which belong together, and orthogonally of the share of each other axis.
         """
         flat, (chunk_stride, *strides) = _flatten(boxes)
-        shares = [indices_of(own) * stride for own, stride in zip(self.elements.source, strides, strict=True)]
-        walked = np.repeat(np.arange(self.count) * chunk_stride, np.diff(self.edges))
+        shares = [indices_of(selector) * stride for selector, stride in zip(self.elements.source, strides, strict=True)]
+        positions = np.repeat(np.arange(self.count) * chunk_stride, np.diff(self.edges))
         for axis in self.axes:
-            walked = walked + shares[axis]
+            positions = positions + shares[axis]
         terms = [share for axis, share in enumerate(shares) if axis not in self.axes]
-        terms.insert(self.dim, walked)
+        terms.insert(self.dim, positions)
         out[numpy_index(self.elements.target, 0, out.shape)] = flat.take(reduce(np.add.outer, terms))
 
 
@@ -170,14 +170,14 @@ def split_walked(
     other_axes = [axis for axis in range(len(source)) if axis not in axes]
     other_dims = [number for number in range(len(target)) if number != dim]
     pairs = list(zip(other_axes, other_dims, strict=True))
-    cuts = [cut_axis(source[axis], target[to], grid.axes[axis]) for axis, to in pairs]
-    if projection.size > most * len(groups.chunks) * math.prod(len(own.chunks) for own in cuts):
+    all_cuts = [cut_axis(source[axis], target[to], grid.axes[axis]) for axis, to in pairs]
+    if projection.size > most * len(groups.chunks) * math.prod(len(cuts.chunks) for cuts in all_cuts):
         return None
     for axis, indices in zip(axes, groups.indices, strict=True):
         source[axis] = indices
     target[dim] = groups.target
     runs = []
-    for rows in product(*(zip(own.chunks, own.sources, own.targets, strict=True) for own in cuts)):
+    for rows in product(*(zip(cuts.chunks, cuts.sources, cuts.targets, strict=True) for cuts in all_cuts)):
         chunks = np.empty((len(groups.chunks), len(source)), np.int64)
         chunks[:, axes] = groups.chunks
         for (axis, to), (chunk, selector, where) in zip(pairs, rows, strict=True):

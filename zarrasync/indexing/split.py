@@ -61,22 +61,26 @@ def _only_chunk(projection: Projection, grid: Grid) -> ChunkRun | None:
 
 
 def _split_axes(projection: Projection, grid: Grid, longest_run: int) -> list[ChunkRun]:
-    """Cut each axis on its own; the chunks are the product of the cuts."""
-    cuts = list(map(cut_axis, projection.source, projection.target, grid.axes))
+    """Cut each axis on its own. The chunks are the product of the cuts, column by column.
+
+    For example, cuts with the chunks [0, 1] along one axis and [7] along another make the chunks (0, 7) and (1, 7); the
+    products of the other columns are their sources, targets, … in the same order.
+    """
+    all_cuts = list(map(cut_axis, projection.source, projection.target, grid.axes))
     is_basic = projection.is_basic or set(map(type, (*projection.source, *projection.target))) <= {slice}
     axis = 0
     if is_basic and longest_run > 1:  # join along the axis with most chunks, the last of several
-        most = max([len(own.chunks) for own in cuts], default=0)
-        for number, own in enumerate(cuts):
-            if len(own.chunks) == most:
+        most = max([len(cuts.chunks) for cuts in all_cuts], default=0)
+        for number, cuts in enumerate(all_cuts):
+            if len(cuts.chunks) == most:
                 axis = number
-        cuts[axis : axis + 1] = [own.joined(longest_run) for own in cuts[axis : axis + 1]]
+        all_cuts[axis : axis + 1] = [cuts.joined(longest_run) for cuts in all_cuts[axis : axis + 1]]
     columns = zip(
-        product(*[own.chunks for own in cuts]),
-        product(*[own.sources for own in cuts]),
-        product(*[own.targets for own in cuts]),
-        product(*[own.is_full for own in cuts]),
-        product(*[own.counts for own in cuts]),
+        product(*[cuts.chunks for cuts in all_cuts]),
+        product(*[cuts.sources for cuts in all_cuts]),
+        product(*[cuts.targets for cuts in all_cuts]),
+        product(*[cuts.is_full for cuts in all_cuts]),
+        product(*[cuts.counts for cuts in all_cuts]),
         strict=True,
     )
     return [

@@ -50,12 +50,12 @@ class Transform:
         coords: list[int] = []
         key: list[int | slice] = []
         dim = 0
-        for own, axis in zip(self.maps, axes, strict=True):
+        for axis_map, axis in zip(self.maps, axes, strict=True):
             step = 0
-            if type(own) is Const:
-                start, last = own.at, own.at
-            elif type(own) is Stride and own.dim == dim and own.step > 0:
-                start, step = own.start, own.step
+            if type(axis_map) is Const:
+                start, last = axis_map.value, axis_map.value
+            elif type(axis_map) is Stride and axis_map.dim == dim and axis_map.step > 0:
+                start, step = axis_map.start, axis_map.step
                 last = start + (self.shape[dim] - 1) * step
             else:
                 return None
@@ -96,7 +96,7 @@ def _compose_axis(axis: AxisMap, inner: Transform) -> AxisMap:
     if isinstance(axis, Stride):
         step = inner.maps[axis.dim]
         if isinstance(step, Const):
-            return Const(axis.start + axis.step * step.at)
+            return Const(axis.start + axis.step * step.value)
         if isinstance(step, Stride):
             return Stride(step.dim, axis.start + axis.step * step.start, axis.step * step.step)
         return Gather(step.dims, axis.start + axis.step * step.table)

@@ -17,7 +17,7 @@ from zarrasync._concurrency.bridge import run
 from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.selection import Accessor, AsyncSelection
+from zarrasync.nodes.selection import Accessor, AsyncSelection, select
 
 __all__ = [
     "ArrayBase",
@@ -194,10 +194,10 @@ class ArrayBase(_Closing):
         return len(self._async)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._run(self._async.view[key].read())
+        return self._run(select(self._async, key).read())
 
     def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
-        self._run(self._async.view[key].write(value))
+        self._run(select(self._async, key).write(value))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:

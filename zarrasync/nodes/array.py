@@ -28,7 +28,7 @@ from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid, outside
 from zarrasync.nodes.base import AsyncNode
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.selection import Accessor, AsyncSelection, Awaited
+from zarrasync.nodes.selection import Accessor, AsyncSelection, Awaited, select
 from zarrasync.transfer.unaligned import check_append
 
 __all__ = ["AsyncArray"]
@@ -188,7 +188,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
         return AsyncSelection(self, identity(self.shape))
 
     def __getitem__(self, key: Any) -> AsyncSelection:
-        return self.view[key]
+        return select(self, key)
 
     @property
     def oindex(self) -> Accessor:

@@ -1,4 +1,4 @@
-"""Arrays of Python objects, as numcodecs stores them in format 2: JSON, MessagePack, nested arrays, pickles."""
+"""Arrays of Python objects in Zarr v2, by codecs of numcodecs: JSON, MessagePack, nested arrays and pickles."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from zarrasync.errors import CodecError, MetadataError
 __all__ = ["OBJECT_CODECS", "ObjectCodec"]
 
 OBJECT_CODECS = ("json2", "msgpack2", "vlen-array", "categorize", "pickle")
-"""The numcodecs ids. Reading pickles runs code that they name: a store must be trusted for that."""
+"""IDs of numcodecs' object codecs. Unpickling runs code that the data names, so it requires a trusted store."""
 
 
 @dataclass(frozen=True)
 class ObjectCodec(ArrayBytesCodec):
-    """Objects as bytes, by a numcodecs codec.
+    """Python objects as bytes, by a numcodecs codec.
+
+    See "Filters" in the Zarr v2 specification: arrays of data type ``|O`` start with such a filter.
 
     Attributes:
-        config: Its numcodecs configuration.
+        config: The numcodecs configuration.
     """
 
     config: Mapping[str, Any] = field(hash=False)
@@ -39,7 +41,7 @@ class ObjectCodec(ArrayBytesCodec):
             raise MetadataError(
                 f"{self.config.get('id')!r} is no codec of objects; known are {', '.join(OBJECT_CODECS)}"
             )
-        numcodecs_codec(self.config)  # refuses a wrong configuration
+        numcodecs_codec(self.config)  # rejects an invalid configuration
 
     @property
     def label(self) -> str:
@@ -51,8 +53,8 @@ class ObjectCodec(ArrayBytesCodec):
         return self.label == "pickle"
 
     def bind(self, spec: ArraySpec) -> _BoundObjects:
-        kinds = "OSU" if self.label == "categorize" else "O"
-        if spec.dtype.numpy.kind not in kinds:
+        dtype_kinds = "OSU" if self.label == "categorize" else "O"
+        if spec.dtype.numpy.kind not in dtype_kinds:
             raise MetadataError(f"codec {self.label!r} stores objects, the array has data type {spec.dtype.name!r}")
         return _BoundObjects(self, spec)
 
@@ -63,41 +65,41 @@ class _BoundObjects(BoundWhole):
 
     def decode(self, data: Buffer) -> Array:
         try:
-            found = self._objects(bytes(data))
+            elements = self._objects(bytes(data))
         except CodecError:
             raise
-        except Exception as error:  # whatever a third party's codec raises is a failure of that codec
+        except Exception as error:  # codecs of other packages raise errors of any kind
             raise self._codec.fail(f"{type(error).__name__}: {error}") from error
-        if found.size != math.prod(self._spec.shape):
-            raise self._wrong(found.size)
-        return found.reshape(self._spec.shape)
+        if elements.size != math.prod(self._spec.shape):
+            raise self._wrong_count(elements.size)
+        return elements.reshape(self._spec.shape)
 
-    def _wrong(self, count: object) -> CodecError:
+    def _wrong_count(self, count: object) -> CodecError:
         return self._codec.fail(f"the value has {count} elements, the chunk {math.prod(self._spec.shape)}")
 
     def _objects(self, data: bytes) -> Array:
-        """The elements. What a value declares is compared with the chunk before memory is taken for it."""
+        """Return the elements. Their declared number is checked before memory is allocated for them."""
         codec, count = self._codec, math.prod(self._spec.shape)
         if codec.label in ("json2", "msgpack2"):
-            items = json.loads(data) if codec.label == "json2" else _unpacked(data)
+            items = json.loads(data) if codec.label == "json2" else _unpack_msgpack(data)
             shape = items[-1]
-            usable = isinstance(shape, list) and len(shape) <= 64
-            usable = usable and all(type(n) is int and 0 <= n <= count for n in shape)
-            if not usable or math.prod(shape) != count:
-                raise self._wrong(reprlib.repr(shape))
-            return _flat(items[:-2], shape, count)
+            is_valid = isinstance(shape, list) and len(shape) <= 64
+            is_valid = is_valid and all(type(n) is int and 0 <= n <= count for n in shape)
+            if not is_valid or math.prod(shape) != count:
+                raise self._wrong_count(reprlib.repr(shape))
+            return _flatten(items[:-2], shape, count)
         if codec.label == "vlen-array" and (declared := int.from_bytes(data[:4], "little")) != count:
-            raise self._wrong(declared)
+            raise self._wrong_count(declared)
         if codec.label == "categorize":
             labels = len(codec.config["labels"])
             most = np.frombuffer(data, codec.config.get("astype", "u1")).max(initial=0)
             if most > labels:
                 raise codec.fail(f"the value has label {most} of {labels}")
-        # Whether pickles may be read was asked when the array was opened (config.allow_pickle).
-        found = pickle.loads(data) if codec.runs_code else numcodecs_codec(codec.config).decode(data)  # noqa: S301
-        if isinstance(found, np.ndarray):
-            return np.asarray(found, self._spec.dtype.numpy).reshape(-1)
-        return _flat(found, (count,), count)
+        # Opening the array has checked config.allow_pickle.
+        elements = pickle.loads(data) if codec.runs_code else numcodecs_codec(codec.config).decode(data)  # noqa: S301
+        if isinstance(elements, np.ndarray):
+            return np.asarray(elements, self._spec.dtype.numpy).reshape(-1)
+        return _flatten(elements, (count,), count)
 
     def encode(self, array: Array) -> Buffer:
         try:
@@ -109,19 +111,19 @@ class _BoundObjects(BoundWhole):
         return data
 
 
-def _unpacked(data: bytes) -> Any:
+def _unpack_msgpack(data: bytes) -> Any:
     import msgpack
 
     return msgpack.unpackb(data, raw=False, strict_map_key=False)
 
 
-def _flat(items: Any, shape: Sequence[int], count: int) -> Array:
-    """Lists nested as deeply as the shape has axes, as one array of objects."""
+def _flatten(items: Any, shape: Sequence[int], count: int) -> Array:
+    """Return the elements of nested lists, one level per axis, as a flat array of objects."""
     for _ in shape[1:]:
         items = [item for inner in items for item in inner]
     if len(items) != count:
         raise ValueError(f"{len(items)} elements where {count} are declared")
     out = np.empty(count, object)
-    for number, item in enumerate(items):  # NumPy would make axes of lists of one length
+    for number, item in enumerate(items):  # NumPy would turn lists of equal length into axes
         out[number] = item
     return out

@@ -143,9 +143,9 @@ def search_inside(search: Locator, start: int, length: int) -> Locator:
         ranges = next(search)
         while True:
             outer = []
-            for wanted in ranges:
-                first = start + (max(length - wanted.length, 0) if wanted.suffix else wanted.start)
-                outer.append(Range(first, min(wanted.length, end - first)))
+            for requested in ranges:
+                first = start + (max(length - requested.length, 0) if requested.suffix else requested.start)
+                outer.append(Range(first, min(requested.length, end - first)))
             ranges = search.send((yield outer))
     except StopIteration as stop:
         return [p._replace(start=p.start + start) if p.length >= 0 else p for p in stop.value or ()]
@@ -168,7 +168,7 @@ def search_together(searches: Iterable[Locator]) -> Locator:
         advance(search, None)
     while waiting:
         active, waiting = waiting, []
-        answers = iter((yield [wanted for _, ranges in active for wanted in ranges]))
+        answers = iter((yield [requested for _, ranges in active for requested in ranges]))
         for search, ranges in active:
             advance(search, [next(answers) for _ in ranges])
     return pieces

@@ -1,7 +1,7 @@
-"""``vlen-utf8`` and ``vlen-bytes``: elements whose sizes vary.
+"""``vlen-utf8`` and ``vlen-bytes`` (zarr-extensions): elements whose sizes vary.
 
-The layout, common to numcodecs and zarr-extensions: the number of elements, then each element's
-length and bytes; all integers are 32-bit little-endian.
+The layout, which numcodecs shares: the number of elements, then the length and the bytes of each element. All integers
+are 32-bit little-endian.
 """
 
 from __future__ import annotations
@@ -40,14 +40,20 @@ class _Vlen(ArrayBytesCodec):
 
 @dataclass(frozen=True)
 class VlenUtf8Codec(_Vlen):
-    """Strings as UTF-8."""
+    """``vlen-utf8``: strings of varying length, as UTF-8.
+
+    See "vlen-utf8" in zarr-extensions.
+    """
 
     name = "vlen-utf8"
 
 
 @dataclass(frozen=True)
 class VlenBytesCodec(_Vlen):
-    """Byte strings."""
+    """``vlen-bytes``: byte strings of varying length.
+
+    See "vlen-bytes" in zarr-extensions.
+    """
 
     name = "vlen-bytes"
 
@@ -55,14 +61,14 @@ class VlenBytesCodec(_Vlen):
 class _BoundVlen(BoundWhole):
     def __init__(self, codec: _Vlen, spec: ArraySpec) -> None:
         self._codec, self._spec = codec, spec
-        self._text = codec.name == "vlen-utf8"
+        self._is_text = codec.name == "vlen-utf8"
 
     def decode(self, data: Buffer) -> Array:
         count = math.prod(self._spec.shape)
         view = bytes(data)
         if len(view) < 4 or int.from_bytes(view[:4], "little") != count:
-            found = int.from_bytes(view[:4], "little") if len(view) >= 4 else "no"
-            raise self._codec.fail(f"the value has {found} elements, the chunk {count}")
+            declared = int.from_bytes(view[:4], "little") if len(view) >= 4 else "no"
+            raise self._codec.fail(f"the value has {declared} elements, the chunk {count}")
         values, position = [], 4
         for number in range(count):
             begin = position + 4
@@ -72,7 +78,7 @@ class _BoundVlen(BoundWhole):
             values.append(view[begin:position])
         out = np.empty(count, self._spec.dtype.numpy)
         try:
-            out[:] = [value.decode() for value in values] if self._text else values
+            out[:] = [value.decode() for value in values] if self._is_text else values
         except UnicodeDecodeError as error:
             raise self._codec.fail(f"an element is not UTF-8: {error}") from error
         return out.reshape(self._spec.shape)
@@ -81,15 +87,15 @@ class _BoundVlen(BoundWhole):
         parts = [array.size.to_bytes(4, "little")]
         for value in array.reshape(-1).tolist():
             try:
-                data = value.encode() if self._text else _bytes(value)
+                data = value.encode() if self._is_text else _bytes(value)
             except (AttributeError, TypeError, UnicodeEncodeError) as error:
-                wanted = "text" if self._text else "bytes"
-                raise self._codec.fail(f"{value!r} is not {wanted}", "encode") from error
+                expected = "text" if self._is_text else "bytes"
+                raise self._codec.fail(f"{value!r} is not {expected}", "encode") from error
             parts += (len(data).to_bytes(4, "little"), data)
         return b"".join(parts)
 
 
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError  # of a number ``bytes`` would make so many zeros
+        raise TypeError  # bytes(5) would be five zeros
     return bytes(value)

@@ -1,0 +1,127 @@
+"""The index of a shard: where each inner chunk starts, and how many bytes it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.codecs.base import Codec
+from zarrasync.codecs.chain import CodecChain
+from zarrasync.codecs.partial import Range
+from zarrasync.codecs.spec import ArraySpec, Buffer
+from zarrasync.errors import CodecError, MetadataError
+from zarrasync.model.dtypes import DataType
+
+__all__ = ["IndexTable", "ShardIndex"]
+
+IndexTable: TypeAlias = npt.NDArray[np.int64]
+"""Offset and length of each inner chunk in C order, of shape ``(number, 2)``; length -1 for absent ones."""
+
+_MISSING = 2**64 - 1
+"""Offset and length of absent inner chunks in encoded indexes."""
+_CACHED_BYTES = 8 << 20
+"""Bytes of encoded indexes whose tables are kept."""
+_MAX_POSITION = 1 << 62
+_UINT64 = DataType("uint64", np.dtype("u8"))
+
+
+class ShardIndex:
+    """Decodes and encodes the indexes of shards of one kind.
+
+    Args:
+        codec: The sharding codec, which messages name.
+        chain: The codecs of the index.
+        grid_shape: The number of inner chunks along each axis.
+        size_bounds: The least and the most bytes of an inner chunk.
+        at_end: Whether the index is at the end of the shard.
+
+    Attributes:
+        size: Bytes of an encoded index.
+        byte_range: The range of the index in a shard.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        chain: CodecChain,
+        grid_shape: tuple[int, ...],
+        size_bounds: tuple[int, int],
+        *,
+        at_end: bool,
+    ) -> None:
+        self._codec, self._grid_shape, self._size_bounds, self._at_end = codec, grid_shape, size_bounds, at_end
+        self._chain = chain.bind(ArraySpec((*grid_shape, 2), _UINT64, np.uint64(_MISSING)))
+        if self._chain.encoded_size is None:
+            raise MetadataError("codec 'sharding_indexed': index_codecs must make an index of a fixed size")
+        self.size = self._chain.encoded_size
+        self.byte_range = Range(0, self.size, suffix=at_end)
+        self._tables: dict[bytes, IndexTable] = {}
+
+    def parse(self, data: Buffer) -> IndexTable:
+        """Decode an index. The tables of ``bytes`` are cached.
+
+        Raises:
+            CodecError: If it is damaged.
+        """
+        if not isinstance(data, bytes):
+            return self._decode(data)
+        table = self._tables.get(data)
+        if table is None:
+            if len(self._tables) * self.size > _CACHED_BYTES:
+                self._tables.clear()
+            table = self._tables[data] = self._decode(data)
+        return table
+
+    def _decode(self, data: Buffer) -> IndexTable:
+        try:
+            entries = self._chain.decode(data).reshape(-1, 2)
+        except CodecError as error:
+            raise self._codec.fail(f"its index is damaged: {error}") from error
+        is_missing = (entries == np.uint64(_MISSING)).all(axis=1)
+        present = entries[~is_missing]
+        if len(present) and int(present.max()) >= _MAX_POSITION:
+            raise self._codec.fail("its index names bytes that no value can have")
+        least, most = self._size_bounds
+        sizes = entries[:, 1]
+        is_possible = (sizes >= np.uint64(least)) & (sizes <= np.uint64(most))
+        for number in np.flatnonzero(~is_missing & ~is_possible):
+            length = int(sizes[number])
+            raise self._codec.fail(f"its index gives inner chunk {number} {length} bytes, which it can not have")
+        table = entries.astype(np.int64)
+        table[is_missing] = (0, -1)
+        return table
+
+    def parse_shard(self, shard: Buffer) -> tuple[memoryview, IndexTable]:
+        """Return a view of a whole shard, and its index, whose chunks all lie inside the shard.
+
+        Raises:
+            CodecError: If the shard is damaged.
+        """
+        view = memoryview(shard)
+        if len(view) < self.size:
+            raise self._codec.fail(f"the shard has {len(view)} bytes, its index alone needs {self.size}")
+        table = self.parse(view[-self.size :] if self._at_end else view[: self.size])
+        for number in np.flatnonzero(table.sum(axis=1) > len(view)):
+            offset, length = table[number].tolist()
+            raise self._codec.fail(
+                f"its index puts inner chunk {number} at bytes {offset} to {offset + length} of {len(view)}"
+            )
+        return view, table
+
+    def encode(self, lengths: Sequence[int]) -> Buffer:
+        """Encode the index of chunks that are stored one after the other.
+
+        Args:
+            lengths: The bytes of each inner chunk; -1 for absent ones.
+        """
+        sizes = np.array(lengths, np.int64)
+        ends = np.maximum(sizes, 0).cumsum()
+        start = 0 if self._at_end else self.size
+        entries = np.stack([start + ends - sizes, sizes], axis=-1).view(np.uint64)
+        entries[sizes < 0] = _MISSING
+        encoded = self._chain.encode(entries.reshape(*self._grid_shape, 2))
+        assert encoded is not None
+        return encoded

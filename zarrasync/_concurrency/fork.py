@@ -34,7 +34,7 @@ def reset_in_child(reset: F) -> F:
 
 def _after_fork() -> None:
     for lock in list(_locks):
-        lock._at_fork_reinit()  # as the standard library does with its own locks
+        lock._at_fork_reinit()  # noqa: SLF001  # as the standard library does with its own locks
     for reset in _resets:
         reset()
 

@@ -174,4 +174,4 @@ def _shared(gates: dict[int, FifoGate], capacity: int) -> FifoGate:
 @reset_in_child
 def _reset_gates() -> None:
     for gate in list(_gates):
-        gate._reset()
+        gate._reset()  # noqa: SLF001  # not for users of a gate

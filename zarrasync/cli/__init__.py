@@ -87,9 +87,9 @@ def _completion(given: argparse.Namespace, console: Console) -> int:
     except ImportError as error:
         raise ImportError("completion needs shtab: pip install 'zarrasync[cli]'") from error
     parser = make_parser()
-    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001  # as shtab does
     for command in commands.values():
-        for action in command._actions:
+        for action in command._actions:  # noqa: SLF001  # as shtab does
             if action.dest in ("url", "dest", "output"):
                 action.complete = shtab.FILE  # what shtab looks for
     console.text(shtab.complete(parser, given.shell))

@@ -279,7 +279,7 @@ def _stats(given: argparse.Namespace, console: Console) -> int:
             skipped.append(f"{name} ({array.dtype})")
             continue
         view = _select(array, given.select).async_
-        found[name] = array._run(summarize(view, given.histogram))
+        found[name] = array._run(summarize(view, given.histogram))  # noqa: SLF001  # no blocking form is public
     if skipped:
         print(f"zarrasync: no numbers: {', '.join(skipped)}", file=sys.stderr)
     if skipped and not found:

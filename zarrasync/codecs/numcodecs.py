@@ -295,13 +295,13 @@ class _BoundSerializer(BoundWhole):
         self._codec, self._spec = codec, spec
 
     def encode(self, array: Array) -> Buffer:
-        return _flat_bytes(self._codec._run("encode", np.ascontiguousarray(array, self._spec.dtype.numpy)))
+        return _flat_bytes(self._codec._run("encode", np.ascontiguousarray(array, self._spec.dtype.numpy)))  # noqa: SLF001  # its codec
 
     def decode(self, data: Buffer) -> Array:
         dtype, shape = self._spec.dtype.numpy, self._spec.shape
         if self._codec.kind == "zfpy":
             data = complete_zfp_stream(self._codec, data, math.prod(shape) * dtype.itemsize, dtype)
-        array = np.asarray(self._codec._run("decode", bytes(data)))
+        array = np.asarray(self._codec._run("decode", bytes(data)))  # noqa: SLF001  # its codec
         if array.size != math.prod(shape) or array.dtype != dtype:
             raise self._codec.fail(f"{array.size} elements of {array.dtype} came out, the chunk has {shape} of {dtype}")
         return array.reshape(shape)

@@ -97,7 +97,7 @@ class _BoundZfp(BoundWhole):
         padding_size = blocks * 4 ** len(shape) * 16  # more than any mode reads
 
         def run(padding: bytes) -> Array:
-            zfpy._decompress(view + padding, kind, shape, out=out, **self._options)
+            zfpy._decompress(view + padding, kind, shape, out=out, **self._options)  # noqa: SLF001  # the one for data without a header
             return out
 
         try:

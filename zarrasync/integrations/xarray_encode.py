@@ -196,7 +196,7 @@ def inherit_encoding(name: str, variable: Variable, stored: Variable) -> dict[st
     layout = {key: stored.encoding[key] for key in _LAYOUT if key in stored.encoding}
     if {"chunks", "shards"} & encoding.keys():
         layout = {key: value for key, value in layout.items() if key not in _PER_AXIS}
-    is_loaded = variable._in_memory  # xarray's public API does not tell without loading the values
+    is_loaded = variable._in_memory  # noqa: SLF001  # xarray's public API does not tell without loading the values
     if set(_VALUE_ENCODING) & encoding.keys() or not is_loaded or not _is_restorable(name, variable, stored):
         return {**layout, **encoding}
     inherited = {key: stored.encoding[key] for key in _VALUE_ENCODING + _PER_DTYPE if key in stored.encoding}

@@ -46,11 +46,6 @@ WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
 # Imports against that order, and files that are too long: to be mended, and nothing may be added.
 UPWARD = {
     "display.html -> nodes",
-    "metadata.conventions -> display",
-    "metadata.conventions -> formats",
-    "metadata.convert -> display",
-    "metadata.convert -> formats",
-    "metadata.create -> formats",
     "transfer.unaligned -> nodes",
 }
 LONG = {"formats.draft"}

@@ -194,7 +194,7 @@ async def test_storage_transformers_of_others(api: Api, zarr_format: Any):
         await api(array.update_attributes({"x": 1}))
         assert (await api(api.load(store))).tolist() == [1, 2, 3, 4]
     finally:
-        storage_transformers._known.clear()
+        storage_transformers._registered.clear()
 
 
 def test_extensions_are_found_by_entry_points(tmp_path, monkeypatch):

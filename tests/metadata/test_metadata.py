@@ -14,7 +14,8 @@ import zarrasync as za
 from zarrasync import errors, formats, sync
 from zarrasync.errors import MetadataError, NodeTypeError, UnknownCodecError
 from zarrasync.model import dtypes, fill_values
-from zarrasync.model.chunk_keys import ChunkKeyEncoding, join, normalize_path
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
+from zarrasync.model.paths import join, normalize_path
 
 ARRAY3 = {
     "zarr_format": 3,

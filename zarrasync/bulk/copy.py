@@ -29,7 +29,7 @@ from zarrasync.metadata.convert import Changes, alike, translate
 from zarrasync.metadata.create import ShapeLike, check_axes
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.chunk_grids import lazy_product
-from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import chunks_of, handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import CodecsLike, open

@@ -20,7 +20,7 @@ from zarrasync.formats import Format
 from zarrasync.metadata.conventions import DIMENSIONS, Described, reworded
 from zarrasync.metadata.create import check_options, check_same, plan_array
 from zarrasync.model import dtypes, fill_values
-from zarrasync.model.chunk_keys import normalize_path
+from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import create_array

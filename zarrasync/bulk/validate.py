@@ -23,7 +23,7 @@ from zarrasync.errors import (
 )
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
-from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import chunks_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated import Consolidated

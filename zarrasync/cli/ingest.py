@@ -31,7 +31,7 @@ from zarrasync.cli.console import Console
 from zarrasync.display.progress import IngestReport, reporting
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.metadata.create import check_axes
-from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.functions import check_arrays
 from zarrasync.nodes.opening import resolve_node
 from zarrasync.stores import Store, resolve

@@ -55,8 +55,9 @@ from zarrasync.formats.numpy_dialect import (
 from zarrasync.metadata.format import Documents, Format, Inspector, Kind, Wanted, extension, resized
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
 from zarrasync.model import storage_transformers
-from zarrasync.model.chunk_keys import ChunkKeyEncoding, is_key, join
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
+from zarrasync.model.paths import is_key, join
 from zarrasync.model.storage_transformers import StorageTransformer
 
 __all__ = ["SEED", "Y2022", "Draft", "from_entry"]

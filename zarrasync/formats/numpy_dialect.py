@@ -36,8 +36,8 @@ from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes
 from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.metadata.format import Inspector, Wanted
 from zarrasync.model import dtypes, fill_values
-from zarrasync.model.chunk_keys import join
 from zarrasync.model.dtypes import BYTES, STRING, DataType
+from zarrasync.model.paths import join
 
 __all__ = [
     "can_say",

@@ -41,8 +41,9 @@ from zarrasync.formats.numpy_dialect import (
 )
 from zarrasync.metadata.format import Documents, Format, Inspector, Kind, Wanted, document_key, extension, resized
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
-from zarrasync.model.chunk_keys import ChunkKeyEncoding, join
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
+from zarrasync.model.paths import join
 
 __all__ = ["V2"]
 

@@ -27,8 +27,9 @@ from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, 
 from zarrasync.metadata.format import Documents, Format, Inspector, Wanted, document_key, extension, resized
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
 from zarrasync.model import dtypes, fill_values, storage_transformers
-from zarrasync.model.chunk_grids import Edges, unrolled
-from zarrasync.model.chunk_keys import ChunkKeyEncoding, join
+from zarrasync.model.chunk_grids import Edges, expand_sizes
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
+from zarrasync.model.paths import join
 from zarrasync.model.storage_transformers import StorageTransformer
 
 __all__ = ["V3", "EntryPointFound"]
@@ -142,7 +143,7 @@ class V3(Format):
         sizes = []
         for number, axis in enumerate(axes):
             try:
-                own = None if type(axis) is int else unrolled(axis)
+                own = None if type(axis) is int else expand_sizes(axis)
                 sizes.append(max(own) if own else axis)
                 edges.append(own)
                 if not 1 <= sizes[-1] < 1 << 63:

@@ -23,7 +23,7 @@ from zarrasync.errors import ShapeError
 from zarrasync.integrations.dask_targets import check_reach, refusal_behind, target_of
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.metadata.types import ArrayMetadata
-from zarrasync.model.chunk_keys import normalize_path
+from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import StoreLike, resolve
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned, is_allowed, is_safe_for_jobs

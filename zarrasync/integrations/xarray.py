@@ -27,7 +27,7 @@ from zarrasync.integrations.xarray_encode import without_nan
 from zarrasync.integrations.xarray_job import WriteRequest
 from zarrasync.integrations.xarray_read import FILL, GroupDataStore
 from zarrasync.integrations.xarray_regions import RegionLike
-from zarrasync.model.chunk_keys import normalize_path
+from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
 from zarrasync.stores import StoreLike, resolve
 

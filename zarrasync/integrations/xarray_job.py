@@ -13,7 +13,7 @@ from zarrasync import config as settings
 from zarrasync.formats import Format
 from zarrasync.integrations.xarray_plan import VariablePlan
 from zarrasync.integrations.xarray_regions import RegionLike
-from zarrasync.model.chunk_keys import join
+from zarrasync.model.paths import join
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned

@@ -29,7 +29,7 @@ from zarrasync.integrations.xarray_read import stored_variable
 from zarrasync.integrations.xarray_regions import locate_region
 from zarrasync.integrations.xarray_reserve import Target, give_back, reserve
 from zarrasync.metadata.create import attributes_of
-from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import chunks_of, handle_of, with_handle
 from zarrasync.stores import CountingStore
 from zarrasync.transfer.unaligned import check_region, is_safe_for_jobs

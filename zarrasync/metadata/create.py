@@ -18,7 +18,7 @@ from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
 from zarrasync.metadata.format import Format, Wanted
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model import dtypes, fill_values
-from zarrasync.model.chunk_grids import Edges, guess_chunks, unrolled
+from zarrasync.model.chunk_grids import Edges, expand_sizes, guess_chunks
 from zarrasync.model.dtypes import DataType
 
 __all__ = [
@@ -267,7 +267,7 @@ def _edges(value: Any, shape: tuple[int, ...]) -> Edges | None:
     if len(value) != len(shape):
         raise ShapeError(f"chunks {value!r} has {len(value)} axes, the shape {shape} has {len(shape)}", wanted=shape)
     try:
-        return tuple(unrolled(own) if isinstance(own, list | tuple) else None for own in value)
+        return tuple(expand_sizes(own) if isinstance(own, list | tuple) else None for own in value)
     except (TypeError, ValueError) as error:
         raise ShapeError(f"chunks {value!r}: a list of sizes per axis, or one size: {error}") from error
 

@@ -11,8 +11,9 @@ from zarrasync._util import json as _json
 from zarrasync.codecs import ArraySpec, Buffer, Codec, CodecChain
 from zarrasync.errors import MetadataError, Problem, UnsupportedByFormat
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
-from zarrasync.model.chunk_keys import ChunkKeyEncoding, is_key
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
+from zarrasync.model.paths import is_key
 
 __all__ = ["Documents", "Format", "Inspector", "Kind"]
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from zarrasync._util.frozen import freeze
 from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
 from zarrasync.errors import MetadataError, ShapeError
-from zarrasync.model.chunk_grids import MOST_EDGES, Edges, Grid, grid_of
+from zarrasync.model.chunk_grids import MAX_LISTED_CHUNKS, Edges, Grid, grid_of
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.storage_transformers import StorageTransformer
@@ -220,8 +220,10 @@ class ArrayMetadata(NodeMetadata):
             return replace(self, shape=shape)
         # New chunks are as large as the last one.
         for own, n in zip(self.edges, shape, strict=True):
-            if own is not None and len(own) + max(n - sum(own), 0) // own[-1] > MOST_EDGES:
-                raise ShapeError(f"{n} elements would take more than {MOST_EDGES} chunks of listed sizes", found=shape)
+            if own is not None and len(own) + max(n - sum(own), 0) // own[-1] > MAX_LISTED_CHUNKS:
+                raise ShapeError(
+                    f"{n} elements would take more than {MAX_LISTED_CHUNKS} chunks of listed sizes", found=shape
+                )
         longer = tuple(
             None if own is None else own + (own[-1],) * -(-max(n - sum(own), 0) // own[-1])
             for own, n in zip(self.edges, shape, strict=True)

@@ -1,8 +1,7 @@
-"""Chunk grids: how an array's index space is cut into boxes.
+"""Chunk grids: the division of an array's index space into boxes.
 
-A grid is a product of axes, each cut on its own. What indexing needs of an axis is which chunk
-holds an index and where a chunk begins; a rectilinear axis answers the same questions from a
-list of edges.
+A grid is a product of independent axes. An axis maps indices to chunks, and chunks to their first index: by arithmetic if
+all chunks have one size, else from a list of sizes.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ import numpy.typing as npt
 from zarrasync.errors import ShapeError
 
 __all__ = [
-    "MOST_EDGES",
+    "MAX_LISTED_CHUNKS",
     "Axis",
     "Edges",
     "Grid",
     "ListedAxis",
     "RegularAxis",
+    "coords_outside",
+    "expand_sizes",
     "grid_of",
     "guess_chunks",
     "lazy_product",
-    "outside",
     "regular_grid",
-    "unrolled",
 ]
 
 Edges: TypeAlias = tuple[tuple[int, ...] | None, ...]
-"""Per axis the sizes of its chunks; ``None`` for an axis whose chunks are all alike."""
+"""For each axis the sizes of its chunks, or ``None`` if they are equal."""
 
 
-MOST_EDGES = 1 << 20
-"""Chunks along an axis whose sizes can be listed."""
+MAX_LISTED_CHUNKS = 1 << 20
+"""The most chunks along an axis whose sizes are listed."""
 
 
 class Axis(Protocol):
@@ -46,38 +45,38 @@ class Axis(Protocol):
 
     @property
     def extent(self) -> int:
-        """Elements along the axis."""
+        """The number of elements."""
         ...
 
     @property
     def nchunks(self) -> int:
-        """Chunks along the axis; none where the extent is zero."""
+        """The number of chunks; 0 if the extent is 0."""
         ...
 
     def start(self, chunk: int) -> int:
-        """The first index of a chunk."""
+        """Return the first index of a chunk."""
         ...
 
     def start_all(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The first indices of chunks."""
+        """Return the first index of each chunk."""
         ...
 
     def size(self, chunk: int) -> int:
-        """The stored size of a chunk, which may reach past the extent."""
+        """Return the stored size of a chunk, which may extend beyond the array."""
         ...
 
     def find(self, index: int) -> int:
-        """The chunk that holds an index."""
+        """Return the chunk that contains an index."""
         ...
 
     def find_all(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The chunks that hold the indices."""
+        """Return the chunk that contains each index."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RegularAxis:
-    """An axis cut into chunks of one size; the last one may reach past the extent."""
+    """Axis with chunks of one size; the last one may extend beyond the array."""
 
     extent: int
     chunk: int
@@ -104,7 +103,7 @@ class RegularAxis:
 
 @dataclass(frozen=True)
 class ListedAxis:
-    """An axis cut into chunks of the sizes that are listed; some of them may lie past the extent."""
+    """Axis with a list of chunk sizes; some chunks may lie beyond the array."""
 
     extent: int
     edges: tuple[int, ...]
@@ -135,17 +134,17 @@ class ListedAxis:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A chunk grid bound to an array's shape."""
+    """Chunk grid of an array with a shape."""
 
     axes: tuple[Axis, ...]
 
     def __contains__(self, coords: tuple[int, ...]) -> bool:
-        """Whether there is a chunk of these coordinates."""
+        """Return whether a chunk has these coordinates."""
         return all(i < n for i, n in zip(coords, self.shape, strict=True))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Chunks along each axis."""
+        """The number of chunks along each axis."""
         return tuple(axis.nchunks for axis in self.axes)
 
     @property
@@ -154,17 +153,19 @@ class Grid:
         return math.prod(self.shape)
 
     def box(self, first: tuple[int, ...], last: tuple[int, ...] | None = None) -> tuple[slice, ...]:
-        """Where a chunk lies, or all from a first to a last one; cut off at the array's end."""
-        ends = zip(self.axes, first, last or first, strict=True)
-        return tuple(slice(axis.start(a), min(axis.start(b) + axis.size(b), axis.extent)) for axis, a, b in ends)
+        """Return the indices of a chunk, or of all from a first to a last one, limited to the array."""
+        bounds = zip(self.axes, first, last or first, strict=True)
+        return tuple(slice(axis.start(a), min(axis.start(b) + axis.size(b), axis.extent)) for axis, a, b in bounds)
 
     def chunk_shape(self, coords: tuple[int, ...]) -> tuple[int, ...]:
-        """The stored shape of one chunk."""
+        """Return the stored shape of a chunk."""
         return tuple(axis.size(i) for axis, i in zip(self.axes, coords, strict=True))
 
 
 def regular_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Grid:
-    """The regular grid of the v3 core specification ("Regular grids").
+    """Return a grid of equal chunks.
+
+    See "Regular grids" in the Zarr v3 core specification.
 
     Raises:
         ShapeError: If the lengths differ or a chunk has no elements.
@@ -180,32 +181,34 @@ def regular_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Grid:
     return Grid(tuple(RegularAxis(n, c) for n, c in zip(shape, chunks, strict=True)))
 
 
-def unrolled(sizes: Any) -> tuple[int, ...]:
-    """A list of sizes and ``[size, count]`` pairs as sizes alone.
+def expand_sizes(sizes: Any) -> tuple[int, ...]:
+    """Expand a list of sizes and ``[size, count]`` pairs to a size per chunk.
 
     Raises:
-        TypeError, ValueError: If it is no such list, or names more chunks than make sense.
+        TypeError, ValueError: If it is not such a list, or has more than ``MAX_LISTED_CHUNKS`` chunks.
     """
     if not isinstance(sizes, list | tuple) or not sizes:
         raise TypeError("expected a list of sizes")
-    found: list[int] = []
+    expanded: list[int] = []
     for item in sizes:
         size, count = item if isinstance(item, list | tuple) else (item, 1)
         if type(size) is not int or type(count) is not int or not 1 <= size < 1 << 40 or count < 1:
             raise ValueError("sizes and counts are at least 1")
-        if len(found) + count > MOST_EDGES:
-            raise ValueError(f"more than {MOST_EDGES} chunks along an axis can not be listed")
-        found.extend([size] * count)
-    return tuple(found)
+        if len(expanded) + count > MAX_LISTED_CHUNKS:
+            raise ValueError(f"more than {MAX_LISTED_CHUNKS} chunks along an axis can not be listed")
+        expanded.extend([size] * count)
+    return tuple(expanded)
 
 
 def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...], edges: Edges | None) -> Grid:
-    """The rectilinear grid of zarr-extensions; a regular one where no sizes are listed.
+    """Return a rectilinear grid, or a regular one if no sizes are listed.
+
+    See "rectilinear" in zarr-extensions.
 
     Args:
         shape: The array's shape.
-        chunks: The size of chunks along each axis that has but one.
-        edges: Per axis the sizes of its chunks, or ``None``.
+        chunks: The size of chunks along each axis without a list of sizes.
+        edges: For each axis the sizes of its chunks, or ``None``.
 
     Raises:
         ShapeError: If chunks and shape do not fit.
@@ -224,17 +227,17 @@ def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...], edges: Edges | None
     return Grid(tuple(axes))
 
 
-def outside(old: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The coordinates of a grid of shape ``old`` that a smaller one of shape ``kept`` lacks, lazily."""
-    for axis, (count, rest) in enumerate(zip(old, kept, strict=True)):
-        # Before this axis what both have, so that no coordinates come twice.
+def coords_outside(old: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the coordinates in a grid of shape ``old`` that are not in one of shape ``kept``."""
+    for axis, (count, kept_count) in enumerate(zip(old, kept, strict=True)):
+        # Limit the axes before this one to the common part, so that no coordinates are repeated.
         before = [min(a, b) for a, b in zip(old[:axis], kept[:axis], strict=True)]
-        spans = [range(n) for n in before] + [range(rest, count)] + [range(n) for n in old[axis + 1 :]]
+        spans = [range(n) for n in before] + [range(kept_count, count)] + [range(n) for n in old[axis + 1 :]]
         yield from lazy_product(spans)
 
 
 def lazy_product(spans: list[range]) -> Iterator[tuple[int, ...]]:
-    """``itertools.product`` without holding the ranges' members."""
+    """Yield the product of ranges. Unlike ``itertools.product``, do not hold their members in memory."""
     if not spans:
         yield ()
         return
@@ -244,7 +247,7 @@ def lazy_product(spans: list[range]) -> Iterator[tuple[int, ...]]:
 
 
 def guess_chunks(shape: tuple[int, ...], itemsize: int, target: int = 4 << 20) -> tuple[int, ...]:
-    """A chunk shape of about ``target`` bytes: the longest axes are halved until it fits."""
+    """Return a chunk shape of at most about ``target`` bytes, by halving the longest axes."""
     chunks = [max(n, 1) for n in shape]
     while chunks and math.prod(chunks) * max(itemsize, 1) > target:
         longest = max(range(len(chunks)), key=lambda axis: chunks[axis])

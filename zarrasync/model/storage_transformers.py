@@ -1,8 +1,8 @@
-"""Storage transformers: stores around the store of an array's chunks, named in its metadata.
+"""Storage transformers: stores around the store of an array's chunks that are named in its metadata.
 
-The one that the draft of format 3 knows by itself, sharding, is not among them: it is a codec here. Others are
-made known with ``register`` or by an entry point. Wrappers that change nothing that is stored (caches,
-counters) need no name in metadata: they are stores around the store that is opened.
+Other packages offer them with ``register`` or by an entry point. Sharding, which is a storage transformer in the draft of
+format 3, is a codec here. Wrappers that do not change stored values (caches, counters) are not in metadata: users open
+a wrapped store.
 """
 
 from __future__ import annotations
@@ -17,52 +17,54 @@ __all__ = ["StorageTransformer", "parse", "register"]
 
 
 class StorageTransformer(Protocol):
-    """What stands between an array and its store.
+    """Transformer between an array and its store.
+
+    See "Storage transformers" in the Zarr v3 core specification.
 
     Attributes:
-        name: Its name in documents of format 3; its URI in those of the draft.
+        name: Its name in documents of format 3, or its URI in those of the draft.
     """
 
     name: str
 
     def configuration(self) -> Mapping[str, Any]:
-        """Its parameters, as documents have them."""
+        """Return the ``configuration`` member of documents."""
         ...
 
     def wrap(self, store: Any) -> Any:
-        """A store that keeps its values, transformed, in ``store``. Its keys are relative to the array."""
+        """Return a store that keeps its values, transformed, in ``store``. Keys are relative to the array."""
         ...
 
 
-_known: dict[str, Callable[[Mapping[str, Any]], StorageTransformer]] = {}
+_registered: dict[str, Callable[[Mapping[str, Any]], StorageTransformer]] = {}
 
 
 def register(name: str, make: Callable[[Mapping[str, Any]], StorageTransformer]) -> None:
-    """Make a storage transformer known under a name.
+    """Register a storage transformer.
 
     Args:
         name: The name, or URI, in documents.
-        make: Makes one of a configuration. May raise ``ValueError``, ``TypeError`` and ``KeyError`` for one
-            that does not fit.
+        make: Returns the transformer of a configuration. It may raise ``ValueError``, ``TypeError`` and ``KeyError``
+            for an invalid one.
     """
-    _known[name] = make
+    _registered[name] = make
     plugins.registered()
 
 
 def parse(name: str, configuration: Mapping[str, Any]) -> StorageTransformer:
-    """The transformer of a document.
+    """Return the storage transformer of a name and configuration in a document.
 
     Raises:
-        MetadataError: If it is not known, or its configuration wrong.
+        MetadataError: If it is not registered, or the configuration is invalid.
     """
-    make = _known.get(name) or plugins.find(plugins.TRANSFORMERS, name)
+    make = _registered.get(name) or plugins.find(plugins.TRANSFORMERS, name)
     if make is None:
-        known = ", ".join(map(repr, _known)) or "none"
-        raise MetadataError(f"unknown storage transformer {name!r}; registered are {known}")
+        names = ", ".join(map(repr, _registered)) or "none"
+        raise MetadataError(f"unknown storage transformer {name!r}; registered are {names}")
     try:
-        found: StorageTransformer = make(configuration)
+        transformer: StorageTransformer = make(configuration)
     except (KeyError, TypeError, ValueError) as error:
         raise MetadataError(
             f"storage transformer {name!r}: bad configuration {dict(configuration)!r}: {error}"
         ) from error
-    return found
+    return transformer

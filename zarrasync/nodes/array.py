@@ -25,7 +25,7 @@ from zarrasync.indexing.axis_maps import Stride
 from zarrasync.indexing.transform import Transform, identity
 from zarrasync.metadata.create import sizes_of
 from zarrasync.metadata.types import ArrayMetadata
-from zarrasync.model.chunk_grids import Grid, outside
+from zarrasync.model.chunk_grids import Grid, coords_outside
 from zarrasync.nodes.base import AsyncNode
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import Accessor, AsyncSelection, Awaited, select
@@ -344,7 +344,7 @@ class AsyncArray(Awaited, AsyncNode[ArrayMetadata]):
             found = ((key, self._metadata.keys.decode(key, self.ndim)) for key in await chunks.store.list_prefix(""))
             gone = (key for key, at in found if at is not None and any(i >= n for i, n in zip(at, kept, strict=True)))
         else:
-            gone = (chunks.key(at) for at in outside(old, kept))
+            gone = (chunks.key(at) for at in coords_outside(old, kept))
         while batch := list(islice(gone, _MANY)):
             await chunks.store.erase_values(batch)
 

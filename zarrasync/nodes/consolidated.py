@@ -14,7 +14,7 @@ from zarrasync._concurrency import clock
 from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflictError
 from zarrasync.formats import Format
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
-from zarrasync.model.chunk_keys import join
+from zarrasync.model.paths import join
 from zarrasync.stores.base import ABSENT, Listing, Request, Store
 
 __all__ = ["Consolidated", "refresh"]

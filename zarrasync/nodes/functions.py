@@ -18,8 +18,8 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import ShapeLike, attributes_of, check_options, check_same
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
-from zarrasync.model.chunk_keys import join, normalize_path
 from zarrasync.model.dtypes import DataType
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated import refresh
 from zarrasync.nodes.group import (

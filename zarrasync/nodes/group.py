@@ -18,7 +18,7 @@ from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.metadata.create import attributes_of, check_options, plan_array
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
-from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
 from zarrasync.nodes.node import Metadata, NodeHandle, find, find_all, run_on_store

@@ -28,7 +28,7 @@ from zarrasync.errors import (
 )
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format, Kind
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
-from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.erase import erase_below, left_over
 from zarrasync.stores import ABSENT, AliasStore, PrefixStore, Request, Store, Value

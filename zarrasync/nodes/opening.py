@@ -12,7 +12,7 @@ from zarrasync import formats
 from zarrasync.config import Config
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError, StoreError, ZarrError
 from zarrasync.metadata.types import ArrayMetadata
-from zarrasync.model.chunk_keys import normalize_path
+from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.explain_missing import why_absent
 from zarrasync.nodes.group import AsyncGroup, as_node, create_planned_array, plan_array_at

@@ -18,8 +18,8 @@ from zarrasync.display.info import axis_names, chunks_told
 from zarrasync.errors import NodeTypeError, SelectionError
 from zarrasync.indexing.axis_order import in_c_order
 from zarrasync.indexing.parse_text import Basic, parse_selection
-from zarrasync.model.chunk_keys import join
 from zarrasync.model.fill_values import format_fill_value
+from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.selection import AsyncSelection

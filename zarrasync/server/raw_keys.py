@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from zarrasync.codecs.spec import Buffer
-from zarrasync.model.chunk_keys import check_key
+from zarrasync.model.paths import check_key
 from zarrasync.nodes.node import run_on_store
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, parse_range

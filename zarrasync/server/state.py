@@ -21,7 +21,7 @@ from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, Un
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.split import split_chunks
 from zarrasync.metadata.types import ArrayMetadata
-from zarrasync.model.chunk_keys import join, normalize_path
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import fields_of, handle_of, transform_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open as open_node

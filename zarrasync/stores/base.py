@@ -31,7 +31,7 @@ from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.locks import KeyLock, KeyLocks
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnsupportedOperation
-from zarrasync.model.chunk_keys import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_prefix
 
 __all__ = ["ABSENT", "Listing", "Request", "Store", "Value"]
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from zarrasync import config
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import WriteConflictError
-from zarrasync.model.chunk_keys import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.local_files import (

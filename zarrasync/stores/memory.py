@@ -9,7 +9,7 @@ from typing import Any
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import WriteConflictError
-from zarrasync.model.chunk_keys import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Request, Store, Value, clip
 from zarrasync.stores.errors import store_error
 

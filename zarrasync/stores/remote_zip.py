@@ -11,7 +11,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
-from zarrasync.model.chunk_keys import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import Request, Store, Value, clip
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.zip import DAMAGE, LOCAL, Entry, Window, after_header, checked, entries_of, inflate

@@ -12,7 +12,7 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import holds_key_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ReadOnlyError
-from zarrasync.model.chunk_keys import check_prefix
+from zarrasync.model.paths import check_prefix
 from zarrasync.stores.base import Listing, Request, Store, Value
 
 __all__ = ["AliasStore", "CountingStore", "Counts", "PrefixStore", "ReadOnlyStore", "WrapperStore", "distrusted"]

@@ -13,7 +13,7 @@ from zarrasync import config
 from zarrasync._concurrency.gather import gather
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, ZarrError
-from zarrasync.model.chunk_keys import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import Listing, Request, Store, Value
 from zarrasync.stores.errors import store_error, without_queries
 from zarrasync.stores.fsspec.store import FsspecStore

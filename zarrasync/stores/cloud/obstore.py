@@ -28,7 +28,7 @@ from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.memory import stays
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.model.chunk_keys import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value, from_environment, statuses
 from zarrasync.stores.cloud.presigned import SignedRequests
 from zarrasync.stores.cloud.storage_options import ENDPOINTS, KEYS, PROVIDER, same_endpoint, translate

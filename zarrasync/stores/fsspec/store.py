@@ -26,7 +26,7 @@ from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.model.chunk_keys import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import ABSENT, Listing, Request, Value, clip, from_environment, statuses
 from zarrasync.stores.cloud.storage_options import KEYS, SERVICES, check_names, same_endpoint
 from zarrasync.stores.errors import lacks_bucket, store_error, tells_of_key, without_queries

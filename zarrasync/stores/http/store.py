@@ -17,7 +17,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync.errors import StoreError, UnsupportedOperation
-from zarrasync.model.chunk_keys import check_prefix
+from zarrasync.model.paths import check_prefix
 from zarrasync.stores.base import Listing, Request, Value, clip, statuses
 from zarrasync.stores.errors import tells_of_key, without_queries
 from zarrasync.stores.http import client as http1

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import struct
+import sys
 import tempfile
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -34,6 +35,7 @@ _SHARED = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108  # it holds nothing
 
 
 _LOCK_FILE = "zarrasync.lock"
+_ENCODING = sys.getfilesystemencoding()
 
 
 class FileLock:
@@ -82,12 +84,13 @@ async def _take(place: str, seconds: float) -> int:
         return -1
     handle = _open_lock_file()
     try:
-        wait, end = 0.0001, clock.monotonic() + (seconds or math.inf)
+        wait, end = 0.0001, 0.0
         while True:
             try:
                 _lock_byte(handle, place, fcntl.LOCK_EX)
                 return handle
             except (BlockingIOError, PermissionError) as error:  # another process has it
+                end = end or clock.monotonic() + (seconds or math.inf)
                 if clock.monotonic() > end:
                     raise WriteConflictError(
                         f"another process has been writing {place!r} for more than {seconds:g} s; it may be stopped",
@@ -116,34 +119,40 @@ def remove_folder(directory: str) -> None:
 
 
 def _open_lock_file() -> int:
-    """The file whose bytes are locked: the same for all processes, whatever their temporary directory is.
+    """Open the file whose bytes are locked: the same for all processes, whatever their temporary directory is.
 
     Raises:
         StoreError: If there is no directory for it.
     """
-    folders = [folder for folder in _SHARED if os.path.isdir(folder)] or [tempfile.gettempdir()]
     failures = []
-    for folder in folders:
+    for folder in (*_SHARED, ""):
+        if not folder and failures:
+            break  # the temporary directory of this process is for systems without shared ones
+        path = f"{folder or tempfile.gettempdir()}/{_LOCK_FILE}"
         try:
-            return _open_in(folder)
+            return os.open(path, os.O_RDWR | SAFE)
+        except FileNotFoundError:
+            if not os.path.isdir(os.path.dirname(path)):
+                continue
+        except OSError as error:
+            failures.append(str(error))
+            break  # others may use it
+        try:
+            return _create_lock_file(path)
         except OSError as error:  # in a container /tmp may be read-only
             failures.append(str(error))
-            if os.path.lexists(os.path.join(folder, _LOCK_FILE)):
-                break  # others may use it
+            if os.path.lexists(path):
+                break
     raise StoreError(
         f"there is no place for the file by whose locks processes keep out of each other's way: {failures}"
     )
 
 
-def _open_in(folder: str) -> int:
-    path = os.path.join(folder, _LOCK_FILE)
-    try:  # systems may refuse to create what is there and another user's
-        return os.open(path, os.O_RDWR | SAFE)
-    except FileNotFoundError:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | SAFE, 0o666)
-        with contextlib.suppress(PermissionError):  # for the other users, who may write here, too
-            os.fchmod(handle, 0o666)
-        return handle
+def _create_lock_file(path: str) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | SAFE, 0o666)
+    with contextlib.suppress(PermissionError):  # for other users, who need write access, too
+        os.fchmod(handle, 0o666)
+    return handle
 
 
 def _let_go(handle: int, place: str) -> None:
@@ -158,7 +167,7 @@ def _let_go(handle: int, place: str) -> None:
 def _lock_byte(handle: int, place: str, kind: int) -> None:
     """Lock or unlock the byte of the lock file that stands for a place; fails if another process has it."""
     assert fcntl is not None
-    spot = int.from_bytes(hashlib.blake2b(os.fsencode(place), digest_size=7).digest(), "little")
+    spot = int.from_bytes(hashlib.blake2b(place.encode(_ENCODING, "surrogateescape"), digest_size=7).digest(), "little")
     if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: a lock of the open file, not of the process
         wanted = fcntl.F_UNLCK if kind == fcntl.LOCK_UN else fcntl.F_WRLCK
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(wanted, os.SEEK_SET, spot, 1, 0))

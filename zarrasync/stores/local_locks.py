@@ -124,7 +124,7 @@ def _open_lock_file() -> int:
     Raises:
         StoreError: If there is no directory for it.
     """
-    failures = []
+    failures = list[str]()
     for folder in (*_SHARED, ""):
         if not folder and failures:
             break  # the temporary directory of this process is for systems without shared ones

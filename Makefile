@@ -6,7 +6,7 @@ INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COVERAGE_FLOOR := 89
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
 
-.PHONY: help demo test check cover fmt lint type generated sync docs screenshots bench bench-full bench-remote dist release-check clean
+.PHONY: help demo test check cover fmt lint type generated calls sync docs screenshots bench bench-full bench-remote dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -17,7 +17,7 @@ demo: $(VENV)/demo.stamp  ## Ingest a global land mask into S3 and read it back
 test: $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS is passed on
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-check: lint type generated test docs  ## Run the checks, the tests, and the build of the documentation
+check: lint type generated calls test docs  ## Run the checks, the tests, and the build of the documentation
 
 cover: $(VENV)/test.stamp  ## Report the coverage by package after `make test PYTEST_ADDOPTS=--cov`
 	@for package in zarrasync/*/; do \
@@ -38,6 +38,9 @@ type: $(VENV)/dev.stamp  ## Check types with mypy and pyright
 
 generated: $(VENV)/dev.stamp  ## Check that zarrasync/sync.py is up to date
 	$(BIN)/python -m zarrasync._util.generate_sync --check
+
+calls: $(VENV)/dev.stamp  ## Count the Python calls of small reads and writes; fails above the limits
+	$(BIN)/python benchmarks/calls.py --check
 
 sync: $(VENV)/dev.stamp  ## Generate zarrasync/sync.py
 	$(BIN)/python -m zarrasync._util.generate_sync

@@ -83,6 +83,10 @@ class NodeNotFoundError(ZarrError, KeyError, FileNotFoundError):
         tried: The keys that were looked up and found absent.
     """
 
+    path: str
+    store: str
+    tried: tuple[str, ...]
+
     def __init__(self, message: str, *, path: str = "", store: str = "", tried: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.path, self.store, self.tried = path, store, tuple(tried)
@@ -91,6 +95,9 @@ class NodeNotFoundError(ZarrError, KeyError, FileNotFoundError):
 class NodeExistsError(ZarrError, FileExistsError):
     """A node exists where one was to be created."""
 
+    path: str
+    store: str
+
     def __init__(self, message: str, *, path: str = "", store: str = "") -> None:
         super().__init__(message)
         self.path, self.store = path, store
@@ -98,6 +105,10 @@ class NodeExistsError(ZarrError, FileExistsError):
 
 class NodeTypeError(ZarrError, TypeError):
     """The node is of the other kind: an array instead of a group, or a group instead of an array."""
+
+    path: str
+    found: str
+    wanted: str
 
     def __init__(self, message: str, *, path: str = "", found: str = "", wanted: str = "") -> None:
         super().__init__(message)
@@ -129,6 +140,8 @@ class MetadataError(ZarrError, ValueError):
         problems: Every problem that was found, with its place in the document.
     """
 
+    problems: tuple[Problem, ...]
+
     def __init__(self, message: str, *, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message)
         self.problems = tuple(problems)
@@ -147,6 +160,8 @@ class UnknownCodecError(MetadataError):
         codec: The name that was found.
     """
 
+    codec: str
+
     def __init__(self, message: str, *, codec: str = "", problems: Sequence[Problem] = ()) -> None:
         super().__init__(message, problems=problems)
         self.codec = codec
@@ -155,6 +170,9 @@ class UnknownCodecError(MetadataError):
 class UnsupportedByFormat(ZarrError, ValueError):
     """The array or group can not be said in the requested Zarr format."""
 
+    zarr_format: object
+    feature: str
+
     def __init__(self, message: str, *, zarr_format: object = None, feature: str = "") -> None:
         super().__init__(message)
         self.zarr_format, self.feature = zarr_format, feature
@@ -162,6 +180,8 @@ class UnsupportedByFormat(ZarrError, ValueError):
 
 class InvalidKeyError(ZarrError, ValueError):
     """A store key, prefix or node name is not allowed."""
+
+    key: str
 
     def __init__(self, message: str, *, key: str = "") -> None:
         super().__init__(message)
@@ -176,6 +196,10 @@ class CodecError(ZarrError, ValueError):
         direction: ``"decode"`` or ``"encode"``.
         key: The store key of the chunk, where it is known.
     """
+
+    codec: str
+    direction: str
+    key: str
 
     def __init__(self, message: str, *, codec: str = "", direction: str = "decode", key: str = "") -> None:
         super().__init__(message)
@@ -200,6 +224,8 @@ class SelectionError(ZarrError, IndexError):
         shape: The shape that was selected from.
     """
 
+    shape: tuple[int, ...]
+
     def __init__(self, message: str, *, shape: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.shape = shape
@@ -212,6 +238,9 @@ class ShapeError(ZarrError, ValueError):
         found: The shape that was given.
         wanted: The shape that was needed.
     """
+
+    found: tuple[int, ...]
+    wanted: tuple[int, ...]
 
     def __init__(self, message: str, *, found: tuple[int, ...] = (), wanted: tuple[int, ...] = ()) -> None:
         super().__init__(message)
@@ -226,6 +255,9 @@ class MissingChunkError(ZarrError, KeyError):
         count: How many were found absent; a shard that is absent counts as one.
     """
 
+    keys: tuple[str, ...]
+    count: int
+
     def __init__(self, message: str, *, keys: Sequence[str] = (), count: int = 0) -> None:
         super().__init__(message)
         self.keys, self.count = tuple(keys), count
@@ -238,6 +270,9 @@ class StoreError(ZarrError, OSError):
         key: The key or prefix concerned.
         attempts: How often the operation was tried.
     """
+
+    key: str
+    attempts: int
 
     def __init__(self, message: str, *, key: str = "", attempts: int = 1) -> None:
         super().__init__(message)

@@ -105,11 +105,11 @@ async def write_dataset_async(
         ValueError: If a variable has no dimension of the region, coordinates differ from stored ones, or parameters
             contradict each other.
     """
-    mode = _check_arguments(dataset, mode, append_dim, region)
+    checked_mode = _check_arguments(dataset, mode, append_dim, region)
     request = WriteRequest(
         resolve(store, storage_options, config),
         normalize_path(group),
-        mode,
+        checked_mode,
         append_dim=append_dim,
         region=region,
         encoding=encoding or {},

@@ -140,7 +140,7 @@ async def copy(
     origin, below = await _source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options, values)
     wanted = handle_of(origin).format if zarr_format is None else formats.by_name(zarr_format)
-    place = NodeHandle(store, normalize_path(dest_path), wanted.fresh(), values)
+    place = NodeHandle(store, normalize_path(dest_path), wanted.for_unknown_store(), values)
     _check_apart(handle_of(origin), place, anew=not (overwrite or resume))
     options = _Options(Changes(chunks, shards, compressors), resume, verify)
     work = partial(_copy_all, [("", origin), *below], place, options, report, overwrite)
@@ -197,7 +197,7 @@ async def _copy_all(
     overwrite: bool,
     tell: Progress,
 ) -> None:
-    if place.format.entry_key is not None and not (overwrite and not place.path):
+    if place.format.unread_entry_point is not None and not (overwrite and not place.path):
         place = await run_on_store(place.bind, place.store)
     # Everything is planned before anything is erased or written.
     plans: dict[str, Metadata] = {}

@@ -174,7 +174,7 @@ async def _look(node: NodeHandle, candidates: Sequence[Format], report: Report, 
                 found = await _one(child, look, implied)
                 if found is not None:
                     nodes[child.path] = found
-                    if not isinstance(found.metadata, ArrayMetadata) and not top.format.apart:
+                    if not isinstance(found.metadata, ArrayMetadata) and not top.format.separates_metadata:
                         below.append(child)
         level = below
     for path, found in nodes.items():
@@ -221,14 +221,14 @@ async def _one(child: NodeHandle, look: _Look, implied: bool) -> FoundNode | Non
 
 async def _check_node(node: NodeHandle, found: FoundNode, look: _Look, data: bool) -> None:
     keys = node.format.document_keys(node.path)
-    for location, message in node.format.leniencies(found.metadata):
+    for location, message in node.format.deviations(found.metadata):
         look.add("warning", keys[0], message, location)
-    others = [one for one in CANDIDATES if one.entry_key is None and not one.is_same(node.format)]
+    others = [one for one in CANDIDATES if one.unread_entry_point is None and not one.is_same(node.format)]
     try:
         double = [one for one in await find_all(node, [node.path], others, strict=False) if one is not None]
     except MetadataError:
         double = []
-    for one in double if not node.format.apart else ():
+    for one in double if not node.format.separates_metadata else ():
         look.add("warning", keys[0], f"there are documents of format {one.format.zarr_format}, too")
     if not isinstance(found.metadata, ArrayMetadata):
         look.report.groups += 1
@@ -250,10 +250,10 @@ async def _check_documents(root: NodeHandle, nodes: Mapping[str, FoundNode], loo
         for name in sorted(set(_json.repeated(data))):
             look.add("warning", key, f"{name!r} is there more than once in an object; the last one counts")
         found, path = nodes[wanted[key]], wanted[key]
-        if isinstance(found.metadata, ArrayMetadata) and key not in (*own.keys_of(path, ArrayMetadata), copies):
+        if isinstance(found.metadata, ArrayMetadata) and key not in (*own.document_keys(path, ArrayMetadata), copies):
             look.add("warning", key, f"there is an array at /{path}, too, which hides this group")
     try:
-        return own.unpack(root.path, {key: documents.get(key) for key in wanted})
+        return own.parse_consolidated(root.path, {key: documents.get(key) for key in wanted})
     except MetadataError as error:
         look.error(error, str(copies))
         return None
@@ -278,7 +278,7 @@ def _check_lengths(root: NodeHandle, nodes: Mapping[str, FoundNode], look: _Look
             )
             message = f"arrays have different sizes along {dim!r} ({each}), so that xarray does not open the group; "
             message += "where an append was killed, resize() those that are too long"
-            look.add("note", root.format.keys_of(group, GroupMetadata)[0], message)
+            look.add("note", root.format.document_keys(group, GroupMetadata)[0], message)
 
 
 async def _check_chunks(array: AsyncArray, look: _Look) -> None:
@@ -325,7 +325,7 @@ def _leftovers(root: NodeHandle, nodes: Mapping[str, FoundNode], keys: Sequence[
         root.format.chunk_prefix(p): f.metadata for p, f in nodes.items() if isinstance(f.metadata, ArrayMetadata)
     }
     documents = {key for path in (*nodes, *look.broken) for key in root.format.document_keys(path)}
-    documents |= {str(root.format.consolidated_key(path)) for path in nodes} | {root.format.entry or ""}
+    documents |= {str(root.format.consolidated_key(path)) for path in nodes} | {root.format.entry_point or ""}
     # Nothing can be said of what belongs to nodes that could not be read.
     broken = tuple(root.format.chunk_prefix(path) for path in look.broken)
     strange = []
@@ -364,7 +364,7 @@ async def _stale(root: NodeHandle, documents: Mapping[str, bytes], nodes: Mappin
                 continue
             if copied is not None:
                 copies[place.path] = copied
-                if not isinstance(copied.metadata, ArrayMetadata) and not root.format.apart:
+                if not isinstance(copied.metadata, ArrayMetadata) and not root.format.separates_metadata:
                     level.append(place)
     for path in sorted({*nodes, *copies} - {root.path}):
         if path not in copies and nodes[path].metadata.source is None:

@@ -24,10 +24,10 @@ from zarrasync.codecs import (
     ZstdCodec,
 )
 from zarrasync.errors import MetadataError
-from zarrasync.formats.draft import SEED, Y2022, Draft, from_entry
+from zarrasync.formats.draft import SEED, Y2022, Draft, parse_entry_point
 from zarrasync.formats.v2 import V2
 from zarrasync.formats.v3 import V3, EntryPointFound
-from zarrasync.metadata.format import Documents, Format, Kind, Wanted
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
 
 __all__ = [
@@ -36,19 +36,19 @@ __all__ = [
     "EntryPointFound",
     "Format",
     "Kind",
-    "Wanted",
+    "RequestedCodecs",
     "by_name",
     "detect",
-    "from_entry",
     "is_document",
     "may_be_zarr",
     "parse",
+    "parse_entry_point",
 ]
 
 CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
 """The formats that are looked for when nothing is known, the preferred one first.
 
-Those with an ``entry_key`` are looked for last, with another round of requests.
+Those with an ``unread_entry_point`` are looked for last, with another round of requests.
 """
 
 _BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
@@ -111,7 +111,7 @@ def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | G
     keys = format_.document_keys(path)
     given = tuple(None if (data := documents.get(key)) is None else bytes(data) for key in keys)
     # A draft looks at more than the documents: its entry point, and names.
-    if format_.entry is not None or sum(len(data) for data in given if data is not None) > _LARGE:
+    if format_.entry_point is not None or sum(len(data) for data in given if data is not None) > _LARGE:
         return format_.parse(path, documents)
     known_as = format_, given, plugins.generation()
     with _lock:

@@ -52,7 +52,8 @@ from zarrasync.formats.numpy_dialect import (
     to_numcodecs,
     unpack_copies,
 )
-from zarrasync.metadata.format import Documents, Format, Inspector, Kind, Wanted, extension, resized
+from zarrasync.metadata.document import DocumentChecker, named_extension, with_shape
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
 from zarrasync.model import storage_transformers
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
@@ -60,7 +61,7 @@ from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import is_key, join
 from zarrasync.model.storage_transformers import StorageTransformer
 
-__all__ = ["SEED", "Y2022", "Draft", "from_entry"]
+__all__ = ["SEED", "Y2022", "Draft", "parse_entry_point"]
 
 SEED, Y2022 = "3-draft", "3-draft-2022"
 ENTRY = "zarr.json"
@@ -84,21 +85,21 @@ class Draft(Format):
     Args:
         zarr_format: ``"3-draft"`` (the text) or ``"3-draft-2022"`` (below ``meta/root``).
         suffix: What ends the keys of documents.
-        entry_key: The key of the entry point document if it was not looked at yet.
+        unread_entry_point: The key of the entry point document if it was not looked at yet.
     """
 
-    entry = ENTRY
+    entry_point = ENTRY
     implicit_groups = True
-    apart = True
+    separates_metadata = True
 
     def __init__(
         self,
         zarr_format: str,
         suffix: str = ".json",
-        entry_key: str | None = ENTRY,
+        unread_entry_point: str | None = ENTRY,
         document: Mapping[str, Any] | None = None,
     ) -> None:
-        self.zarr_format, self.suffix, self.entry_key = zarr_format, suffix, entry_key
+        self.zarr_format, self.suffix, self.unread_entry_point = zarr_format, suffix, unread_entry_point
         self.has_undefined_fill = zarr_format == Y2022
         self._root = "root" if zarr_format == Y2022 else ""
         if document is None:
@@ -115,13 +116,10 @@ class Draft(Format):
         inside = join(self._root, path)
         return f"{area}{inside}/" if inside else area
 
-    def document_keys(self, path: str) -> tuple[str, ...]:
+    def document_keys(self, path: str, kind: Kind | None = None) -> tuple[str, ...]:
         inside = join(self._root, path)
         stem = f"meta/{inside}." if inside else "meta/"
-        return (f"{stem}array{self.suffix}", f"{stem}group{self.suffix}")
-
-    def keys_of(self, path: str, kind: Kind | None) -> tuple[str, ...]:
-        array_key, group_key = self.document_keys(path)
+        array_key, group_key = f"{stem}array{self.suffix}", f"{stem}group{self.suffix}"
         return (array_key, group_key) if kind is None else (array_key,) if kind is ArrayMetadata else (group_key,)
 
     def chunk_prefix(self, path: str) -> str:
@@ -133,8 +131,8 @@ class Draft(Format):
         # Each writer had its own name for the chunk of an array without axes.
         base = self.chunk_prefix(path)
         names = {f"{base}c0", f"{base}c", base.rstrip("/")}
-        wanted = base + metadata.keys.encode(())
-        return {wanted: tuple(sorted(names - {wanted}))}
+        requested = base + metadata.keys.encode(())
+        return {requested: tuple(sorted(names - {requested}))}
 
     def listing_prefix(self, path: str) -> str:
         return self._base(path)
@@ -175,8 +173,8 @@ class Draft(Format):
                 key=name,
             )
 
-    def leniencies(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
-        found = super().leniencies(metadata)
+    def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
+        found = super().deviations(metadata)
         documents = metadata.source.documents.values() if metadata.source is not None else ()
         if self.zarr_format == SEED or not isinstance(metadata, ArrayMetadata):
             return found
@@ -191,27 +189,35 @@ class Draft(Format):
     def consolidated_key(self, path: str) -> str | None:
         return None if path or self.zarr_format == SEED else f"meta/root/{_COPIES}/.zmetadata"
 
-    def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
+    def parse_consolidated(self, path: str, documents: Documents) -> dict[str, bytes] | None:
         key = self.consolidated_key(path)
         data = None if key is None else documents.get(key)
         return None if key is None or data is None else unpack_copies(data, key, "")
 
-    def pack(self, path: str, own: Documents, below: Mapping[str, Any]) -> dict[str, bytes]:
+    def render_consolidated(
+        self, path: str, group_documents: Documents, documents_below: Mapping[str, Any]
+    ) -> dict[str, bytes]:
         key = self.consolidated_key(path)
         if key is None:
-            return super().pack(path, own, below)
-        mine = {name: json.loads(bytes(own[name] or b"{}")) for name in self.document_keys(path) if own.get(name)}
-        return {key: pack_copies({ENTRY: self._document, **mine, **below})}  # zarr-python looks for all of them
+            return super().render_consolidated(path, group_documents, documents_below)
+        mine = {
+            name: json.loads(bytes(group_documents[name] or b"{}"))
+            for name in self.document_keys(path)
+            if group_documents.get(name)
+        }
+        return {
+            key: pack_copies({ENTRY: self._document, **mine, **documents_below})
+        }  # zarr-python looks for all of them
 
     # -------------------------------------------------------------- the entry point
 
-    def entry_documents(self) -> dict[str, bytes]:
+    def root_documents(self) -> dict[str, bytes]:
         return {ENTRY: _json.dump(self._document)}
 
-    def fresh(self) -> Draft:
+    def for_unknown_store(self) -> Draft:
         return Draft(str(self.zarr_format))
 
-    def bound(self) -> Draft:
+    def for_written_store(self) -> Draft:
         return Draft(str(self.zarr_format), self.suffix, None, self._document)
 
     # -------------------------------------------------------------- reading
@@ -225,43 +231,43 @@ class Draft(Format):
         strict = self.zarr_format == SEED
         if strict:
             self.check_path(path)
-        look = Inspector(data, key)
-        source = Source(self.zarr_format, {key: look.document})
+        checker = DocumentChecker(data, key)
+        source = Source(self.zarr_format, {key: checker.document})
         if key == array_key:
-            return self._parse_array(look, source, strict)
+            return self._parse_array(checker, source, strict)
         if strict:
-            look.need("attributes")
-            _refuse_others(look, ("attributes",))
-        _check_extensions(look, strict)
-        attributes = _attributes(look, strict)
-        look.finish()
+            checker.require("attributes")
+            _refuse_others(checker, ("attributes",))
+        _check_extensions(checker, strict)
+        attributes = _attributes(checker, strict)
+        checker.raise_problems()
         return GroupMetadata(attributes=attributes, source=source)
 
-    def _parse_array(self, look: Inspector, source: Source, strict: bool) -> ArrayMetadata:
-        document = look.document
-        look.need(*_MUST[str(self.zarr_format)])
+    def _parse_array(self, checker: DocumentChecker, source: Source, strict: bool) -> ArrayMetadata:
+        document = checker.document
+        checker.require(*_MUST[str(self.zarr_format)])
         if strict:
-            _refuse_others(look, _MUST[SEED] + _OPTIONAL)
-        look.finish()
-        _check_extensions(look, strict)
-        shape = look.sizes("shape", document["shape"], 0)
-        attributes = _attributes(look, strict)
+            _refuse_others(checker, _MUST[SEED] + _OPTIONAL)
+        checker.raise_problems()
+        _check_extensions(checker, strict)
+        shape = checker.sizes("shape", document["shape"], 0)
+        attributes = _attributes(checker, strict)
         filters = () if strict else _take_filters(attributes)
-        chunks, separator = _parse_grid(look, shape)
+        chunks, separator = _parse_grid(checker, shape)
         layout = document.get("chunk_memory_layout", "C")
         if layout not in ("C", "F"):
-            look.problem("chunk_memory_layout", f"expected 'C' or 'F', found {layout!r}")
-        shards, stack = _parse_transformers(look, chunks, strict)
-        look.finish()
+            checker.add("chunk_memory_layout", f"expected 'C' or 'F', found {layout!r}")
+        shards, stack = _parse_transformers(checker, chunks, strict)
+        checker.raise_problems()
         try:
             found = parse_type(document["data_type"], filters)
         except MetadataError as error:
-            look.absorb("data_type", error)
-            look.finish()
+            checker.add_error("data_type", error)
+            checker.raise_problems()
             raise
-        maker, codecs = self._parse_codecs(look, found.maker, found.filters)
-        fill = self._parse_fill(look, found.data_type, maker, extended=found.extended)
-        look.finish()
+        maker, codecs = self._parse_codecs(checker, found.maker, found.filters)
+        fill = self._parse_fill(checker, found.data_type, maker, extended=found.extended)
+        checker.raise_problems()
         if layout == "F" and len(shape) > 1:
             codecs.insert(0, TransposeCodec(tuple(reversed(range(len(shape))))))
         spec = ArraySpec(chunks, found.data_type, fill)
@@ -284,19 +290,19 @@ class Draft(Format):
                 notes=found.notes,
             )
         except ZarrError as error:
-            look.absorb("", error)
-            look.finish()
+            checker.add_error("", error)
+            checker.raise_problems()
             raise
 
     def _parse_codecs(
-        self, look: Inspector, maker: ArrayBytesCodec, filters: Iterable[Mapping[str, Any]]
+        self, checker: DocumentChecker, maker: ArrayBytesCodec, filters: Iterable[Mapping[str, Any]]
     ) -> tuple[ArrayBytesCodec, list[Codec]]:
         """The codec that makes bytes, and the whole list in order."""
-        document = look.document
+        document = checker.document
         entries: list[tuple[str, Any]] = []
         if document.get("compressor") is not None:
             entries.append(("compressor", document["compressor"]))
-        listed = _listed(look, "codecs", self.zarr_format == SEED)
+        listed = _listed(checker, "codecs", self.zarr_format == SEED)
         entries.extend((f"codecs[{number}]", value) for number, value in enumerate(listed))
         stored = maker.stored if isinstance(maker, BytesCodec) else None
         rest: list[Codec] = []
@@ -313,14 +319,18 @@ class Draft(Format):
                     continue
                 rest.append(from_numcodecs({**configuration, "id": name}, dtype=stored))
             except UnknownCodecError as error:
-                look.absorb(where, error)
-                raise UnknownCodecError(str(look.problems[-1]), codec=error.codec, problems=look.problems) from error
+                checker.add_error(where, error)
+                raise UnknownCodecError(
+                    str(checker.problems[-1]), codec=error.codec, problems=checker.problems
+                ) from error
             except (MetadataError, TypeError, ValueError) as error:
-                look.absorb(where, error)
+                checker.add_error(where, error)
         return maker, [maker, *rest]
 
-    def _parse_fill(self, look: Inspector, data_type: DataType, maker: ArrayBytesCodec, *, extended: bool) -> Any:
-        value = look.document.get("fill_value")
+    def _parse_fill(
+        self, checker: DocumentChecker, data_type: DataType, maker: ArrayBytesCodec, *, extended: bool
+    ) -> Any:
+        value = checker.document.get("fill_value")
         stored = maker.stored if isinstance(maker, BytesCodec) else None
         if value is None and (extended or self.zarr_format == Y2022):
             return None
@@ -330,7 +340,7 @@ class Draft(Format):
                 return parse_fill(data_type, value, stored)
             return parse_fill_word(data_type, value, strict=self.zarr_format == SEED)
         except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
-            look.problem("fill_value", f"{value!r} does not fit data type {data_type.name}: {error}")
+            checker.add("fill_value", f"{value!r} does not fit data type {data_type.name}: {error}")
             return None
 
     # -------------------------------------------------------------- writing
@@ -346,7 +356,7 @@ class Draft(Format):
         hidden = _take_filters(dict(document.get("attributes") or {})) if self.zarr_format == Y2022 else ()
         if hidden:
             attributes["filters"] = list(hidden)
-        document = resized(document, metadata.shape, metadata.chunks, "chunk_grid", "chunk_shape")
+        document = with_shape(document, metadata.shape, metadata.chunks, "chunk_grid", "chunk_shape")
         return {array_key: _json.dump({**document, "attributes": attributes})}
 
     def _seed_array(self, metadata: ArrayMetadata) -> dict[str, Any]:
@@ -431,19 +441,23 @@ class Draft(Format):
             document.setdefault("storage_transformers", []).append(entry)
         return chain, document
 
-    def chain(self, wanted: Wanted, spec: ArraySpec) -> CodecChain:
-        inner = spec if wanted.inner is None else spec.replace(shape=wanted.inner)
-        chain = chain_in_order(wanted, inner, self._unable)
-        return chain if wanted.inner is None else CodecChain.of([ShardingCodec(wanted.inner, chain, _INDEX)])
+    def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
+        inner = spec if requested.inner_shape is None else spec.replace(shape=requested.inner_shape)
+        chain = chain_in_order(requested, inner, self._unable)
+        return (
+            chain
+            if requested.inner_shape is None
+            else CodecChain.of([ShardingCodec(requested.inner_shape, chain, _INDEX)])
+        )
 
     def fill_value(self, data_type: DataType, value: Any) -> Any:
         return plain_nan(data_type, value) if self.zarr_format == Y2022 else value
 
-    def key_encoding(self, wanted: Any, ndim: int) -> ChunkKeyEncoding:
+    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
         name = "glued" if self.zarr_format == SEED else "glued0"
-        if isinstance(wanted, ChunkKeyEncoding):
-            wanted = {"name": wanted.name, "separator": wanted.separator}
-        given, options = ("default", {}) if wanted is None else extension(wanted)
+        if isinstance(requested, ChunkKeyEncoding):
+            requested = {"name": requested.name, "separator": requested.separator}
+        given, options = ("default", {}) if requested is None else named_extension(requested)
         if given not in ("default", "glued", "glued0"):
             raise self._unable(f"chunk keys of the kind {given!r}", "chunk_key_encoding")
         return ChunkKeyEncoding(name, options.get("separator", "/"))
@@ -456,21 +470,21 @@ class Draft(Format):
         )
 
 
-def from_entry(data: bytes) -> Draft | None:
+def parse_entry_point(data: bytes) -> Draft | None:
     """The dialect that an entry point document announces; ``None`` for a document of another kind.
 
     Raises:
         MetadataError: If it announces something that is not known here.
     """
-    look = Inspector(data, ENTRY)
-    document = look.document
+    checker = DocumentChecker(data, ENTRY)
+    document = checker.document
     uri, encoding = document.get("zarr_format"), document.get("metadata_encoding")
     if not isinstance(uri, str) or "node_type" in document:
         return None
     version = _URI.fullmatch(uri)
     if version is None or version[1] != "3":
-        look.problem("zarr_format", f"expected the URI of version 3 ({_SPEC}core/3.0), found {uri!r}")
-        look.finish()
+        checker.add("zarr_format", f"expected the URI of version 3 ({_SPEC}core/3.0), found {uri!r}")
+        checker.raise_problems()
         raise AssertionError
     if isinstance(encoding, str):
         suffix: Any = document.get("metadata_key_suffix", "")
@@ -479,14 +493,14 @@ def from_entry(data: bytes) -> Draft | None:
         dialect = SEED
         suffix = encoding.get("metadata_key_suffix") if isinstance(encoding, Mapping) else None
         if not isinstance(encoding, Mapping) or encoding.get("type") != "json" or "extension" in encoding:
-            look.problem("metadata_encoding", f"expected JSON, found {encoding!r}")
+            checker.add("metadata_encoding", f"expected JSON, found {encoding!r}")
         if version[2] == "0":
-            look.need("extensions")
-            _refuse_others(look, ("zarr_format", "metadata_encoding", "extensions"))
+            checker.require("extensions")
+            _refuse_others(checker, ("zarr_format", "metadata_encoding", "extensions"))
     if not isinstance(suffix, str) or not is_key(f"x{suffix}") or "/" in suffix:
-        look.problem("metadata_encoding.metadata_key_suffix", f"expected text such as '.json', found {suffix!r}")
-    _check_extensions(look, dialect == SEED)
-    look.finish()
+        checker.add("metadata_encoding.metadata_key_suffix", f"expected text such as '.json', found {suffix!r}")
+    _check_extensions(checker, dialect == SEED)
+    checker.raise_problems()
     return Draft(dialect, suffix, None, document)
 
 
@@ -517,34 +531,34 @@ def _registered(value: Any) -> Codec | None:
     return found
 
 
-def _refuse_others(look: Inspector, known: Iterable[str]) -> None:
-    for name in look.document:
+def _refuse_others(checker: DocumentChecker, known: Iterable[str]) -> None:
+    for name in checker.document:
         if name not in known:
-            look.problem(name, "unknown member; this version has no such")
+            checker.add(name, "unknown member; this version has no such")
 
 
-def _listed(look: Inspector, member: str, strict: bool) -> list[Any]:
+def _listed(checker: DocumentChecker, member: str, strict: bool) -> list[Any]:
     """A member that is a list, and may be left out; also by ``null`` in the older dialect."""
-    value = look.document.get(member, [])
+    value = checker.document.get(member, [])
     if isinstance(value, list):
         return value
     if value is not None or strict:
-        look.problem(member, f"expected a list, found {value!r}")
+        checker.add(member, f"expected a list, found {value!r}")
     return []
 
 
-def _check_extensions(look: Inspector, strict: bool) -> None:
+def _check_extensions(checker: DocumentChecker, strict: bool) -> None:
     """Complain about extensions that must be understood: none is."""
-    for number, item in enumerate(_listed(look, "extensions", strict)):
+    for number, item in enumerate(_listed(checker, "extensions", strict)):
         if not isinstance(item, Mapping) or not isinstance(item.get("extension"), str):
-            look.problem(f"extensions[{number}]", f"expected an object with an 'extension', found {item!r}")
+            checker.add(f"extensions[{number}]", f"expected an object with an 'extension', found {item!r}")
         elif item.get("must_understand") is not False:
-            look.problem(f"extensions[{number}]", f"unknown extension {item['extension']!r} that must be understood")
+            checker.add(f"extensions[{number}]", f"unknown extension {item['extension']!r} that must be understood")
 
 
-def _attributes(look: Inspector, strict: bool) -> dict[str, Any]:
-    value = look.document.get("attributes")
-    return {} if value is None and not strict else dict(look.attributes(value))
+def _attributes(checker: DocumentChecker, strict: bool) -> dict[str, Any]:
+    value = checker.document.get("attributes")
+    return {} if value is None and not strict else dict(checker.attributes(value))
 
 
 def _take_filters(attributes: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -556,46 +570,48 @@ def _take_filters(attributes: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _parse_grid(look: Inspector, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-    value = look.document["chunk_grid"]
+def _parse_grid(checker: DocumentChecker, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    value = checker.document["chunk_grid"]
     if not isinstance(value, Mapping) or value.get("type") != "regular" or "extension" in value:
-        look.problem("chunk_grid", f"expected a 'regular' chunk grid, found {value!r}")
+        checker.add("chunk_grid", f"expected a 'regular' chunk grid, found {value!r}")
         return (), "/"
     separator = value.get("separator", "/")
     if separator not in ("/", "."):
-        look.problem("chunk_grid.separator", f"expected '/' or '.', found {separator!r}")
+        checker.add("chunk_grid.separator", f"expected '/' or '.', found {separator!r}")
         separator = "/"
-    return look.chunk_sizes("chunk_grid.chunk_shape", value.get("chunk_shape"), shape), separator
+    return checker.chunk_sizes("chunk_grid.chunk_shape", value.get("chunk_shape"), shape), separator
 
 
 def _parse_transformers(
-    look: Inspector, chunks: tuple[int, ...], strict: bool
+    checker: DocumentChecker, chunks: tuple[int, ...], strict: bool
 ) -> tuple[tuple[int, ...] | None, tuple[StorageTransformer, ...]]:
     """The shape of shards, which are the first transformer if there are some, and the transformers after that."""
     shards: tuple[int, ...] | None = None
     stack: list[StorageTransformer] = []
-    for number, item in enumerate(_listed(look, "storage_transformers", strict)):
+    for number, item in enumerate(_listed(checker, "storage_transformers", strict)):
         where = f"storage_transformers[{number}]"
         uri = item.get("extension") if isinstance(item, Mapping) else None
         options = item.get("configuration", {}) if isinstance(item, Mapping) else None
         if not isinstance(uri, str) or not isinstance(options, Mapping) or not isinstance(item.get("type"), str):
-            look.problem(where, f"expected an object with 'extension' and 'type', found {item!r}")
+            checker.add(where, f"expected an object with 'extension' and 'type', found {item!r}")
         elif _SHARDING.fullmatch(uri) and number:
-            look.problem(where, "sharding is supported as the first of the storage transformers, and once")
+            checker.add(where, "sharding is supported as the first of the storage transformers, and once")
         elif _SHARDING.fullmatch(uri) and item["type"] == "indexed":
-            shards = _parse_shards(look, f"{where}.configuration.chunks_per_shard", options, chunks)
+            shards = _parse_shards(checker, f"{where}.configuration.chunks_per_shard", options, chunks)
         else:
             try:
                 stack.append(storage_transformers.parse(uri, options))
             except MetadataError as error:
-                look.absorb(where, error)
+                checker.add_error(where, error)
     return shards, tuple(stack)
 
 
-def _parse_shards(look: Inspector, member: str, options: Mapping[str, Any], chunks: tuple[int, ...]) -> tuple[int, ...]:
+def _parse_shards(
+    checker: DocumentChecker, member: str, options: Mapping[str, Any], chunks: tuple[int, ...]
+) -> tuple[int, ...]:
     ratio = options.get("chunks_per_shard")
-    sizes = look.sizes(member, ratio, 1)
+    sizes = checker.sizes(member, ratio, 1)
     if len(sizes) > max(len(chunks), 1):
-        look.problem(member, f"expected {len(chunks)} sizes, found {ratio!r}")
+        checker.add(member, f"expected {len(chunks)} sizes, found {ratio!r}")
     # zarr-python lets sizes of 1 be left out at the end.
     return tuple(a * b for a, b in zip(chunks, (*sizes, *(1,) * len(chunks)), strict=False))

@@ -140,10 +140,10 @@ def parse_fill_word(data_type: DataType, value: Any, *, strict: bool) -> Any:
         pair = [parse_fill_word(part, item, strict=strict) for item in value]
         return np.array(pair, part.numpy).view(dtype)[0]
     if isinstance(value, str) and dtype.kind in "biufcV" and (bits := _BITS.fullmatch(value)):
-        wanted = 2 * dtype.itemsize if bits[1] else 8 * dtype.itemsize
+        requested = 2 * dtype.itemsize if bits[1] else 8 * dtype.itemsize
         digits = bits[1] or bits[2]
-        if len(digits) != wanted:
-            raise ValueError(f"{len(digits)} digits where the type has {wanted}")
+        if len(digits) != requested:
+            raise ValueError(f"{len(digits)} digits where the type has {requested}")
         data = int(digits, 16 if bits[1] else 2).to_bytes(dtype.itemsize, "big")
         return np.frombuffer(data, dtype.newbyteorder(">")).astype(dtype)[0]
     if value == "+Infinity" and dtype.kind == "f":

@@ -34,7 +34,8 @@ from zarrasync.codecs import (
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes
 from zarrasync.errors import MetadataError, UnsupportedByFormat
-from zarrasync.metadata.format import Inspector, Wanted
+from zarrasync.metadata.document import DocumentChecker
+from zarrasync.metadata.format import RequestedCodecs
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import BYTES, STRING, DataType
 from zarrasync.model.paths import join
@@ -74,8 +75,8 @@ def parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCod
         if first in OBJECT_CODECS:
             return dtypes.OBJECT, ObjectCodec(filters[0]), filters[1:]
         if first not in _VARIABLE:
-            wanted = ", ".join((*_VARIABLE, *OBJECT_CODECS))
-            raise MetadataError(f"objects need one of these as their first filter: {wanted}; found {first!r}")
+            requested = ", ".join((*_VARIABLE, *OBJECT_CODECS))
+            raise MetadataError(f"objects need one of these as their first filter: {requested}; found {first!r}")
         data_type, maker = _VARIABLE[first]
         return data_type, maker, filters[1:]
     return dtypes.from_stored(stored), BytesCodec(None, stored), filters
@@ -254,15 +255,15 @@ def to_numcodecs(codec: BytesBytesCodec) -> dict[str, Any]:
 # ------------------------------------------------------------------ codecs for creating
 
 
-def chain_in_order(wanted: Wanted, spec: ArraySpec, unable: Callable[[str, str], Exception]) -> CodecChain:
+def chain_in_order(requested: RequestedCodecs, spec: ArraySpec, unable: Callable[[str, str], Exception]) -> CodecChain:
     """The codecs that a creating call asked for; filters act on bytes here, after the elements were put in order.
 
     Args:
-        wanted: The codecs.
+        requested: The codecs.
         spec: The spec of a chunk.
         unable: Makes the error for what the format can not say, from words and the feature's name.
     """
-    filters = list(wanted.filters)
+    filters = list(requested.filters)
     maker: Codec | None = None
     if filters:
         first = _config(filters[0])
@@ -274,15 +275,15 @@ def chain_in_order(wanted: Wanted, spec: ArraySpec, unable: Callable[[str, str],
             maker = _VARIABLE[name][1]
             del filters[0]
     if maker is None:
-        maker = default_array_bytes(spec) if wanted.serializer in (None, "auto") else as_codec(wanted.serializer)
+        maker = default_array_bytes(spec) if requested.serializer in (None, "auto") else as_codec(requested.serializer)
     stored = None
     if isinstance(maker, BytesCodec):
         stored = maker.stored_form(spec.dtype.numpy)
         maker = BytesCodec(None, stored)
     codecs: list[Codec] = [maker]
-    if wanted.order == "F" and len(spec.shape) > 1:
+    if requested.order == "F" and len(spec.shape) > 1:
         codecs.insert(0, TransposeCodec(tuple(reversed(range(len(spec.shape))))))
-    for item in (*filters, *wanted.compressors):
+    for item in (*filters, *requested.compressors):
         config = _config(item)
         known = isinstance(config, Mapping) and "id" in config
         codec = from_numcodecs(config, dtype=stored) if known else as_codec(item)
@@ -307,13 +308,13 @@ def unpack_copies(data: Buffer, key: str, path: str) -> dict[str, bytes]:
     Raises:
         MetadataError: If it is no such document.
     """
-    look = Inspector(data, key)
-    version, nodes = look.document.get("zarr_consolidated_format"), look.document.get("metadata")
+    checker = DocumentChecker(data, key)
+    version, nodes = checker.document.get("zarr_consolidated_format"), checker.document.get("metadata")
     if version != 1:
-        look.problem("zarr_consolidated_format", f"expected 1, found {version!r}")
+        checker.add("zarr_consolidated_format", f"expected 1, found {version!r}")
     if not isinstance(nodes, Mapping) or not all(isinstance(item, Mapping) for item in nodes.values()):
-        look.problem("metadata", "expected an object of documents")
-    look.finish()
+        checker.add("metadata", "expected an object of documents")
+    checker.raise_problems()
     assert isinstance(nodes, Mapping)
     return {join(path, name): json.dumps(item).encode() for name, item in nodes.items()}
 

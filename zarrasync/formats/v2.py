@@ -39,7 +39,8 @@ from zarrasync.formats.numpy_dialect import (
     to_numcodecs,
     unpack_copies,
 )
-from zarrasync.metadata.format import Documents, Format, Inspector, Kind, Wanted, document_key, extension, resized
+from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
@@ -58,14 +59,9 @@ class V2(Format):
     has_shards = False
     has_undefined_fill = True
 
-    def document_keys(self, path: str) -> tuple[str, ...]:
-        return tuple(document_key(path, name) for name in (".zarray", ".zgroup", ".zattrs"))
-
-    def keys_of(self, path: str, kind: Kind | None) -> tuple[str, ...]:
-        array_key, group_key, attributes_key = self.document_keys(path)
-        if kind is None:
-            return (array_key, group_key, attributes_key)
-        return (array_key if kind is ArrayMetadata else group_key, attributes_key)
+    def document_keys(self, path: str, kind: Kind | None = None) -> tuple[str, ...]:
+        names = (".zarray", ".zgroup") if kind is None else (".zarray" if kind is ArrayMetadata else ".zgroup",)
+        return tuple([document_key(path, name) for name in (*names, ".zattrs")])
 
     # -------------------------------------------------------------- reading
 
@@ -77,44 +73,44 @@ class V2(Format):
             return None
         if key == group_key and not bytes(data).strip():
             data = b'{"zarr_format": 2}'  # some writers leave an empty file to mark a group
-        look = Inspector(data, key)
+        checker = DocumentChecker(data, key)
         attributes: dict[str, Any] = {}
-        originals: dict[str, Mapping[str, Any]] = {key: look.document}
+        originals: dict[str, Mapping[str, Any]] = {key: checker.document}
         extra = documents.get(attributes_key)
         if extra is not None:
             attributes = originals[attributes_key] = _json.load(bytes(extra), attributes_key)
-        if look.document.get("zarr_format") != 2:
-            look.problem("zarr_format", f"expected 2, found {look.document.get('zarr_format')!r}")
-            look.finish()
+        if checker.document.get("zarr_format") != 2:
+            checker.add("zarr_format", f"expected 2, found {checker.document.get('zarr_format')!r}")
+            checker.raise_problems()
         source = Source(2, originals)
         if key == group_key:
             return GroupMetadata(attributes=attributes, source=source)
-        return self._parse_array(look, attributes, source)
+        return self._parse_array(checker, attributes, source)
 
-    def _parse_array(self, look: Inspector, attributes: dict[str, Any], source: Source) -> ArrayMetadata:
-        document = look.document
-        look.need(*_MEMBERS)
-        look.finish()
-        shape = look.sizes("shape", document["shape"], 0)
-        chunks = look.chunk_sizes("chunks", document["chunks"], shape)
+    def _parse_array(self, checker: DocumentChecker, attributes: dict[str, Any], source: Source) -> ArrayMetadata:
+        document = checker.document
+        checker.require(*_MEMBERS)
+        checker.raise_problems()
+        shape = checker.sizes("shape", document["shape"], 0)
+        chunks = checker.chunk_sizes("chunks", document["chunks"], shape)
         order = document["order"]
         if order not in ("C", "F"):
-            look.problem("order", f"expected 'C' or 'F', found {order!r}")
+            checker.add("order", f"expected 'C' or 'F', found {order!r}")
         separator = document.get("dimension_separator", ".")
         if separator not in (".", "/"):
-            look.problem("dimension_separator", f"expected '.' or '/', found {separator!r}")
+            checker.add("dimension_separator", f"expected '.' or '/', found {separator!r}")
         filters = [] if document["filters"] in (None, {}) else document["filters"]
         if not isinstance(filters, list) or not all(isinstance(f, Mapping) for f in filters):
-            look.problem("filters", f"expected a list of codec configurations or null, found {filters!r}")
+            checker.add("filters", f"expected a list of codec configurations or null, found {filters!r}")
         compressor = document["compressor"]
         if compressor is not None and not (isinstance(compressor, Mapping) and compressor):
-            look.problem("compressor", f"expected a codec configuration or null, found {compressor!r}")
-        look.finish()
+            checker.add("compressor", f"expected a codec configuration or null, found {compressor!r}")
+        checker.raise_problems()
         try:
             data_type, maker, filters = parse_dtype(document["dtype"], filters)
         except MetadataError as error:
-            look.absorb("dtype", error)
-            look.finish()
+            checker.add_error("dtype", error)
+            checker.raise_problems()
             raise
         stored = maker.stored if isinstance(maker, BytesCodec) else None
         codecs: list[Codec] = [maker]
@@ -126,25 +122,25 @@ class V2(Format):
                 try:
                     codecs.append(from_numcodecs(config, dtype=stored))
                 except MetadataError as error:
-                    look.absorb(where, error)
+                    checker.add_error(where, error)
                     if isinstance(error, UnknownCodecError):
                         raise UnknownCodecError(
-                            str(look.problems[-1]), codec=error.codec, problems=look.problems
+                            str(checker.problems[-1]), codec=error.codec, problems=checker.problems
                         ) from error
         fill = None
         try:
             fill = parse_fill(data_type, document["fill_value"], stored)
         except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
-            look.problem("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
-        look.finish()
+            checker.add("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
+        checker.raise_problems()
         keys = ChunkKeyEncoding("v2", separator)
         spec = ArraySpec(chunks, data_type, fill)
         try:
             chain = CodecChain.of(codecs).settle(spec)
             return ArrayMetadata(shape, data_type, chunks, keys, chain, fill, attributes=attributes, source=source)
         except ZarrError as error:
-            look.absorb("", error)
-            look.finish()
+            checker.add_error("", error)
+            checker.raise_problems()
             raise
 
     # -------------------------------------------------------------- writing
@@ -160,7 +156,7 @@ class V2(Format):
             documents[group_key] = _json.dump(kept.get(".zgroup", {"zarr_format": 2}))
         else:
             document = kept[".zarray"] if ".zarray" in kept else self._array(metadata)
-            documents[array_key] = _json.dump(resized(document, metadata.shape, metadata.chunks, "chunks"))
+            documents[array_key] = _json.dump(with_shape(document, metadata.shape, metadata.chunks, "chunks"))
         return documents
 
     def _array(self, metadata: ArrayMetadata) -> dict[str, Any]:
@@ -209,8 +205,8 @@ class V2(Format):
             document["dimension_separator"] = metadata.keys.separator
         return document
 
-    def leniencies(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
-        found = super().leniencies(metadata)
+    def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
+        found = super().deviations(metadata)
         documents = metadata.source.documents if metadata.source is not None else {}
         known = ("zarr_format", "dimension_separator", *_MEMBERS)
         for key, document in documents.items():
@@ -229,37 +225,45 @@ class V2(Format):
     def consolidated_key(self, path: str) -> str:
         return document_key(path, ".zmetadata")
 
-    def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
+    def parse_consolidated(self, path: str, documents: Documents) -> dict[str, bytes] | None:
         key = self.consolidated_key(path)
         data = documents.get(key)
         return None if data is None else unpack_copies(data, key, join(path, ""))
 
-    def pack(self, path: str, own: Documents, below: Mapping[str, Any]) -> dict[str, bytes]:
+    def render_consolidated(
+        self, path: str, group_documents: Documents, documents_below: Mapping[str, Any]
+    ) -> dict[str, bytes]:
         start = len(path) + 1 if path else 0
-        mine = {key: json.loads(bytes(own[key] or b"{}")) for key in self.document_keys(path) if own.get(key)}
-        return {self.consolidated_key(path): pack_copies({key[start:]: v for key, v in {**mine, **below}.items()})}
+        mine = {
+            key: json.loads(bytes(group_documents[key] or b"{}"))
+            for key in self.document_keys(path)
+            if group_documents.get(key)
+        }
+        return {
+            self.consolidated_key(path): pack_copies({key[start:]: v for key, v in {**mine, **documents_below}.items()})
+        }
 
     def check_name(self, name: str) -> None:
         if not name.strip(".") or name in (".zarray", ".zgroup", ".zattrs", ".zmetadata"):
             raise InvalidKeyError(f"{name!r} is not a valid node name in Zarr format 2", key=name)
 
-    def chain(self, wanted: Wanted, spec: ArraySpec) -> CodecChain:
-        if wanted.inner is not None:
+    def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
+        if requested.inner_shape is not None:
             raise _unsupported("shards", "shards")
-        return chain_in_order(wanted, spec, _unsupported)
+        return chain_in_order(requested, spec, _unsupported)
 
     def fill_value(self, data_type: DataType, value: Any) -> Any:
         return plain_nan(data_type, value)
 
-    def key_encoding(self, wanted: Any, ndim: int) -> ChunkKeyEncoding:
-        if wanted is None:
+    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+        if requested is None:
             return ChunkKeyEncoding("v2", ".")
-        if isinstance(wanted, ChunkKeyEncoding):
-            found = wanted
+        if isinstance(requested, ChunkKeyEncoding):
+            found = requested
         else:
-            name, options = extension(wanted)
+            name, options = named_extension(requested)
             if name is None:
-                raise MetadataError(f"a chunk key encoding is a name or an object with a name, found {wanted!r}")
+                raise MetadataError(f"a chunk key encoding is a name or an object with a name, found {requested!r}")
             found = ChunkKeyEncoding(name, options.get("separator", "."))
         if found.name != "v2":
             raise _unsupported(f"chunk keys of the kind {found.name!r}", "chunk_key_encoding")

@@ -24,7 +24,8 @@ from zarrasync.codecs import (
     parse_codecs,
 )
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.metadata.format import Documents, Format, Inspector, Wanted, document_key, extension, resized
+from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
+from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
 from zarrasync.model import dtypes, fill_values, storage_transformers
 from zarrasync.model.chunk_grids import Edges, expand_sizes
@@ -49,7 +50,7 @@ class V3(Format):
     zarr_format = 3
     has_dimension_names = True
 
-    def document_keys(self, path: str) -> tuple[str, ...]:
+    def document_keys(self, path: str, kind: Kind | None = None) -> tuple[str, ...]:
         return (document_key(path, "zarr.json"),)
 
     def parse(self, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
@@ -57,63 +58,63 @@ class V3(Format):
         data = documents.get(key)
         if data is None:
             return None
-        look = Inspector(data, key)
-        document = look.document
+        checker = DocumentChecker(data, key)
+        document = checker.document
         if isinstance(document.get("zarr_format"), str) and "node_type" not in document and not path:
             raise EntryPointFound(
                 f"{key} is the entry point document of a draft of Zarr format 3: open the store with "
                 f"zarr_format='3-draft' or '3-draft-2022', or without zarr_format"
             )
         if document.get("zarr_format") != 3 or isinstance(document.get("zarr_format"), bool):
-            look.problem("zarr_format", f"expected 3, found {document.get('zarr_format')!r}")
-            look.finish()
+            checker.add("zarr_format", f"expected 3, found {document.get('zarr_format')!r}")
+            checker.raise_problems()
         source = Source(3, {key: document})
         if document.get("node_type") == "group":
-            return self._parse_group(look, source)
+            return self._parse_group(checker, source)
         if document.get("node_type") != "array":
-            look.problem("node_type", f"expected 'array' or 'group', found {document.get('node_type')!r}")
-            look.finish()
-        return self._parse_array(look, source)
+            checker.add("node_type", f"expected 'array' or 'group', found {document.get('node_type')!r}")
+            checker.raise_problems()
+        return self._parse_array(checker, source)
 
-    def _parse_group(self, look: Inspector, source: Source) -> GroupMetadata:
-        _refuse_unknown(look, ("attributes", "consolidated_metadata"))
-        attributes = look.attributes(look.document.get("attributes", {}))
-        look.finish()
+    def _parse_group(self, checker: DocumentChecker, source: Source) -> GroupMetadata:
+        _refuse_unknown(checker, ("attributes", "consolidated_metadata"))
+        attributes = checker.attributes(checker.document.get("attributes", {}))
+        checker.raise_problems()
         return GroupMetadata(attributes=attributes, source=source)
 
-    def _parse_array(self, look: Inspector, source: Source) -> ArrayMetadata:
-        document = look.document
-        look.need(*_ARRAY)
-        _refuse_unknown(look, _ARRAY + _OPTIONAL)
-        look.finish()
-        shape = look.sizes("shape", document["shape"], 0)
-        attributes = look.attributes(document.get("attributes", {}))
-        chunks, edges = self._parse_grid(look, document["chunk_grid"], shape)
-        names = self._parse_names(look, document.get("dimension_names"), len(shape))
-        stack = self._parse_transformers(look, document.get("storage_transformers"))
+    def _parse_array(self, checker: DocumentChecker, source: Source) -> ArrayMetadata:
+        document = checker.document
+        checker.require(*_ARRAY)
+        _refuse_unknown(checker, _ARRAY + _OPTIONAL)
+        checker.raise_problems()
+        shape = checker.sizes("shape", document["shape"], 0)
+        attributes = checker.attributes(document.get("attributes", {}))
+        chunks, edges = self._parse_grid(checker, document["chunk_grid"], shape)
+        names = self._parse_names(checker, document.get("dimension_names"), len(shape))
+        stack = self._parse_transformers(checker, document.get("storage_transformers"))
         keys, data_type, codecs, fill = ChunkKeyEncoding(), None, None, None
         try:
             keys = _parse_keys(document["chunk_key_encoding"])
         except MetadataError as error:
-            look.absorb("chunk_key_encoding", error)
+            checker.add_error("chunk_key_encoding", error)
         try:
             data_type = dtypes.from_json(document["data_type"])
         except MetadataError as error:
-            look.absorb("data_type", error)
+            checker.add_error("data_type", error)
         unknown: UnknownCodecError | None = None
         try:
-            codecs = parse_codecs(_spelled(document["codecs"], len(shape)), "$.codecs", look.key)
+            codecs = parse_codecs(_spelled(document["codecs"], len(shape)), "$.codecs", checker.key)
         except MetadataError as error:
             unknown = error if isinstance(error, UnknownCodecError) else None
-            look.absorb("codecs", error)
+            checker.add_error("codecs", error)
         if data_type is not None:
             try:
                 fill = fill_values.fill_from_json(data_type, document["fill_value"])
             except MetadataError as error:
-                look.absorb("fill_value", error)
-        if unknown is not None and len(look.problems) == 1:
+                checker.add_error("fill_value", error)
+        if unknown is not None and len(checker.problems) == 1:
             raise unknown
-        look.finish()
+        checker.raise_problems()
         assert data_type is not None
         assert codecs is not None
         try:
@@ -121,23 +122,25 @@ class V3(Format):
                 shape, data_type, chunks, keys, codecs, fill, names, edges, stack, attributes=attributes, source=source
             )
         except ZarrError as error:
-            look.absorb("", error)
-            look.finish()
+            checker.add_error("", error)
+            checker.raise_problems()
             raise
 
-    def _parse_grid(self, look: Inspector, value: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Edges | None]:
-        name, configuration = extension(value)
+    def _parse_grid(
+        self, checker: DocumentChecker, value: Any, shape: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], Edges | None]:
+        name, configuration = named_extension(value)
         ndim = len(shape)
         if name == "regular":
-            return look.chunk_sizes(
+            return checker.chunk_sizes(
                 "chunk_grid.configuration.chunk_shape", configuration.get("chunk_shape"), shape
             ), None
         if name != "rectilinear" or set(configuration) != {"kind", "chunk_shapes"} or configuration["kind"] != "inline":
-            look.problem("chunk_grid", f"expected a 'regular' or an inline 'rectilinear' chunk grid, found {value!r}")
+            checker.add("chunk_grid", f"expected a 'regular' or an inline 'rectilinear' chunk grid, found {value!r}")
             return (), None
         axes = configuration["chunk_shapes"]
         if not isinstance(axes, list) or len(axes) != ndim:
-            look.problem("chunk_grid.configuration.chunk_shapes", f"expected {ndim} axes, found {axes!r}")
+            checker.add("chunk_grid.configuration.chunk_shapes", f"expected {ndim} axes, found {axes!r}")
             return (), None
         edges: list[tuple[int, ...] | None] = []
         sizes = []
@@ -150,34 +153,34 @@ class V3(Format):
                     raise ValueError
             except (TypeError, ValueError):
                 where = f"chunk_grid.configuration.chunk_shapes[{number}]"
-                look.problem(where, f"expected a size, or a list of sizes and [size, count], found {axis!r}")
+                checker.add(where, f"expected a size, or a list of sizes and [size, count], found {axis!r}")
                 return (), None
         return tuple(sizes), tuple(edges)
 
-    def _parse_transformers(self, look: Inspector, value: Any) -> tuple[StorageTransformer, ...]:
+    def _parse_transformers(self, checker: DocumentChecker, value: Any) -> tuple[StorageTransformer, ...]:
         if not isinstance(value, list | None):
-            look.problem("storage_transformers", f"expected a list, found {value!r}")
+            checker.add("storage_transformers", f"expected a list, found {value!r}")
             return ()
         found = []
         for number, item in enumerate(value or ()):
             where = f"storage_transformers[{number}]"
-            name, configuration = extension(item)
+            name, configuration = named_extension(item)
             if name is None:
-                look.problem(where, f"expected an object with a name, found {item!r}")
+                checker.add(where, f"expected an object with a name, found {item!r}")
                 continue
             try:
                 found.append(storage_transformers.parse(name, configuration))
             except MetadataError as error:
                 if not (isinstance(item, Mapping) and item.get("must_understand") is False):
-                    look.absorb(where, error)
+                    checker.add_error(where, error)
         return tuple(found)
 
-    def _parse_names(self, look: Inspector, value: Any, ndim: int) -> tuple[str | None, ...] | None:
+    def _parse_names(self, checker: DocumentChecker, value: Any, ndim: int) -> tuple[str | None, ...] | None:
         if value is None:
             return None
         if isinstance(value, list) and len(value) == ndim and all(n is None or isinstance(n, str) for n in value):
             return tuple(value)
-        look.problem("dimension_names", f"expected {ndim} names or nulls, found {value!r}")
+        checker.add("dimension_names", f"expected {ndim} names or nulls, found {value!r}")
         return None
 
     def render(self, path: str, metadata: ArrayMetadata | GroupMetadata) -> dict[str, bytes]:
@@ -190,22 +193,22 @@ class V3(Format):
         document["attributes"] = dict(metadata.attributes)
         if isinstance(metadata, ArrayMetadata):
             place = ("chunk_grid", "configuration", "chunk_shape")
-            document = resized(document, metadata.shape, metadata.write_chunks, *place)
+            document = with_shape(document, metadata.shape, metadata.write_chunks, *place)
             if metadata.edges is not None:  # they grow with the shape
                 document["chunk_grid"] = _grid(metadata)
         return {key: _json.dump(document)}
 
-    def leniencies(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
-        found = super().leniencies(metadata)
+    def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
+        found = super().deviations(metadata)
         documents = metadata.source.documents.values() if metadata.source is not None else ()
         for document in documents:
             for number, item in enumerate(document.get("codecs", ())):
-                name, options = extension(item)
+                name, options = named_extension(item)
                 if name == "transpose" and isinstance(options.get("order"), str):
                     found.append((f"$.codecs[{number}]", "the order is a list of axes now"))
                 if name == "endian":
                     found.append((f"$.codecs[{number}]", "the codec 'endian' is called 'bytes' now"))
-            if extension(document.get("data_type"))[0] == "structured":
+            if named_extension(document.get("data_type"))[0] == "structured":
                 found.append(("$.data_type", "the data type 'structured' is not to be written any more; 'struct' is"))
             if document.get("data_type") == "bool" and not isinstance(document.get("fill_value"), bool):
                 found.append(("$.fill_value", f"expected true or false, found {document.get('fill_value')!r}"))
@@ -214,30 +217,32 @@ class V3(Format):
     def consolidated_key(self, path: str) -> str:
         return document_key(path, "zarr.json")
 
-    def unpack(self, path: str, documents: Documents) -> dict[str, bytes] | None:
+    def parse_consolidated(self, path: str, documents: Documents) -> dict[str, bytes] | None:
         key = self.consolidated_key(path)
         data = documents.get(key)
         if data is None:
             return None
-        look = Inspector(data, key)
-        copies = look.document.get("consolidated_metadata")
+        checker = DocumentChecker(data, key)
+        copies = checker.document.get("consolidated_metadata")
         if copies is None:
             return None
         nodes = copies.get("metadata") if isinstance(copies, Mapping) and copies.get("kind") == "inline" else None
         if not isinstance(nodes, Mapping) or not all(isinstance(item, Mapping) for item in nodes.values()):
-            look.problem("consolidated_metadata", "expected the kind 'inline' with an object of documents")
-            look.finish()
+            checker.add("consolidated_metadata", "expected the kind 'inline' with an object of documents")
+            checker.raise_problems()
             raise AssertionError
         return {join(path, name, "zarr.json"): json.dumps(item).encode() for name, item in nodes.items()}
 
-    def pack(self, path: str, own: Documents, below: Mapping[str, Any]) -> dict[str, bytes]:
+    def render_consolidated(
+        self, path: str, group_documents: Documents, documents_below: Mapping[str, Any]
+    ) -> dict[str, bytes]:
         key = self.consolidated_key(path)
         start = len(path) + 1 if path else 0
         nodes = {
             name[start:].rpartition("/")[0]: {k: v for k, v in item.items() if k != "consolidated_metadata"}
-            for name, item in sorted(below.items())
+            for name, item in sorted(documents_below.items())
         }
-        document = Inspector(own[key] or b"", key).document
+        document = DocumentChecker(group_documents[key] or b"", key).document
         copies = {"kind": "inline", "must_understand": False, "metadata": nodes}
         return {key: _json.dump({**document, "consolidated_metadata": copies})}
 
@@ -249,10 +254,10 @@ class V3(Format):
                 key=name,
             )
 
-    def chain(self, wanted: Wanted, spec: ArraySpec) -> CodecChain:
-        inner = spec if wanted.inner is None else spec.replace(shape=wanted.inner)
-        filters = [as_codec(_array_form(codec)) for codec in wanted.filters]
-        compressors = [as_codec(codec) for codec in wanted.compressors]
+    def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
+        inner = spec if requested.inner_shape is None else spec.replace(shape=requested.inner_shape)
+        filters = [as_codec(_array_form(codec)) for codec in requested.filters]
+        compressors = [as_codec(codec) for codec in requested.compressors]
         for what, codecs, kind in (
             ("filters", filters, ArrayArrayCodec),
             ("compressors", compressors, BytesBytesCodec),
@@ -260,18 +265,18 @@ class V3(Format):
             for codec in codecs:
                 if not isinstance(codec, kind):
                     raise MetadataError(f"{what} are {_KINDS[kind]} codecs, {codec.label!r} is not")
-        if wanted.order == "F" and len(spec.shape) > 1:
+        if requested.order == "F" and len(spec.shape) > 1:
             filters.append(TransposeCodec(tuple(reversed(range(len(spec.shape))))))
-        serializer = [] if wanted.serializer in (None, "auto") else [as_codec(wanted.serializer)]
+        serializer = [] if requested.serializer in (None, "auto") else [as_codec(requested.serializer)]
         chain = _plain_orders(chain_of([*filters, *serializer, *compressors], inner))
-        if wanted.inner is None:
+        if requested.inner_shape is None:
             return chain
-        return CodecChain.of([ShardingCodec(wanted.inner, chain)])
+        return CodecChain.of([ShardingCodec(requested.inner_shape, chain)])
 
-    def key_encoding(self, wanted: Any, ndim: int) -> ChunkKeyEncoding:
-        if wanted is None or isinstance(wanted, ChunkKeyEncoding):
-            return wanted or ChunkKeyEncoding()
-        return _parse_keys(wanted)
+    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+        if requested is None or isinstance(requested, ChunkKeyEncoding):
+            return requested or ChunkKeyEncoding()
+        return _parse_keys(requested)
 
 
 def _spelled(codecs: Any, ndim: int) -> Any:
@@ -302,17 +307,17 @@ def _array_form(codec: Any) -> Any:
 
 
 def _parse_keys(value: Any) -> ChunkKeyEncoding:
-    name, configuration = extension(value)
+    name, configuration = named_extension(value)
     if name not in ("default", "v2"):
         raise MetadataError(f"expected chunk key encoding 'default' or 'v2', found {value!r}")
     return ChunkKeyEncoding(name, configuration.get("separator", "/" if name == "default" else "."))
 
 
-def _refuse_unknown(look: Inspector, known: tuple[str, ...]) -> None:
+def _refuse_unknown(checker: DocumentChecker, known: tuple[str, ...]) -> None:
     own = (*known, "zarr_format", "node_type")
-    for name, value in look.document.items():
+    for name, value in checker.document.items():
         if name not in own and not (isinstance(value, Mapping) and value.get("must_understand") is False):
-            look.problem(name, "unknown member that does not say 'must_understand': false")
+            checker.add(name, "unknown member that does not say 'must_understand': false")
 
 
 def _grid(metadata: ArrayMetadata) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.metadata.conventions import DIMENSIONS, Described, reworded
 from zarrasync.metadata.create import chunk_shapes
-from zarrasync.metadata.format import Format, Wanted
+from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.fill_values import format_fill_value
 
@@ -157,7 +157,7 @@ def _shapes(
     return inner, outer, edges, shards is not None
 
 
-def _wanted(source: ArrayMetadata, options: Changes, inner: tuple[int, ...] | None) -> Wanted:
+def _wanted(source: ArrayMetadata, options: Changes, inner: tuple[int, ...] | None) -> RequestedCodecs:
     """The codecs of chunks as a creating call would ask for them."""
     chain = source.inner_codecs
     reverse = tuple(reversed(range(source.ndim)))
@@ -170,16 +170,18 @@ def _wanted(source: ArrayMetadata, options: Changes, inner: tuple[int, ...] | No
         given = options.compressors
         found = given if isinstance(given, list | tuple) else [] if given is None else [given]
         compressors = [ZstdCodec(level=0) if one == "auto" else one for one in found]
-    return Wanted(filters, chain.array_bytes, compressors, order, inner)
+    return RequestedCodecs(filters, chain.array_bytes, compressors, order, inner)
 
 
-def _without_filters(wanted: Wanted) -> Wanted:
-    return Wanted((), wanted.serializer, wanted.compressors, wanted.order, wanted.inner)
+def _without_filters(wanted: RequestedCodecs) -> RequestedCodecs:
+    return RequestedCodecs((), wanted.serializer, wanted.compressors, wanted.order, wanted.inner_shape)
 
 
-def _plain(wanted: Wanted, *, compressors: bool) -> Wanted:
+def _plain(wanted: RequestedCodecs, *, compressors: bool) -> RequestedCodecs:
     """What every format can say; with the compressors if they were asked for."""
-    return Wanted((), None, wanted.compressors if compressors else (ZstdCodec(level=0),), "C", wanted.inner)
+    return RequestedCodecs(
+        (), None, wanted.compressors if compressors else (ZstdCodec(level=0),), "C", wanted.inner_shape
+    )
 
 
 def alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:

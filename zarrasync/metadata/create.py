@@ -15,7 +15,7 @@ import numpy.typing as npt
 from zarrasync._util import json as _json
 from zarrasync.codecs import ArraySpec, BytesCodec, Codec, ZstdCodec
 from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
-from zarrasync.metadata.format import Format, Wanted
+from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_grids import Edges, expand_sizes, guess_chunks
@@ -84,7 +84,7 @@ def plan_array(
     fill = data_type.default_fill() if fill_value is _UNSET else fill_values.as_fill(data_type, fill_value)
     fill = format_.fill_value(data_type, fill)
     spec = ArraySpec(outer, data_type, data_type.default_fill() if fill is None else fill)
-    wanted = Wanted(
+    wanted = RequestedCodecs(
         () if _is_auto(filters) else _listed(filters),
         serializer,
         (ZstdCodec(level=0),) if _is_auto(compressors) else _listed(compressors),

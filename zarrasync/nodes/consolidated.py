@@ -113,7 +113,7 @@ class Consolidated:
 
         self.documents = applied(self.documents)  # a new one: others may be reading the old one
         try:
-            documents = self.format.unpack(self.path, present)
+            documents = self.format.parse_consolidated(self.path, present)
         except MetadataError:
             return  # damaged copies are nobody's
         if documents is not None:  # else somebody has taken them away
@@ -147,6 +147,6 @@ async def refresh(
     """
     own = set(format_.document_keys(path))
     below = {key: json.loads(data) for key, data in documents.items() if key not in own}
-    for key, data in format_.pack(path, present, below).items():
+    for key, data in format_.render_consolidated(path, present, below).items():
         if present.get(key) != data:
             await store.put(key, data, if_version=version if store.conditional else None)

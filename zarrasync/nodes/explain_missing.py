@@ -24,7 +24,7 @@ async def _look_around(node: NodeHandle) -> str:
     while above:
         above = above.rpartition("/")[0]
         paths.append(above)
-    plain = [candidate for candidate in CANDIDATES if candidate.entry_key is None]
+    plain = [candidate for candidate in CANDIDATES if candidate.unread_entry_point is None]
     found = await find_all(node, paths, plain, strict=False)
     if found[0] is not None:
         return f"there is a node of Zarr format {found[0].format.zarr_format}"

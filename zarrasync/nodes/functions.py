@@ -558,6 +558,6 @@ async def _documents_below(node: NodeHandle) -> dict[str, bytes]:
             documents = {key: document_bytes(node, key, next(values)) for key in own}
             found.update({key: data for key, data in documents.items() if data is not None})
             is_group = isinstance(formats.parse(format_, place.path, documents), GroupMetadata)
-            if is_group and not format_.apart:
+            if is_group and not format_.separates_metadata:
                 level.append(place)
     return found

@@ -146,7 +146,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             members = {path: node.metadata for path, node in zip(documented, loaded, strict=True) if node is not None}
             members.update({path: GroupMetadata() for path, implied in paths.items() if implied})
             found.extend(members.items())
-            if self._handle.format.apart or (max_depth is not None and depth >= max_depth):
+            if self._handle.format.separates_metadata or (max_depth is not None and depth >= max_depth):
                 break
             level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
             depth += 1
@@ -356,7 +356,7 @@ def as_node(node: NodeHandle, metadata: Metadata) -> AsyncArray | AsyncGroup:
 
 async def _bound(node: NodeHandle, *, overwrite: bool) -> NodeHandle:
     """A place with the format as its store speaks it, unless nothing of the store is to be left."""
-    known = node.format.entry_key is None or (overwrite and not node.path)
+    known = node.format.unread_entry_point is None or (overwrite and not node.path)
     return node if known else await run_on_store(node.bind, node.store)
 
 

@@ -122,14 +122,14 @@ class NodeHandle:
         Raises:
             MetadataError: If the store speaks another format.
         """
-        if self.format.entry_key is None:
+        if self.format.unread_entry_point is None:
             return self
-        (value,) = await self.store.fetch([Request(self.format.entry_key)])
-        found = self.format if value is None else formats.from_entry(bytes(value.data))
+        (value,) = await self.store.fetch([Request(self.format.unread_entry_point)])
+        found = self.format if value is None else formats.parse_entry_point(bytes(value.data))
         if found is None or not found.is_same(self.format):
             other = "a node of Zarr format 3" if found is None else f"the entry point of {found.zarr_format!r}"
             raise MetadataError(
-                f"{self.format.entry_key} is {other}, not the entry point of {self.format.zarr_format!r}"
+                f"{self.format.unread_entry_point} is {other}, not the entry point of {self.format.zarr_format!r}"
             )
         return replace(self, format=found)
 
@@ -232,7 +232,7 @@ class NodeHandle:
         """
         self.format.check_path(self.path)
         anew = overwrite and not self.path  # then nothing of what the store knows is left
-        documents = self.format.entry_documents() if anew or self.format.entry_key is not None else {}
+        documents = self.format.root_documents() if anew or self.format.unread_entry_point is not None else {}
         documents.update(self.format.render(self.path, metadata))
         own = self.format.document_keys(self.path)
         above = self._above() if parents else []
@@ -292,7 +292,7 @@ class NodeHandle:
             return await self.create(metadata, overwrite=overwrite, parents=parents, clear=clear)  # with a look
         if self.consolidated is not None:
             await self.consolidated.note(self.store, documents)
-        return replace(self, format=self.format.bound(), is_format_known=True)
+        return replace(self, format=self.format.for_written_store(), is_format_known=True)
 
     async def _clear(self, metadata: ArrayMetadata) -> None:
         """Erase chunks of an array that is not there, in any format."""
@@ -303,12 +303,12 @@ class NodeHandle:
 
     def _candidates(self) -> list[Format]:
         """This place's format, and the others that may be spoken in its store."""
-        others = (other for other in CANDIDATES if other.entry_key is None and not other.is_same(self.format))
-        return [self.format, *(other for other in others if self.format.entry not in other.document_keys(""))]
+        others = (other for other in CANDIDATES if other.unread_entry_point is None and not other.is_same(self.format))
+        return [self.format, *(other for other in others if self.format.entry_point not in other.document_keys(""))]
 
     async def _put_new(self, documents: Mapping[str, bytes], kind: Kind, *, only_new: bool) -> None:
         """Store the documents of a new node, the one that tells of it after those that are told of by it."""
-        telling = self.format.keys_of(self.path, kind)[0]
+        telling = self.format.document_keys(self.path, kind)[0]
         others = {key: documents[key] for key in self.format.document_keys(self.path) if key in documents}
         last = {key: data for key, data in documents.items() if key == telling or key not in others}
         others.pop(telling)
@@ -384,7 +384,7 @@ class NodeHandle:
         """
         prefix, copies = self.format.listing_prefix(self.path), self.format.consolidated_key(self.path)
         source = self.store if self.consolidated is None else self.consolidated
-        if self.format.apart and max_depth != 0:
+        if self.format.separates_metadata and max_depth != 0:
             listed = source.list_prefix(prefix)
             keys = await listed if isinstance(listed, Awaitable) else listed
             found = self.format.children(self.path, keys, ())
@@ -438,7 +438,7 @@ async def find_all(
         kind: What is looked for, if nothing else will do.
     """
     paths = list(paths)
-    keys = [[key for candidate in candidates for key in candidate.keys_of(path, kind)] for path in paths]
+    keys = [[key for candidate in candidates for key in candidate.document_keys(path, kind)] for path in paths]
     if consolidated is not False:
         for path, own in zip(paths, keys, strict=True):
             copies = [candidate.consolidated_key(path) for candidate in candidates]
@@ -501,7 +501,7 @@ def _found(
     copies = None
     if consolidated is not False:
         try:
-            copies = format_.unpack(path, documents)
+            copies = format_.parse_consolidated(path, documents)
         except MetadataError as error:
             if consolidated:
                 raise
@@ -533,8 +533,8 @@ async def find(
         NodeNotFoundError: If there is none; says which keys were looked up.
         MetadataError: If its documents are wrong.
     """
-    plain = [candidate for candidate in candidates if candidate.entry_key is None]
-    drafts = [candidate for candidate in candidates if candidate.entry_key is not None]
+    plain = [candidate for candidate in candidates if candidate.unread_entry_point is None]
+    drafts = [candidate for candidate in candidates if candidate.unread_entry_point is not None]
     found, tried, unreadable = None, [], None
     if plain:
         try:
@@ -545,7 +545,7 @@ async def find(
         tried.extend(plain)
     more = found is None and not (brief and plain)
     if more and drafts:
-        key = str(drafts[0].entry_key)
+        key = str(drafts[0].unread_entry_point)
         try:
             (entry,) = await node.store.fetch([Request(key)])
         except StoreError as error:
@@ -553,20 +553,22 @@ async def find(
                 raise
             entry, unreadable = None, error  # one who may see but a part of a store has no draft there
         data = document_bytes(node, key, entry)
-        format_ = None if data is None else formats.from_entry(data)
+        format_ = None if data is None else formats.parse_entry_point(data)
         if format_ is not None and any(map(format_.is_same, drafts)):
             (found,) = await find_all(node, [node.path], [format_], consolidated=consolidated, kind=kind)
             plain = [*plain, format_]
         tried.extend([format_] if format_ is not None else drafts)
     if more and found is None and kind is not None:
         kind = GroupMetadata if kind is ArrayMetadata else ArrayMetadata
-        others = [one for one in plain if set(one.keys_of(node.path, kind)) != set(one.document_keys(node.path))]
+        others = [one for one in plain if set(one.document_keys(node.path, kind)) != set(one.document_keys(node.path))]
         (found,) = await find_all(node, [node.path], others, kind=kind) if others else (None,)
     if more and found is None:
         found = await _implicit(node, plain)
     if found is None:
         keys = [key for candidate in tried for key in candidate.document_keys(node.path)]
-        keys.extend({str(candidate.entry_key): 0 for candidate in tried if candidate.entry_key is not None})
+        keys.extend(
+            {str(candidate.unread_entry_point): 0 for candidate in tried if candidate.unread_entry_point is not None}
+        )
         what = " or ".join(str(candidate.zarr_format) for candidate in candidates)
         raise NodeNotFoundError(
             f"no array or group of Zarr format {what} at {node.name} in {node.store!r}; looked for {', '.join(keys)}",

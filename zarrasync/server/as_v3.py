@@ -120,7 +120,7 @@ class PresentedStore(Store):
             below.update({key: _json.load(data, key) for key, data in documents.items()})
         if not below:
             return next(iter(own.values()))
-        return next(iter(self.format.pack("", own, below).values()))
+        return next(iter(self.format.render_consolidated("", own, below).values()))
 
     def _rendered(self, path: str, node: AsyncArray | AsyncGroup) -> dict[str, bytes]:
         metadata = self._translated(node) if isinstance(node, AsyncArray) else GroupMetadata(attributes=node.attrs)

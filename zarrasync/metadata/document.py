@@ -1,0 +1,143 @@
+"""Reading metadata documents: checks that report every problem with its location, and common parts of documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zarrasync._util import json as _json
+from zarrasync.codecs import Buffer
+from zarrasync.errors import MetadataError, Problem
+
+__all__ = ["DocumentChecker", "document_key", "named_extension", "non_finite_tokens", "with_shape"]
+
+_ATTRIBUTE_MEMBERS = ("attributes", "consolidated_metadata", "metadata")
+"""Members that contain attributes, or copies of documents. Some writers put NaN tokens there."""
+
+
+class DocumentChecker:
+    """Parses a document and collects its problems.
+
+    Args:
+        data: The stored document.
+        key: Its key, which messages name.
+
+    Attributes:
+        key: The document's key.
+        document: The parsed document.
+        problems: The problems that were added.
+    """
+
+    def __init__(self, data: Buffer, key: str) -> None:
+        self.key = key
+        data = bytes(data)
+        self.document = _json.load(data, key)
+        self.problems: list[Problem] = []
+        if b"NaN" not in data and b"Infinity" not in data:
+            return
+        for name, value in self.document.items():
+            if name not in _ATTRIBUTE_MEMBERS:
+                _json.refuse_tokens(value, key, f"$.{name}")
+
+    def add(self, member: str, message: str) -> None:
+        """Add a problem with a member, or with the whole document if ``member`` is empty."""
+        self.problems.append(Problem(self.key, f"$.{member}" if member else "$", message))
+
+    def add_error(self, member: str, error: Exception) -> None:
+        """Add the problems of an error that the parser of a member raised."""
+        problems = getattr(error, "problems", ())
+        if problems:
+            self.problems.extend(problems)
+        else:
+            self.add(member, str(error))
+
+    def require(self, *members: str) -> None:
+        """Add a problem for each member that is missing."""
+        for member in members:
+            if member not in self.document:
+                self.add(member, "this member is missing")
+
+    def sizes(self, member: str, value: Any, least: int) -> tuple[int, ...]:
+        """Return a list of integers that are at least ``least``."""
+        if isinstance(value, list) and all(type(n) is int and least <= n < 1 << 63 for n in value):
+            return tuple(value)
+        self.add(member, f"expected a list of integers of at least {least}, found {value!r}")
+        return ()
+
+    def chunk_sizes(self, member: str, value: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the sizes of chunks. A size of 0 along an empty axis, which some writers use, becomes 1."""
+        if isinstance(value, list) and len(value) == len(shape):
+            value = [c if n or type(c) is not int else c or 1 for c, n in zip(value, shape, strict=True)]
+        return self.sizes(member, value, 1)
+
+    def attributes(self, value: Any, member: str = "attributes") -> dict[str, Any]:
+        """Return an object of attributes."""
+        if isinstance(value, dict):
+            return value
+        self.add(member, f"expected an object, found {value!r}")
+        return {}
+
+    def raise_problems(self) -> None:
+        """Raise if there are problems.
+
+        Raises:
+            MetadataError: With all of them.
+        """
+        if self.problems:
+            raise MetadataError.from_problems(self.problems)
+
+
+def non_finite_tokens(value: Any, location: str) -> Iterator[tuple[str, str]]:
+    """Yield location and message for each NaN and Infinity token in a parsed document."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield location, "NaN and Infinity are no JSON; other readers may refuse the document"
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from non_finite_tokens(item, f"{location}.{name}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from non_finite_tokens(item, f"{location}[{number}]")
+
+
+def with_shape(
+    document: Mapping[str, Any], shape: tuple[int, ...], chunks: tuple[int, ...], *chunk_member: str
+) -> dict[str, Any]:
+    """Return a copy of a document with another shape.
+
+    Args:
+        document: The parsed document.
+        shape: The new shape.
+        chunks: The sizes of chunks. They replace those in the document if it has sizes of 0.
+        *chunk_member: The names that lead to the sizes of chunks in the document.
+    """
+    copy = {**document, "shape": list(shape)}
+    *parents, name = chunk_member
+    holder = copy
+    for parent in parents:
+        holder[parent] = dict(holder[parent])
+        holder = holder[parent]
+    if 0 in holder.get(name, ()):
+        holder[name] = list(chunks)
+    return copy
+
+
+def document_key(path: str, name: str) -> str:
+    """Return the key of a document in the directory of a node."""
+    return f"{path}/{name}" if path else name
+
+
+def named_extension(value: Any) -> tuple[str | None, Mapping[str, Any]]:
+    """Return name and configuration of an extension point: an object with a name, or just a name.
+
+    The name is ``None`` if the value is something else. The ``separator`` of a chunk key encoding may also be beside the
+    name, as in zarr-python's parameters.
+    """
+    if isinstance(value, str):
+        return value, {}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        return None, {}
+    configuration = value.get("configuration")
+    if configuration is None:
+        return value["name"], {k: v for k, v in value.items() if k == "separator"}
+    return (value["name"], configuration) if isinstance(configuration, Mapping) else (None, {})

@@ -103,23 +103,21 @@ def test_no_format_is_known_outside_its_home():
         if name.startswith(("formats", "metadata.format", "cli")) or name == "sync":
             continue
         tree = ast.parse(path.read_text())
-        docstrings = {id(n.body[0].value) for n in ast.walk(tree) if _has_docstring(n)}
+        docstrings = [_docstring(node) for node in ast.walk(tree)]
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
                 assert not literal.search(node.value), f"{name}:{node.lineno}: {node.value!r}"
             if isinstance(node, ast.Compare):
                 assert not branch.search(ast.unparse(node)), f"{name}:{node.lineno}: {ast.unparse(node)}"
 
 
-def _has_docstring(node: ast.AST) -> bool:
-    body = getattr(node, "body", None)
-    return (
-        isinstance(body, list)
-        and bool(body)
-        and isinstance(body[0], ast.Expr)
-        and isinstance(body[0].value, ast.Constant)
-        and isinstance(body[0].value.value, str)
-    )
+def _docstring(node: ast.AST) -> ast.Constant | None:
+    match node:
+        case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str()) as text), *_]:
+                    return text
+    return None
 
 
 def test_files_stay_small():

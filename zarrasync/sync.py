@@ -30,7 +30,7 @@ from zarrasync.config import Config
 from zarrasync.display.info import Info, Tree
 from zarrasync.display.progress import IngestReport
 from zarrasync.indexing.regions import Region
-from zarrasync.metadata.create import ShapeLike
+from zarrasync.metadata.create import ChunksLike, ShapeLike
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.dtypes import DataType
@@ -809,8 +809,8 @@ def create_array(
     shape: ShapeLike | None = None,
     dtype: npt.DTypeLike | DataType | None = None,
     data: npt.ArrayLike | None = None,
-    chunks: ShapeLike | Literal["auto"] | bool | None = "auto",
-    shards: ShapeLike | Literal["auto"] | None = None,
+    chunks: ChunksLike | Literal["auto"] | bool | None = "auto",
+    shards: ChunksLike | Literal["auto"] | None = None,
     filters: CodecsLike = "auto",
     serializer: CodecsLike = "auto",
     compressors: CodecsLike = "auto",
@@ -1077,8 +1077,8 @@ def copy(
     source_path: str = "",
     dest_path: str = "",
     zarr_format: int | str | None = None,
-    chunks: ShapeLike | Literal["keep", "auto"] = "keep",
-    shards: ShapeLike | Literal["keep", "auto"] | None = "keep",
+    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
     compressors: CodecsLike = "keep",
     overwrite: bool = False,
     resume: bool = False,

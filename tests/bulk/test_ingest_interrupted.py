@@ -173,7 +173,7 @@ async def test_going_on_where_a_replacement_was_killed(api: Api, how: str, left:
 
 
 def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
-    old = sync.create_array(tmp_path / "old", data=np.ones((400, 100)), chunks=(10, 10))
+    sync.create_array(tmp_path / "old", data=np.ones((400, 100)), chunks=(10, 10))
     code = (
         "import sys, numpy as np; from zarrasync import sync; print('go', flush=True);"
         "sync.ingest(np.full((400, 100), 2.0), sys.argv[1], mode='w', chunks=(10, 10))"
@@ -181,7 +181,7 @@ def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
     chance = random.Random(5)
     for number in range(6):
         place = tmp_path / str(number)
-        shutil.copytree(old.store.root, place)
+        shutil.copytree(tmp_path / "old", place)
         with subprocess.Popen([sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()

@@ -159,7 +159,7 @@ async def test_text_and_structs(api: Api):
 
 
 async def test_what_sources_say_of_themselves(api: Api):
-    masked = np.ma.masked_array([1, 2, 3], [0, 1, 0])
+    masked = np.ma.masked_array([1, 2, 3], [False, True, False])
     await api(api.ingest(masked, store := {}, fill_value=9, verify=True))
     assert (await api((await api(api.open_array(store)))[...])).tolist() == [1, 9, 3]
     await api(api.ingest(np.arange(3), store := {}, dtype="f4"))

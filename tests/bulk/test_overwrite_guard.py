@@ -78,9 +78,8 @@ def test_sources_that_are_read_from_what_they_replace(there: Path):
     partial = functools.partial(lambda region, array: array[region], array=sync.open_array(there))
     for source in (sync.open_array(there), sync.open_array(there).view[::2], *theirs, partial):
         with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-            sync.ingest(
-                source, there, mode="w", verify=True, **({"shape": 5, "dtype": "i8"} if source is partial else {})
-            )
+            described: dict[str, Any] = {"shape": 5, "dtype": "i8"} if source is partial else {}
+            sync.ingest(source, there, mode="w", verify=True, **described)
     memory = zarr.storage.MemoryStore()
     with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
         sync.ingest(zarr.create_array(memory, shape=3, dtype="i4"), memory, mode="w")
@@ -105,7 +104,7 @@ class _Reader:
 def test_functions_may_replace_what_they_do_not_read(there: Path):
     """Functions and iterables are not inspected, and the values of a mapping are not read."""
     array = sync.open_array(there)
-    options = {"shape": 5, "dtype": "i8", "mode": "w"}
+    options: dict[str, Any] = {"shape": 5, "dtype": "i8", "mode": "w"}
     sync.ingest(_Reader(VALUES + 1, array).block, there, **options)
     assert sync.open_array(there)[...].tolist() == [2, 3, 4, 5, 6]
     reader = _Reader(VALUES)
@@ -289,7 +288,7 @@ def test_two_who_begin_the_same_ingestion(tmp_path: Path):
 def test_verifying_arrays_of_arrays(tmp_path: Path):
     source = np.empty(1, object)
     source[0] = np.arange(5000, dtype="i4")
-    options = {"zarr_format": 2, "filters": [numcodecs.VLenArray("i4")]}
+    options: dict[str, Any] = {"zarr_format": 2, "filters": [numcodecs.VLenArray("i4")]}
     sync.ingest(source, tmp_path / "a", verify=True, **options)
     source[0] = source[0].copy()
     source[0][2500] = -1

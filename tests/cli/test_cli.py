@@ -12,6 +12,7 @@ import urllib.request
 import zipfile
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_transcripts(page, here, capsys):
 
 
 def test_every_command_has_help_with_examples(capsys):
-    commands = make_parser()._subparsers._group_actions[0].choices
+    commands: Any = make_parser()._subparsers._group_actions[0].choices
     assert len(commands) == 15
     for name, own in commands.items():
         with pytest.raises(SystemExit, match="0"):

@@ -84,7 +84,7 @@ def test_the_command_writes_small_arrays_side_by_side(
     from zarrasync.cli import ingest, main
 
     url, options = s3
-    arrays = {f"a{i}": VALUES + i for i in range(20)} | {"large": np.zeros((100, 100, 100), "i8")}
+    arrays: dict[str, Any] = {f"a{i}": VALUES + i for i in range(20)} | {"large": np.zeros((100, 100, 100), "i8")}
     np.savez(tmp_path / "many.npz", **arrays)
     running, most, with_large = set(), 0, set()
     whole = za.ingest
@@ -171,7 +171,7 @@ def test_the_command_reads_members_of_archives_one_by_one(
 ):
     from zarrasync.cli import ingest, main
 
-    values = {f"v{n}": np.full(1000, n) for n in range(4)}
+    values: dict[str, Any] = {f"v{n}": np.full(1000, n) for n in range(4)}
     np.savez(tmp_path / "a.npz", **values)
     seen, most = list[weakref.ref[Any]](), 0
     load = ingest._Member.load
@@ -202,6 +202,7 @@ def test_the_command_replaces_nothing_by_names_that_can_not_be(names: list[str],
     from zarrasync.cli import main
 
     sync.save(tmp_path / "a.zarr", kept=np.arange(3))
-    np.savez(tmp_path / "a.npz", **dict.fromkeys(names, np.arange(2)))
+    values: dict[str, Any] = dict.fromkeys(names, np.arange(2))
+    np.savez(tmp_path / "a.npz", **values)
     assert main(["ingest", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr"), "--overwrite"]) == 1
     assert sync.load(tmp_path / "a.zarr")["kept"].tolist() == [0, 1, 2]

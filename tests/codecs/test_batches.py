@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numcodecs
 import numpy as np
@@ -48,7 +50,7 @@ _DAMAGE = {
     "empty": lambda value: b"",
 }
 
-_DAMAGED = {
+_DAMAGED: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     **{f"{codec} {how}": (codec, damage) for codec in _TOGETHER for how, damage in _DAMAGE.items()},
     **{f"{codec} {size}": (codec, partial(_other_size, codec, size)) for codec in _TOGETHER for size in (100, 10_000)},
     "zstd hollow": ("zstd", partial(_other_size, "zstd", 0)),
@@ -162,7 +164,7 @@ def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     from zarrasync._util import memory
 
     parts = [b"a" * (1 << 20), np.full(1 << 20, 98, np.uint8), memoryview(b"c" * 5)]
-    first = memory.joined(parts, 3 << 20)
+    first: Any = memory.joined(parts, 3 << 20)
     assert bytes(first) == b"a" * (1 << 20) + b"b" * (1 << 20) + b"ccccc"
     assert memory.stays(first)
     with pytest.raises(ValueError, match="read-only"):
@@ -170,11 +172,13 @@ def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     part = first[5:20].view("u1")
     address = first.ctypes.data
     del first
-    other = memory.joined(parts[::-1], 3 << 20)  # the part still needs the first one's memory
+    other: Any = memory.joined(parts[::-1], 3 << 20)  # the part still needs the first one's memory
     assert other.ctypes.data != address
     assert bytes(part) == b"a" * 15
     del part
-    assert memory.joined(parts, 3 << 20).ctypes.data == address
+    again: Any = memory.joined(parts, 3 << 20)
+    assert again.ctypes.data == address
+    del again
     assert not memory.stays(np.zeros(3, np.uint8))
     assert isinstance(memory.joined([b"few", b" bytes"], 9), bytes)
     few = [memory.joined(parts, 32 << 20) for _ in range(2)]  # do not hold what many could lie in

@@ -161,6 +161,7 @@ def test_codecs_as_users_give_them():
         assert as_codec(value) == GzipCodec(5)
     assert as_codec(numcodecs.Blosc("lz4", 5, numcodecs.Blosc.BITSHUFFLE)) == BloscCodec("lz4", 5, "bitshuffle")
     settled = BloscCodec().settle(SPEC)
+    assert isinstance(settled, BloscCodec)
     assert (settled.typesize, settled.shuffle) == (4, "shuffle")
     assert Crc32cCodec().to_json() == {"name": "crc32c"}
 

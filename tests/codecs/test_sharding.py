@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,8 +39,10 @@ def test_values_of_shards_without_axes():
 
 
 def test_an_inner_chunk_of_the_wrong_length_is_refused_in_part_and_whole():
-    a = sync.create_array({}, data=np.arange(1, 32769, dtype="i4"), chunks=16384, shards=32768, compressors=None)
-    value = bytearray(a.store.values["c/0"])
+    values: dict[str, bytes] = {}
+    data = np.arange(1, 32769, dtype="i4")
+    a = sync.create_array(values, data=data, chunks=16384, shards=32768, compressors=None)
+    value = bytearray(values["c/0"])
     index = [int.from_bytes(value[-36 + i : -28 + i], "little") for i in (0, 8, 16, 24)]
     assert index == [0, 65536, 65536, 65536]
     from zarrasync.codecs.sharding import DEFAULT_INDEX
@@ -47,7 +50,7 @@ def test_an_inner_chunk_of_the_wrong_length_is_refused_in_part_and_whole():
     spec = ArraySpec((2, 2), from_numpy("u8"), np.uint64(0))
     for length in (100, 1 << 36):
         wrong = DEFAULT_INDEX.bind(spec).encode(np.array([[0, length], [65536, 65536]], "u8"))
-        a.store.values["c/0"] = bytes(value[:-36]) + bytes(wrong)
+        values["c/0"] = bytes(value[:-36]) + bytes(wrong)
         for key in (slice(10000, 10010), slice(0, 16384), ...):
             with pytest.raises(CodecError, match="which it can not have"):
                 a[key]
@@ -65,12 +68,13 @@ def test_a_value_of_many_empty_members_is_refused_at_once():
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
 def test_parts_of_shards_equal_the_whole(box, location, kind):
-    inner = {
+    kinds: dict[str, list[Any]] = {
         "raw": [],
         "gzip": ["gzip"],
         "nested": [ShardingCodec((1, 1), chain_of(["zstd"], SPEC.replace(shape=(1, 1))), index_location=location)],
         "turned": [TransposeCodec((1, 0))],
-    }[kind]
+    }
+    inner = kinds[kind]
     data = DATA.copy()
     data[2:4, 0:3] = 0  # an absent inner chunk
     outer = [TransposeCodec((1, 0))] if kind == "turned" else []
@@ -151,9 +155,10 @@ def test_damaged_shards():
 
 
 def test_damage_in_a_store_names_the_key():
-    for options in ({"chunks": 4}, {"chunks": 2, "shards": 4}):
-        a = sync.create_array({}, name="g/a", data=np.arange(8), compressors="gzip", **options)
-        a.store.values["g/a/c/1"] = a.store.values["g/a/c/1"][:-3]
+    for chunks, outer in ((4, None), (2, 4)):
+        values: dict[str, bytes] = {}
+        a = sync.create_array(values, name="g/a", data=np.arange(8), compressors="gzip", chunks=chunks, shards=outer)
+        values["g/a/c/1"] = values["g/a/c/1"][:-3]
         np.testing.assert_array_equal(a[:4], [0, 1, 2, 3])
         for read in (lambda a=a: a[...], lambda a=a: a[5], lambda a=a: a.__setitem__(5, 1)):
             with pytest.raises(CodecError, match=r"^g/a/c/1 in MemoryStore\(5 values\): ") as error:
@@ -162,13 +167,14 @@ def test_damage_in_a_store_names_the_key():
 
 
 def test_inner_chunks_without_bytes_are_damage():
+    values: dict[str, bytes] = {}
     a = sync.create_array(
-        {}, data=np.arange(6000).reshape(6, 1000), chunks=(1, 1000), shards=(6, 1000), compressors="zstd"
+        values, data=np.arange(6000).reshape(6, 1000), chunks=(1, 1000), shards=(6, 1000), compressors="zstd"
     )
-    value = bytearray(a.store.values["c/0/0"])
+    value = bytearray(values["c/0/0"])
     value[-92:-84] = bytes(8)  # the length of the first
     value[-4:] = crc32c(bytes(value[-100:-4])).to_bytes(4, "little")
-    a.store.values["c/0/0"] = bytes(value)
+    values["c/0/0"] = bytes(value)
     remote = stores.WrapperStore(a.store)
     remote.blocking = False
     for opened in (sync.open_array(a.store), sync.open_array(remote)):

@@ -140,7 +140,7 @@ def test_a_script_that_closes_nothing_ends_without_a_word(tmp_path, s3):
 
 def test_reading_inside_a_progress_callback(tmp_path):
     data = np.arange(1, 65)
-    options = {"chunks": 4, "shards": 16, "compressors": None}
+    options: dict[str, Any] = {"chunks": 4, "shards": 16, "compressors": None}
     one = sync.create_array(tmp_path / "one", data=data, **options)
     two = sync.create_array(tmp_path / "two", data=-data, **options)
     found = one.view[:16].read(progress=lambda nbytes: two[:16])
@@ -200,7 +200,7 @@ def test_results_reach_a_loop_whatever_comes_between():
         loop = asyncio.get_running_loop()
         mail, heard = Deliveries(loop), []
         loop.set_exception_handler(lambda loop, context: heard.append(str(context["exception"])))
-        futures = [Interrupted(), loop.create_future(), loop.create_future()]
+        futures: list[Any] = [Interrupted(), loop.create_future(), loop.create_future()]
         for number, future in enumerate(futures):
             mail.deliver(future, number, None)
         assert await asyncio.wait_for(asyncio.gather(*futures[1:]), 5) == [1, 2]

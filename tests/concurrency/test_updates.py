@@ -115,7 +115,7 @@ def test_one_array_opened_at_two_roots_has_one_lock(tmp_path, s3):
     assert remote[0].limiter() is remote[1].limiter()
     sync.create_array(tmp_path, name="a", shape=100, dtype="i4", chunks=100)
 
-    def work(opened: tuple[object, int]) -> None:
+    def work(opened: tuple[sync.Array, int]) -> None:
         array, start = opened
         for i in range(start, 100, 2):
             array[i] = i + 1

@@ -57,7 +57,7 @@ def hits(html: str) -> list[tuple[float, float, float, float]]:
     """The coloured boxes of a picture: x, y, width, height."""
     svg = ElementTree.fromstring(re.search(r"<svg.*?</svg>", html, re.DOTALL)[0])
     found = [own for own in svg.iter("rect") if "za-hit" in own.get("class", "")]
-    return [tuple(float(own.get(name)) for name in ("x", "y", "width", "height")) for own in found]
+    return [tuple(float(own.get(name)) for name in ("x", "y", "width", "height")) for own in found]  # type: ignore[misc]
 
 
 @pytest.fixture

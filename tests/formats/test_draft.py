@@ -383,10 +383,11 @@ async def test_replacing_a_whole_store(api: Api, zarr_format: str):
 
 @pytest.mark.parametrize("zarr_format", DIALECTS)
 async def test_codecs_that_documents_can_not_name(api: Api, zarr_format: str):
-    for options in (
+    documents: list[dict[str, Any]] = [
         {"data": np.array([True, False]), "serializer": "packbits"},
         {"data": np.ones(4, "f4"), "serializer": {"name": "numcodecs.zfpy", "configuration": {"mode": 4}}},
-    ):
+    ]
+    for options in documents:
         store: dict[str, bytes] = {}
         with pytest.raises(UnsupportedByFormat):
             await api(api.create_array(store, zarr_format=zarr_format, **options))

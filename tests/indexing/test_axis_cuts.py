@@ -74,7 +74,10 @@ def test_cuts_have_all_indices_with_their_targets(data: st.DataObject):
         for i in range(repeats):
             inside = indices_of(source)
             shift = i * len(inside)
-            spot = where if repeats == 1 else slice(where.start + shift, where.stop + shift)
+            spot = where
+            if repeats > 1:
+                assert isinstance(where, slice)
+                spot = slice(where.start + shift, where.stop + shift)
             out[spot] = inside + axis.start(chunk + i)
             step = source.step if isinstance(source, slice) else None
             assert is_full == (step == 1 and inside.tolist() == list(range(size_inside(axis, chunk + i))))

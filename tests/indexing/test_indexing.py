@@ -6,6 +6,7 @@ import asyncio
 import io
 import math
 import tempfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, dict]:
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9))
     data = np.arange(int(np.prod(shape)), dtype="i4").reshape(shape)
     inner = tuple(draw(st.integers(1, 4)) for _ in shape)
-    options = {
+    options: dict[str, Any] = {
         "chunks": inner,
         "compressors": draw(st.sampled_from([None, "auto", "gzip"])),
         "order": draw(st.sampled_from("CF")),
@@ -47,9 +48,9 @@ def slices(size: int) -> st.SearchStrategy[slice]:
 
 @st.composite
 def basic_keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple:
-    key = []
+    key: list[Any] = []
     for size in shape:
-        choices = [slices(size)]
+        choices: list[st.SearchStrategy[Any]] = [slices(size)]
         if size:
             choices.append(st.integers(-size, size - 1))
         key.append(draw(st.one_of(choices)))
@@ -73,9 +74,9 @@ def index_lists(draw: st.DrawFn, size: int) -> list[int] | np.ndarray:
 
 @st.composite
 def orthogonal_keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple:
-    key = []
+    key: list[Any] = []
     for size in shape:
-        choices = [slices(size), index_lists(size)]
+        choices: list[st.SearchStrategy[Any]] = [slices(size), index_lists(size)]
         if size:
             choices.append(st.integers(-size, size - 1))
         key.append(draw(st.one_of(choices)))
@@ -86,9 +87,9 @@ def orthogonal_keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple:
 def advanced_keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple:
     """Keys that mix index arrays of one broadcast shape with everything else."""
     over = draw(hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=4))
-    key = []
+    key: list[Any] = []
     for size in shape:
-        choices = [slices(size)]
+        choices: list[st.SearchStrategy[Any]] = [slices(size)]
         if size:
             choices.append(st.integers(-size, size - 1))
             choices.append(hnp.arrays("i8", over, elements=st.integers(-size, size - 1)))
@@ -245,7 +246,8 @@ def test_views_compose(case, draw):
 
 def test_blocks():
     data = np.arange(70).reshape(10, 7)
-    for options in ({"chunks": (4, 3)}, {"chunks": (2, 1), "shards": (4, 3)}):
+    layouts: list[dict[str, Any]] = [{"chunks": (4, 3)}, {"chunks": (2, 1), "shards": (4, 3)}]
+    for options in layouts:
         array = sync.create_array({}, data=data, **options)
         np.testing.assert_array_equal(array.blocks[1, 2], data[4:8, 6:])
         np.testing.assert_array_equal(array.blocks[-1], data[8:])
@@ -372,9 +374,10 @@ async def test_what_one_chunk_holds_is_the_callers_own(api, dtype, compressors, 
     )
     await api.write(array, ..., data)
     before = {key: bytes(value) for key, value in store.values.items()}
-    for key in [
+    keys: list[Any] = [
         np.s_[:3, 4:], np.s_[3:6:2, 1:4], np.s_[-1, 5], np.s_[4, 4:8:3], np.s_[1:2, -1], np.s_[2, 3, ...], np.s_[3:5],
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for key in keys:
         got = await api(array[key])
         assert np.asarray(got).tolist() == np.asarray(data[key]).tolist(), key
         assert np.asarray(got).dtype.isnative
@@ -409,11 +412,12 @@ async def test_elements_lie_in_memory_as_in_chunks(api, order, compressors, shar
     turn = [{"name": "transpose", "configuration": {"order": list(order)}}]
     options = {"chunks": (2, 3, 4), "shards": shards, "filters": turn, "compressors": compressors}
     array = await api(api.create_array({}, data=data, **options))
-    for key in [
+    keys: list[Any] = [
         ...,
         (slice(1, None, 3), slice(None), slice(None, None, -2)),
         (slice(None), np.array([4, 0]), slice(9)),
-    ]:
+    ]
+    for key in keys:
         got = await api(array[key])
         np.testing.assert_array_equal(got, data[key])
         assert got.transpose(order).flags.c_contiguous

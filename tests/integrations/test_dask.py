@@ -181,7 +181,7 @@ def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytes
 
     if scheduler == "cluster":
         request.getfixturevalue("cluster")
-    settings = {} if scheduler == "cluster" else {"scheduler": "processes"}
+    settings: dict[str, Any] = {} if scheduler == "cluster" else {"scheduler": "processes"}
     with dask.config.set(**settings), pytest.raises(StoreError, match="belongs to this process"):
         to_zarr(da.ones(10, chunks=5), {})
     kept: dict[str, bytes] = {}
@@ -216,17 +216,18 @@ def test_a_cluster_of_threads_replaces_nothing_either():
 def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: pytest.FixtureRequest, tmp_path: Path):
     """They would find nothing there, which reads as fill values."""
     import dask
+    from dask.delayed import delayed
 
     if scheduler == "cluster":
         request.getfixturevalue("cluster")
-    settings = {} if scheduler == "cluster" else {"scheduler": "processes"}
+    settings: dict[str, Any] = {} if scheduler == "cluster" else {"scheduler": "processes"}
     array = sync.create_array(f"memory://{tmp_path.name}", data=np.ones(4), chunks=2)
     with dask.config.set(**settings), pytest.raises(StoreError, match="memory are there in the process that has made"):
         from_zarr(array).sum().compute()
     with dask.config.set(scheduler="threads"):
         assert from_zarr(pickle.loads(pickle.dumps(array))).sum().compute() == 4
     with dask.config.set(**settings):  # and comes home as it was
-        assert dask.delayed(lambda same: same)(array).compute()[...].sum() == 4
+        assert delayed(lambda same: same)(array).compute()[...].sum() == 4
     with dask.config.set(**settings):  # a dictionary travels with what it holds
         assert from_zarr(sync.create_array({}, data=np.ones(4), chunks=2)).sum().compute() == 4
 
@@ -267,4 +268,4 @@ async def test_what_is_stored_into(tmp_path: Path):
     store(da.ones(4, chunks=2), array)
     assert sync.open_array(tmp_path / "x")[...].tolist() == [1.0] * 4
     with pytest.raises(TypeError, match="to_zarr takes stores and paths"):
-        store(da.ones(4, chunks=2), str(tmp_path / "x"))
+        store(da.ones(4, chunks=2), str(tmp_path / "x"))  # type: ignore[arg-type]

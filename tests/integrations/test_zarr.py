@@ -48,7 +48,13 @@ async def test_the_interface(theirs: ZarrStore):
     buffer = default_buffer_prototype().buffer
     await theirs.set("a/b", buffer.from_bytes(b"0123456789"))
     prototype = default_buffer_prototype()
-    asked = [None, RangeByteRequest(2, 5), OffsetByteRequest(7), SuffixByteRequest(3), RangeByteRequest(8, 90)]
+    asked: list[Any] = [
+        None,
+        RangeByteRequest(2, 5),
+        OffsetByteRequest(7),
+        SuffixByteRequest(3),
+        RangeByteRequest(8, 90),
+    ]
     found = await theirs.get_partial_values(prototype, [("a/b", wanted) for wanted in asked])
     assert [f.to_bytes() for f in found] == [b"0123456789", b"234", b"789", b"789", b"89"]
     assert await theirs.get("none", prototype) is None

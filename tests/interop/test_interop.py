@@ -93,7 +93,7 @@ def test_v3_ours_to_theirs(tmp_path, dtype, codec):
             data=data,
             chunks=CHUNKS,
             shards=shards,
-            order=order,
+            order=order,  # type: ignore[arg-type]  # product() knows no literals
             compressors=V3_CODECS[codec],
             chunk_key_encoding={"name": ("default", "v2")[number % 2], "configuration": {"separator": separator}},
             serializer=entry("bytes", endian=("little", "big")[number % 2]) if data.itemsize > 1 else "auto",
@@ -163,7 +163,7 @@ def test_v2_both_ways(tmp_path, dtype, codec):
             path,
             data=data,
             chunks=CHUNKS,
-            order=order,
+            order=order,  # type: ignore[arg-type]  # product() knows no literals
             compressors=V2_CODECS[codec],
             zarr_format=2,
             serializer=serializer,

@@ -46,7 +46,7 @@ def copies(source: Path, target: Path, how: str, zarr_format: int) -> None:
         case _:
             group = sync.create_group(target, zarr_format=zarr_format, attributes=sync.open_group(source).attrs)
             for name, array in sync.open_group(source).arrays():
-                more = {} if array.ndim or zarr_format == 3 else {"dimension_names": ()}
+                more: dict[str, Any] = {} if array.ndim or zarr_format == 3 else {"dimension_names": ()}
                 sync.ingest(array, group.store, path=name, zarr_format=zarr_format, **more)
 
 

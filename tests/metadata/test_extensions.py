@@ -118,7 +118,7 @@ class _Plain:
 class Plain(codecs.ArrayBytesCodec):
     name = "test.plain"
 
-    def bind(self, spec: codecs.ArraySpec) -> _Plain:
+    def bind(self, spec: codecs.ArraySpec) -> Any:
         return _Plain(spec)
 
 
@@ -289,7 +289,7 @@ class PlainArrays(codecs.ArrayBytesCodec):
 
     name = "test.arrays"
 
-    def bind(self, spec: codecs.ArraySpec) -> _Plain:
+    def bind(self, spec: codecs.ArraySpec) -> Any:
         return _PlainArrays(spec)
 
 

@@ -6,6 +6,7 @@ import json
 import pickle
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.paths import join, normalize_path
 
-ARRAY3 = {
+ARRAY3: dict[str, Any] = {
     "zarr_format": 3,
     "node_type": "array",
     "shape": [4, 4],
@@ -198,10 +199,10 @@ def test_an_undefined_fill_value_stays_undefined():
 def test_both_formats_at_one_path():
     values = {"zarr.json": json.dumps(ARRAY3).encode(), ".zarray": json.dumps({**ARRAY2, "shape": [2, 2]}).encode()}
     with pytest.warns(UserWarning, match="Zarr formats 3 and 2; format 3 is used"):
-        assert sync.open(values).shape == (4, 4)
+        assert sync.open_array(values).shape == (4, 4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert sync.open(values, zarr_format=2).shape == (2, 2)
+        assert sync.open_array(values, zarr_format=2).shape == (2, 2)
 
 
 def test_limits():
@@ -330,7 +331,7 @@ def test_command_line(tmp_path, capsys):
 def test_documents_that_are_alike_are_parsed_once(tmp_path):
     for name in ("a", "b"):
         sync.create_array(tmp_path / name, shape=(6, 8), chunks=(3, 4), dtype="f4", attributes={"x": [1, {"y": 2}]})
-    first, second = sync.open_array(tmp_path / "a"), sync.open(tmp_path, path="b")
+    first, second = sync.open_array(tmp_path / "a"), sync.open_array(tmp_path, path="b")
     assert second.metadata.codecs is first.metadata.codecs
     assert second.metadata == first.metadata
     assert list(first.metadata.source.documents) == ["zarr.json"]
@@ -342,6 +343,8 @@ def test_documents_that_are_alike_are_parsed_once(tmp_path):
 
 def test_what_knows_its_use_is_not_shared(tmp_path):
     class Named:
+        name = "tests.named"
+
         def __init__(self, options):
             self.options = options
 
@@ -408,9 +411,9 @@ def test_what_is_registered_counts_at_once():
     unknown = {"name": "tests.twice", "must_understand": False}
     document = json.dumps(ARRAY3 | {"codecs": [unknown, *ARRAY3["codecs"]]}).encode()
     store = {"zarr.json": document, "c/0/0": np.full((2, 2), 6, "<i4").tobytes()}
-    assert sync.open(store)[0, 0] == 6
+    assert sync.open_array(store)[0, 0] == 6
     za.codecs.register(Twice)
-    assert sync.open(store)[0, 0] == 3
+    assert sync.open_array(store)[0, 0] == 3
 
 
 def test_a_fill_value_is_the_arrays_own():

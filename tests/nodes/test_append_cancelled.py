@@ -145,7 +145,7 @@ async def test_rows_of_an_append_cancelled_while_its_shape_is_stored_do_not_come
     zarr = pytest.importorskip("zarr")
     storing = asyncio.Event()
 
-    class Slow(zarr.storage.MemoryStore):
+    class Slow(zarr.storage.MemoryStore):  # type: ignore[name-defined]  # imported if it is installed
         slow = False
 
         async def set(self, key, value, byte_range=None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ class Full(stores.MemoryStore):
         ever: Whether it has no room ever after.
     """
 
-    room, begins, ever = 1 << 30, "c/", True
+    room, ever = 1 << 30, True
+    begins: str | tuple[str, ...] = "c/"
 
     async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
         if key.startswith(self.begins):
@@ -37,7 +39,12 @@ class Full(stores.MemoryStore):
 
 @pytest.mark.parametrize("kind", ["local", "memory", "full"])
 async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str, tmp_path: Path):
-    store = {"local": lambda: stores.LocalStore(tmp_path), "memory": stores.MemoryStore, "full": Full}[kind]()
+    kinds: dict[str, Callable[[], Any]] = {
+        "local": lambda: stores.LocalStore(tmp_path),
+        "memory": stores.MemoryStore,
+        "full": Full,
+    }
+    store = kinds[kind]()
     array = await api(api.create_array(store, shape=3, dtype="int4" if kind != "full" else "i4", chunks=4))
     await api.write(array, ..., [1, 2, 3])
     if kind == "full":

@@ -138,16 +138,16 @@ async def test_byte_order_is_kept(api, zarr_format):
 
 async def test_masked_elements_become_the_fill_value(api):
     a = await api(api.create_array({}, shape=4, dtype="i4", fill_value=-9))
-    await api.write(a, ..., np.ma.masked_array([1, 2, 3, 4], mask=[0, 1, 0, 1]))
+    await api.write(a, ..., np.ma.masked_array([1, 2, 3, 4], mask=[False, True, False, True]))
     assert (await api(a[...])).tolist() == [1, -9, 3, -9]
-    await api(a.append(np.ma.masked_array([5, 6], mask=[1, 0])))
+    await api(a.append(np.ma.masked_array([5, 6], mask=[True, False])))
     assert (await api(a[4:])).tolist() == [-9, 6]
     real = await api(api.create_array({}, shape=3, dtype="f4", fill_value=np.nan))
-    await api.write(real, ..., np.ma.masked_array([1, 2, 3], mask=[0, 1, 0]))  # integers have no NaN
+    await api.write(real, ..., np.ma.masked_array([1, 2, 3], mask=[False, True, False]))  # integers have no NaN
     np.testing.assert_array_equal(await api(real[...]), [1, np.nan, 3])
     pair = np.dtype([("a", "i4"), ("b", "f8")])
     both = await api(api.create_array({}, shape=2, dtype=pair, fill_value=(7, 0.5)))
-    await api.write(both, "a", np.ma.masked_array([1, 2], mask=[1, 0]))
+    await api.write(both, "a", np.ma.masked_array([1, 2], mask=[True, False]))
     assert (await api(both["a"])).tolist() == [7, 2]
 
 

@@ -313,7 +313,7 @@ def lzma_codec(**more):
 def test_senseless_values_and_documents(store, message):
     for opened in (stores.MemoryStore(store), Elsewhere(store)):
         with pytest.raises(ZarrError, match=message) as caught:
-            sync.open(opened)[...]
+            sync.open_array(opened)[...]
         assert caught.value.__cause__ is not caught.value
 
 

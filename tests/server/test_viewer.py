@@ -86,7 +86,7 @@ async def readout(page: Any, x: float, y: float) -> str:
     return await told.text_content()
 
 
-async def pixel(page: Any, x: float, y: float) -> tuple[int, int, int]:
+async def pixel(page: Any, x: float, y: float) -> Any:
     """What is seen at a place of the canvas."""
     box = await page.locator("#canvas").bounding_box()
     clip = {"x": box["x"] + x, "y": box["y"] + y, "width": 1, "height": 1}

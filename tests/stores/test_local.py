@@ -14,7 +14,7 @@ async def test_local_writes_are_atomic_and_leave_nothing_behind(tmp_path):
     store = stores.LocalStore(tmp_path, fsync=True)
     await store.set("a/b", b"old")
     with pytest.raises(TypeError):
-        await store.set("a/b", "not bytes")
+        await store.set("a/b", "not bytes")  # type: ignore[arg-type]  # which is refused
     assert await store.get("a/b") == b"old"
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
 

@@ -137,7 +137,8 @@ def test_references_to_what_is_far_away(s3, http, remote: str, tmp_path: Path):
 
     async def read() -> Any:
         group = await za.open_group("reference://", storage_options=given)
-        return await (await group["x"])[...].read()
+        array: Any = await group["x"]
+        return await array[...].read()
 
     for _ in range(2):  # a loop of its own each time
         np.testing.assert_array_equal(asyncio.run(read()), VALUES)
@@ -222,7 +223,7 @@ def test_keys_in_the_files_of_aws(s3, profile, monkeypatch: pytest.MonkeyPatch):
     )
     where = {"endpoint_url": options["endpoint_url"]}
     np.testing.assert_array_equal(sync.open_array(url, storage_options=where)[...], VALUES)
-    told = stores.resolve(url, where).store.config
+    told = settings_of(url, where)
     assert (told["access_key_id"], told["region"], "session_token" in told) == ("k", "eu-central-1", False)
     for name in ("renewed", "unknown"):  # which botocore can do, or say
         monkeypatch.setenv("AWS_PROFILE", name)
@@ -233,22 +234,29 @@ def test_keys_in_the_files_of_aws(s3, profile, monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_array_equal(sync.open_array(url, storage_options=where)[...], VALUES)
 
 
+def settings_of(url: str, options: dict[str, Any] | None = None) -> Any:
+    """Return what obstore is configured with."""
+    store = stores.resolve(url, options)
+    assert isinstance(store, stores.ObjectStore)
+    return store.store.config
+
+
 def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):
     profile("", f"[profile default]\n{KEYS}region = eu-west-1\nendpoint_url = http://127.0.0.1:9\n")
-    told = stores.resolve("s3://b/x").store.config
+    told = settings_of("s3://b/x")
     assert (told["access_key_id"], told["region"], told["endpoint"]) == ("k", "eu-west-1", "http://127.0.0.1:9")
-    told = stores.resolve("s3://b/x", {"anon": True}).store.config
+    told = settings_of("s3://b/x", {"anon": True})
     assert ("access_key_id" in told, told["region"]) == (False, "eu-west-1")
-    told = stores.resolve("s3://b/x", {"key": "a", "secret": "b", "endpoint_url": "https://own"}).store.config
+    told = settings_of("s3://b/x", {"key": "a", "secret": "b", "endpoint_url": "https://own"})
     assert (told["access_key_id"], told["region"], told["endpoint"]) == ("a", "eu-west-1", "https://own")
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    assert stores.resolve("s3://b/x").store.config["region"] == "eu-north-1"
+    assert settings_of("s3://b/x")["region"] == "eu-north-1"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://around")
-    assert stores.resolve("s3://b/x").store.config["endpoint"] == "http://around"
+    assert settings_of("s3://b/x")["endpoint"] == "http://around"
     for name in ("aws_endpoint_url", "aws_endpoint", "endpoint_url"):
-        assert stores.resolve("s3://b/x", {name: "https://own"}).store.config["endpoint"] == "https://own"
+        assert settings_of("s3://b/x", {name: "https://own"})["endpoint"] == "https://own"
     profile("no ini file", "\0")
-    assert "access_key_id" not in stores.resolve("s3://b/x").store.config
+    assert "access_key_id" not in settings_of("s3://b/x")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +334,8 @@ def test_mappings_of_parts_of_one_buffer():
 
 
 def test_a_shelf(tmp_path: Path):
-    with shelve.Shelf(dbm.dumb.open(str(tmp_path / "shelf"))) as values:  # other databases belong to one thread
+    database: Any = dbm.dumb.open(str(tmp_path / "shelf"))  # other databases belong to one thread
+    with shelve.Shelf(database) as values:
         array = sync.create_array(values, data=np.arange(10), chunks=4)
         array[1:3] = 7
         array.attrs["x"] = 1
@@ -374,9 +383,9 @@ def test_what_is_kept_of_mappings_is_nobody_elses(tmp_path: Path):
 def test_what_is_no_store():
     for wrapper in (stores.CachingStore, stores.ReadOnlyStore):
         with pytest.raises(TypeError, match=rf"{wrapper.__name__} wraps a Store, found"):
-            wrapper({})
+            wrapper({})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a path is text, found 3"):
-        sync.open_array({}, path=3)
+        sync.open_array({}, path=3)  # type: ignore[arg-type]
     array = sync.create_array({}, data=VALUES)
     with pytest.raises(TypeError, match="out is a NumPy array, found list"):
         array.view[...].read(out=[1])
@@ -401,7 +410,9 @@ async def test_chunks_that_are_absent_from_a_shard(api: Api):
 
 def test_resolving(tmp_path):
     values: dict[str, bytes] = {}
-    assert stores.resolve(values).values is values
+    memory = stores.resolve(values)
+    assert isinstance(memory, stores.MemoryStore)
+    assert memory.values is values
     assert isinstance(stores.resolve(None), stores.MemoryStore)
     assert stores.resolve(tmp_path) == stores.resolve(str(tmp_path)) == stores.resolve(f"file://{tmp_path}")
     mapper = fsspec.get_mapper("memory://somewhere")

@@ -13,7 +13,7 @@ import sys
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import fsspec
 import numpy as np
@@ -120,7 +120,7 @@ def test_archives_are_written(tmp_path: Path):
 def test_modes_of_archives(tmp_path: Path):
     path = tmp_path / "a.zip"
     with pytest.raises(ValueError, match="mode is"):
-        stores.ZipStore(path, mode="r+")
+        stores.ZipStore(path, mode="r+")  # type: ignore[arg-type]  # which is refused
     with stores.ZipStore(path, mode="x") as store:
         sync.create_group(store)
         with pytest.raises(TypeError, match="one process alone"):
@@ -260,7 +260,8 @@ def test_forks_leave_an_archive_alone(tmp_path: Path):
         try:
             asyncio.run(store.set("c", b"3"))
         except StoreError:
-            store._archive._finish()
+            writer: Any = store._archive
+            writer._finish()
             code = 0
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
@@ -287,7 +288,7 @@ def test_waiting_for_another_process_can_be_given_up(tmp_path: Path):
         "        print('held', flush=True); sys.stdin.readline()\n"
         "asyncio.run(hold())"
     )
-    pipes = {
+    pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
         "text": True,
@@ -340,7 +341,7 @@ def test_an_archive_in_a_file_that_reads_less_than_it_is_asked_for(tmp_path: Pat
     with stores.ZipStore(tmp_path / "a.zip", mode="w") as archive:
         sync.create_array(archive, data=np.arange(1000), chunks=300)
     file = Piecemeal((tmp_path / "a.zip").read_bytes())
-    archive = stores.ZipStore(file)
+    archive = stores.ZipStore(cast("IO[bytes]", file))
     np.testing.assert_array_equal(sync.open_array(archive)[...], np.arange(1000))
     del archive
     gc.collect()

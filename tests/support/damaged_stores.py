@@ -2,7 +2,7 @@
 
 import json
 import re
-from functools import cache, reduce
+from functools import cache
 
 import msgpack
 import numpy as np
@@ -70,7 +70,7 @@ def make(label, dtype="<i4", zarr_format=3, *, data=None, index=None, chunks=CHU
     sync.create_array(values, shape=SHAPE, dtype=dtype, chunks=chunks, zarr_format=zarr_format, **options)
     if change:
         values["zarr.json"] = json.dumps({**json.loads(values["zarr.json"]), **dict(change)}).encode()
-    array = sync.open(values, mode="r+")
+    array = sync.open_array(values, mode="r+")
     array[...] = elements(dtype) if data is None else data
     return label, dict(values), array[...], index
 
@@ -121,8 +121,16 @@ def samples():
 
 # ------------------------------------------------------------------ damage
 
-DEEP = [reduce(lambda inside, _: [inside] if kind == "list" else {"name": inside}, range(depth), 1)
-        for depth in (90, 490) for kind in ("list", "dict")]  # fmt: skip
+
+def nested(kind, depth):
+    """A JSON value of many levels."""
+    value = 1
+    for _ in range(depth):
+        value = [value] if kind == "list" else {"name": value}
+    return value
+
+
+DEEP = [nested(kind, depth) for depth in (90, 490) for kind in ("list", "dict")]
 # fmt: off
 ODD = [0, -1, 1, 2, 255, 2**31, 2**32 - 1, 2**53 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 10**30, 10**400, -(10**400), 0.5,
        -0.0, 1e308, 5e-324, 3.0, float("nan"), float("inf"), True, False, None, "", "x", "NaN", "\0", "\ud800", "../..", "a//b",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import zarrasync as za
@@ -13,7 +15,7 @@ from zarrasync.stores import MemoryStore, WrapperStore
 def test_a_rewritten_shard_is_not_read_torn(tmp_path):
     """A shard that is replaced between the fetch of its index and that of its chunks is read again."""
     one, two = np.full((64, 64), 1.0), np.random.default_rng(0).random((64, 64))
-    options = {"chunks": (8, 8), "shards": (64, 64), "compressors": "gzip"}
+    options: dict[str, Any] = {"chunks": (8, 8), "shards": (64, 64), "compressors": "gzip"}
     for place in (tmp_path, {}):
         target = sync.create_array(place, data=one, **options)
 
@@ -47,7 +49,7 @@ async def test_a_nested_shard_that_vanishes_while_it_is_read():
         async def fetch(self, requests, *, versions=False):
             values = await super().fetch(requests, versions=versions)
             if any(request.suffix for request in requests):
-                self.inner.values.pop("c/0", None)
+                inner.values.pop("c/0", None)
             return values
 
     out = np.full(2, -99)

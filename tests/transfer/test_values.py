@@ -168,8 +168,8 @@ def test_elements_that_are_arrays_or_lists():
     ragged = sync.create_array({}, shape=3, dtype=object, zarr_format=2, filters=[numcodecs.VLenArray("i4")])
     ragged[0], ragged[1] = np.array([1, 2], "i4"), np.array([3], "i4")
     assert [value.tolist() for value in ragged[:]] == [[1, 2], [3], []]
-    options = {"dtype": object, "zarr_format": 2, "filters": [numcodecs.JSON()], "fill_value": [1, 2]}
-    listed = sync.create_array({}, shape=3, chunks=2, **options)
+    options: dict[str, Any] = {"dtype": object, "zarr_format": 2, "filters": [numcodecs.JSON()], "fill_value": [1, 2]}
+    listed: Any = sync.create_array({}, shape=3, chunks=2, **options)
     listed[0] = [3, [4]]
     listed[1] = {"a": 1}
     listed.resize(1)
@@ -202,7 +202,10 @@ async def test_what_can_not_be_cast_changes_nothing(api: Api):
         np.array(["2000", "2000", "NaT", "0101"], ">M8[Y]"),
         ["2000-01-01", "2000-01-02", "NaT", "2500-01-01"],
         [dt.datetime(2000, 1, 1), dt.datetime(2000, 1, 2), None, dt.datetime(2500, 1, 1)],
-        np.ma.array(np.array(["2000-01-01", "2000-01-02", "1000-01-01", "2500-01-01"], "M8[D]"), mask=[0, 0, 1, 0]),
+        np.ma.array(
+            np.array(["2000-01-01", "2000-01-02", "1000-01-01", "2500-01-01"], "M8[D]"),
+            mask=[False, False, True, False],
+        ),
     ],
 )
 async def test_times_that_do_not_fit_are_refused(api: Api, given: Any):
@@ -237,7 +240,8 @@ def test_times_of_objects_and_numbers():
             array[:] = [1.5, 2.7]
     for unit in ("D", "us", "ns"):
         with pytest.raises(CodecError, match="beyond its range|Overflow"):
-            sync.create_array({}, shape=2, dtype=f"m8[{unit}]")[:] = [dt.timedelta(days=999999999), None]
+            short: Any = sync.create_array({}, shape=2, dtype=f"m8[{unit}]")
+            short[:] = [dt.timedelta(days=999999999), None]
 
 
 @pytest.mark.parametrize("dtype", [str, "U3", "S3", bytes, "M8[s]", "f8", "i4"])
@@ -260,7 +264,7 @@ async def test_what_is_to_be_verified_is_refused_alike(api: Api, how: str):
 
 
 def test_durations_of_all_kinds():
-    array = sync.create_array({}, shape=3, dtype="m8[ms]")
+    array: Any = sync.create_array({}, shape=3, dtype="m8[ms]")
     for given in (
         [1, 2, 3],
         ["1", "2", "NaT"],
@@ -278,11 +282,11 @@ def test_durations_of_all_kinds():
 async def test_missing_text_is_not_spelt_out(api: Api, dtype: str, missing: Any):
     array = await api(api.create_array({}, shape=3, dtype=dtype, chunks=1))
     given = np.array(["ab", "cd", missing], object)
-    for values in (given, given.tolist(), np.ma.array(given, mask=[1, 0, 0])):
+    for values in (given, given.tolist(), np.ma.array(given, mask=[True, False, False])):
         with pytest.raises(CodecError, match="no way to say that some is missing"):
             await api.write(array, ..., values)
     assert await api(array.nchunks_initialized()) == 0
-    await api.write(array, ..., np.ma.array(given, mask=[0, 0, 1]))
+    await api.write(array, ..., np.ma.array(given, mask=[False, False, True]))
     np.testing.assert_array_equal(await api(array.view.read()), np.array(["ab", "cd", ""], dtype))
     await api.write(array, ..., [1, "ef", 2.5])
     np.testing.assert_array_equal(await api(array.view.read()), np.array(["1", "ef", "2.5"], dtype))
@@ -302,7 +306,7 @@ async def test_what_is_not_bytes_is_refused_before_anything_is_stored(api: Api):
 def test_fields_that_are_masked_become_fill_values():
     dtype = np.dtype([("a", "i4"), ("b", [("c", "f8"), ("d", "i2")])])
     array = sync.create_array({}, shape=2, dtype=dtype, fill_value=(7, (8.0, 9)))
-    array[:] = np.ma.array([(1, (2, 3)), (4, (5, 6))], mask=[(0, (1, 0)), (1, (0, 1))], dtype=dtype)
+    array[:] = np.ma.array([(1, (2, 3)), (4, (5, 6))], mask=[(0, (1, 0)), (1, (0, 1))], dtype=dtype)  # type: ignore[arg-type]  # NumPy's stubs know no masks of fields
     assert array[:].tolist() == [(1, (8.0, 3)), (7, (5.0, 9))]
 
 

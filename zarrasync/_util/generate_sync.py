@@ -57,7 +57,7 @@ from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, 
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.bulk.copy import CopyReport
-from zarrasync.metadata.create import ShapeLike
+from zarrasync.metadata.create import ChunksLike, ShapeLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.nodes.functions import _UNSET, CodecsLike

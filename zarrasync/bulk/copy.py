@@ -26,7 +26,7 @@ from zarrasync.formats import Format
 from zarrasync.indexing.chunk_blocks import plan_blocks
 from zarrasync.indexing.coverage import touched_chunks
 from zarrasync.metadata.convert import Changes, alike, translate
-from zarrasync.metadata.create import ShapeLike, check_axes
+from zarrasync.metadata.create import ChunksLike, check_axes
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.model.paths import join, normalize_path
@@ -88,8 +88,8 @@ async def copy(
     source_path: str = "",
     dest_path: str = "",
     zarr_format: int | str | None = None,
-    chunks: ShapeLike | Literal["keep", "auto"] = "keep",
-    shards: ShapeLike | Literal["keep", "auto"] | None = "keep",
+    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
     compressors: CodecsLike = "keep",
     overwrite: bool = False,
     resume: bool = False,

@@ -22,6 +22,7 @@ from zarrasync.model.chunk_grids import Edges, expand_sizes, guess_chunks
 from zarrasync.model.dtypes import DataType
 
 __all__ = [
+    "ChunksLike",
     "ShapeLike",
     "attributes_of",
     "check_axes",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 ShapeLike = int | Iterable[int]
+ChunksLike = int | Iterable[int | Iterable[int]]
+"""One size for all axes, or for each axis one size or a list of sizes."""
 CodecLike = Codec | str | Mapping[str, Any] | Any
 _UNSET: Any = object()
 
@@ -43,8 +46,8 @@ def plan_array(
     shape: ShapeLike | None = None,
     dtype: npt.DTypeLike | DataType | None = None,
     data: npt.ArrayLike | None = None,
-    chunks: ShapeLike | Literal["auto"] | bool | None = "auto",
-    shards: ShapeLike | Literal["auto"] | None = None,
+    chunks: ChunksLike | Literal["auto"] | bool | None = "auto",
+    shards: ChunksLike | Literal["auto"] | None = None,
     filters: CodecLike | Sequence[CodecLike] | None = "auto",
     serializer: CodecLike = "auto",
     compressors: CodecLike | Sequence[CodecLike] | None = "auto",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zarrasync import formats
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.metadata.create import ShapeLike, attributes_of, check_options, check_same
+from zarrasync.metadata.create import ChunksLike, ShapeLike, attributes_of, check_options, check_same
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import join, normalize_path
@@ -194,8 +194,8 @@ async def create_array(
     shape: ShapeLike | None = None,
     dtype: npt.DTypeLike | DataType | None = None,
     data: npt.ArrayLike | None = None,
-    chunks: ShapeLike | Literal["auto"] | bool | None = "auto",
-    shards: ShapeLike | Literal["auto"] | None = None,
+    chunks: ChunksLike | Literal["auto"] | bool | None = "auto",
+    shards: ChunksLike | Literal["auto"] | None = None,
     filters: CodecsLike = "auto",
     serializer: CodecsLike = "auto",
     compressors: CodecsLike = "auto",

@@ -127,7 +127,7 @@ async def test_dask_needs_no_thread_that_its_blocks_wait_for():
         given = [field(Source()) for _ in range(3)]
         places = [Threaded(stores.MemoryStore(), 0.0) for _ in given]
         await asyncio.wait_for(asyncio.gather(*map(write_dataset_async, given, places)), 30)
-        asyncio.get_running_loop()._default_executor = None
+        asyncio.get_running_loop()._default_executor = None  # type: ignore[attr-defined]  # it ends here
     np.testing.assert_array_equal(await (await za.open_array(places[2], path="a"))[...], given[2].a)
 
 

@@ -59,7 +59,11 @@ def test_scalars_of_netcdf_have_an_axis(tmp_path: Path):
 def test_fill_values_that_stand_as_numbers(tmp_path: Path):
     """In format 3, where xarray writes them in a way of its own."""
     for number, (fill, wanted) in enumerate([(-9999.0, -9999.0), (3, 3.0), ("NaN", np.nan), ("1e20", 1e20)]):
-        options = {"data": np.array([1, 3, -9999.0]), "dimension_names": ("x",), "attributes": {"_FillValue": fill}}
+        options: dict[str, Any] = {
+            "data": np.array([1, 3, -9999.0]),
+            "dimension_names": ("x",),
+            "attributes": {"_FillValue": fill},
+        }
         sync.create_group(tmp_path / str(number)).create_array("a", **options)
         found = xr.open_dataset(tmp_path / str(number), engine="zarrasync").a
         np.testing.assert_equal(found.encoding["_FillValue"], wanted)
@@ -99,7 +103,7 @@ def test_filters_of_format_2_are_kept_in_it(tmp_path: Path):
         ("scaled", numbers / 10, [scaled]),
         ("kinds", np.array(list("abbab"), object), [labels, delta]),
     ):
-        options = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "fill_value": None, "filters": filters}
+        options: dict[str, Any] = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "fill_value": None, "filters": filters}
         there.create_array(name, data=values, dtype=object if name == "kinds" else None, **options)
     found = xr.open_dataset(tmp_path / "a", engine="zarrasync")
     given = {name: variable.encoding for name, variable in found.variables.items()}
@@ -131,11 +135,13 @@ def test_what_takes_the_place_of_a_variable_is_not_rounded(zarr_format: Any, tmp
     """Its filters stay if they lose nothing of others, either."""
     scaled = {"scale": 10, "offset": 0, "dtype": "<f8", "astype": "<i2"}
     delta = {"dtype": "<i8", "astype": "<i8"}
-    filters = {"s": ("fixedscaleoffset", scaled), "n": ("delta", delta)}
+    filters: dict[str, tuple[str, dict[str, Any]]] = {"s": ("fixedscaleoffset", scaled), "n": ("delta", delta)}
     there = sync.create_group(tmp_path, zarr_format=zarr_format)
     for name, (kind, options) in filters.items():
         own = {"id": kind, **options} if zarr_format == 2 else {"name": f"numcodecs.{kind}", "configuration": options}
-        named = {"dimension_names": ("x",)} if zarr_format == 3 else {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+        named: dict[str, Any] = (
+            {"dimension_names": ("x",)} if zarr_format == 3 else {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+        )
         there.create_array(name, data=np.arange(5) / (10 if name == "s" else 1), dtype=options["dtype"], filters=[own],
                            fill_value=None if zarr_format == 2 else 0, **named)  # fmt: skip
     other = xr.Dataset({"s": ("x", [3.14159, 1e6, 2, 3, 4.0]), "n": ("x", [1, -(2**63), 2**63 - 1, 0, 5])})
@@ -148,7 +154,7 @@ def test_what_takes_the_place_of_a_variable_is_not_rounded(zarr_format: Any, tmp
 def test_compressors_that_round_are_asked_for(tmp_path: Path):
     pytest.importorskip("zfpy")
     rounding = {"id": "zfpy", "mode": 4, "tolerance": 0.5, "rate": -1, "precision": -1}
-    options = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "fill_value": None, "compressors": rounding}
+    options: dict[str, Any] = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}, "fill_value": None, "compressors": rounding}
     sync.create_group(tmp_path / "a", zarr_format=2).create_array("v", data=np.arange(4.0), **options)
     found = xr.open_dataset(tmp_path / "a", engine="zarrasync").load()
     write_dataset(found, tmp_path / "b", zarr_format=2, encoding={"v": {"compressor": found.v.encoding["compressor"]}})

@@ -228,7 +228,7 @@ def test_copies_of_metadata_that_are_old(tmp_path: Path, zarr_format: Any):
         group.create_array(name, shape=4, chunks=2, dtype="f8", overwrite=True, **named)[:] = 7
     write_dataset(given[["v"]], tmp_path, region={"x": slice(0, 4)})
     write_dataset(given, tmp_path, append_dim="x")
-    found = zarr.open_group(tmp_path, use_consolidated=False)
+    found: Any = zarr.open_group(tmp_path, use_consolidated=False)
     np.testing.assert_array_equal(found["v"][:], [0, 1, 2, 3] * 2)
     np.testing.assert_array_equal(found["w"][:], [0, 1, 2, 3])
 

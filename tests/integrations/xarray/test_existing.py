@@ -17,7 +17,7 @@ from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, NodeT
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
-from zarrasync.integrations import xarray_plan  # after the skip
+from zarrasync.integrations import xarray_encode, xarray_plan  # after the skip
 from zarrasync.integrations.xarray import write_dataset  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -100,7 +100,7 @@ def test_values_of_other_types_that_fit_are_taken(first: Any, other: Any, encodi
 def test_units_in_the_spellings_of_others(units: str):
     store = stores.MemoryStore()
     calendar = {"calendar": "360_day"} if "02-30" in units else {}
-    options = {"dimension_names": ("t",), "attributes": {"units": units, **calendar}}
+    options: dict[str, Any] = {"dimension_names": ("t",), "attributes": {"units": units, **calendar}}
     sync.create_group(store).create_array("t", data=np.arange(3), **options)
     if calendar:
         pytest.importorskip("cftime")
@@ -122,7 +122,7 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: 
 
     fs, count = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), min(32, (os.cpu_count() or 1) + 4)
     write_dataset(xr.Dataset({"a": ("x", np.arange(4.0))}), tmp_path / "source")
-    done, all_encode, encode = [], threading.Barrier(count), xarray_plan.encode_variable
+    done, all_encode, encode = [], threading.Barrier(count), xarray_encode.encode_variable
 
     def encode_at_once(*args: Any) -> Any:
         all_encode.wait(60)

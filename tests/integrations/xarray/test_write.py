@@ -15,7 +15,7 @@ from zarrasync.errors import NodeExistsError, ShapeError
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 from tests.support.datasets import ENCODING, dataset
-from zarrasync.integrations import xarray_plan  # after the skip
+from zarrasync.integrations import xarray_encode, xarray_plan  # after the skip
 from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -163,7 +163,7 @@ def test_rows_that_could_not_be_written_are_given_back():
 
 async def test_values_are_encoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Scaling all values of a variable takes as long as it takes."""
-    threads, encode = set(), xarray_plan.encode_variable
+    threads, encode = set(), xarray_encode.encode_variable
 
     def noting(*args: Any) -> Any:
         threads.add(threading.get_ident())

@@ -22,7 +22,7 @@ from zarrasync import stores, sync
 from zarrasync.errors import StoreError
 
 VALUES = np.arange(40_000, dtype="i4").reshape(200, 200)
-LAYOUT = {"chunks": (20, 20), "shards": (100, 100), "fill_value": -1}
+LAYOUT: dict[str, Any] = {"chunks": (20, 20), "shards": (100, 100), "fill_value": -1}
 ACCOUNT, KEY = AZURE["account_name"], AZURE["account_key"]
 
 

@@ -151,7 +151,7 @@ async def test_an_ingestion_beside_the_one_that_finds_out(bucket: Bucket, backen
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_progress_counts_once(bucket: Bucket, backend: str):
-    options = {"storage_options": bucket.options(backend=backend), "config": {"unaligned": "allow"}}
+    options: dict[str, Any] = {"storage_options": bucket.options(backend=backend), "config": {"unaligned": "allow"}}
     array = await za.open_array("s3://bucket", mode="r+", **options)
     told: list[int] = []
     await array[25:].write(1, progress=told.append)
@@ -161,7 +161,7 @@ async def test_progress_counts_once(bucket: Bucket, backend: str):
 
 def test_an_array_of_a_process_that_was_forked_off(bucket: Bucket):
     """obstore does not work there; what stands in for it finds out by itself."""
-    options = {"storage_options": bucket.options(), "config": {"unaligned": "allow"}}
+    options: dict[str, Any] = {"storage_options": bucket.options(), "config": {"unaligned": "allow"}}
     array = sync.open_array("s3://bucket", mode="r+", **options)
     assert array[0, 0] == 0
     context = multiprocessing.get_context("fork")
@@ -236,7 +236,7 @@ async def test_wrappers_that_say_for_themselves_whether_they_compare():
 async def test_clearing_leaves_what_is_others(bucket: Bucket, keep: bool):
     """Of a chunk at the edge somebody may have written the rest since the array was opened."""
     bucket.conditional = False
-    where = {"mode": "r+", "storage_options": bucket.options()}
+    where: dict[str, Any] = {"mode": "r+", "storage_options": bucket.options()}
     array = await za.open_array("s3://bucket", config={"unaligned": "allow", "write_empty_chunks": keep}, **where)
     old = za.AsyncArray(array._handle, array._metadata.with_shape((180, 200)))
     await old._clear((slice(100, 180), slice(None)))

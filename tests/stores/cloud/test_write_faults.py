@@ -14,14 +14,14 @@ from tests.support.s3_server import VALUES, Answer, Bucket, Fault
 from zarrasync import config, stores, sync
 from zarrasync.errors import StoreError, WriteConflictError
 
-UNSIGNED = {"aws_unsigned_payload": True}  # as it is over TLS
+UNSIGNED: dict[str, Any] = {"aws_unsigned_payload": True}  # as it is over TLS
 
 
 def written(bucket: Bucket, values: np.ndarray, fault: Fault | None = None, **options: Any) -> set[tuple[str, bool]]:
     """Who stores the chunks of a new array."""
     bucket.values.clear()
     chunks = (50, values.shape[1])
-    made = {"shape": values.shape, "dtype": values.dtype, "chunks": chunks}
+    made: dict[str, Any] = {"shape": values.shape, "dtype": values.dtype, "chunks": chunks}
     array = sync.create_array("s3://bucket", **made, storage_options=bucket.options(**options))
     bucket.clients.clear()
     bucket.fault = fault or bucket.fault

@@ -28,7 +28,7 @@ from tests.support.s3_server import VALUES, Answer, Bucket
 from zarrasync import stores, sync
 from zarrasync._concurrency.drive import drive
 from zarrasync.errors import InvalidKeyError, ReadOnlyError, ShapeError, StoreError, WriteConflictError
-from zarrasync.stores import Listing, local
+from zarrasync.stores import Listing, local, local_files
 
 # ------------------------------------------------------------------ what servers say beside the bytes
 
@@ -204,7 +204,7 @@ async def test_a_cancelled_write_of_a_local_file_comes_before_later_ones(
 ):
     """Where an event loop waits for a thread, cancelling waits until it has stopped."""
     store = stores.FsspecStore(AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), str(tmp_path))
-    begun, go_on, write_all = threading.Event(), threading.Event(), local.write_all
+    begun, go_on, write_all = threading.Event(), threading.Event(), local_files.write_all
 
     def slowly(handle: int, data: Any) -> None:
         begun.set()
@@ -394,7 +394,7 @@ async def test_what_s3fs_does_has_a_limit(api: Api, bucket: Bucket, verb: str):
 async def test_stores_of_zarr_python_have_a_limit(api: Api):
     zarr = pytest.importorskip("zarr")
 
-    class Stalling(zarr.storage.WrapperStore):
+    class Stalling(zarr.storage.WrapperStore):  # type: ignore[name-defined]  # imported if it is installed
         async def get(self, *args: Any, **options: Any) -> Any:
             await asyncio.sleep(60)
 

@@ -95,7 +95,12 @@ def test_settings_of_a_call_reach_the_store_that_it_makes(
         asyncio.run(za.open_array(f"{bucket.url}/bucket", zarr_format=3, config={"retries": 1}))
     synced: list[int] = []
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), fsync(handle)))
+
+    def note(handle: int) -> None:
+        synced.append(handle)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
     for write in (
         lambda where: sync.create_array(where, data=VALUES, config={"fsync": True}),
         lambda where: asyncio.run(za.ingest(VALUES, where, config={"fsync": True})),

@@ -36,7 +36,7 @@ def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 @asynccontextmanager
-async def served(handler: Callable[..., Awaitable[object]]) -> AsyncIterator[str]:
+async def served(handler: Callable[..., Awaitable[Any]]) -> AsyncIterator[str]:
     """A server in this loop that answers as a function says."""
     from aiohttp import web
 
@@ -47,12 +47,12 @@ async def served(handler: Callable[..., Awaitable[object]]) -> AsyncIterator[str
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 
 
-def store_of(url: str, **options: object) -> stores.HTTPStore:
+def store_of(url: str, **options: Any) -> stores.HTTPStore:
     with za.config.set(**FAST):
         return stores.HTTPStore(url, **options)
 
@@ -94,7 +94,7 @@ async def test_arrays_and_groups(api: Api, http):
     for zarr_format in (2, 3, "3-draft"):
         place = root / str(zarr_format)
         made = sync.create_group(place, zarr_format=zarr_format)
-        made.create_array("a", data=values, chunks=(7, 7), **({} if zarr_format == 2 else {"shards": (14, 14)}))
+        made.create_array("a", data=values, chunks=(7, 7), shards=None if zarr_format == 2 else (14, 14))
         array = await api(api.open_array(f"{url}/{zarr_format}", path="a"))
         np.testing.assert_array_equal(await api(array.get_basic_selection(np.s_[3:20, ::-2])), values[3:20, ::-2])
         if zarr_format != "3-draft":
@@ -115,6 +115,7 @@ def test_options_are_those_of_fsspec(http):
     with stores.resolve(
         url, {"client_kwargs": {"headers": {"X-A": "1"}, "trust_env": True}, "headers": {"X-B": "2"}}
     ) as store:
+        assert isinstance(store, stores.HTTPStore)
         assert store.headers == {"X-A": "1", "X-B": "2"}
     with stores.resolve(url, {"backend": "fsspec"}) as store:
         assert isinstance(store, stores.FsspecStore)
@@ -133,7 +134,7 @@ def test_directories_that_python_shows(tmp_path: Path):
     for key in ("x", "a/b", "a/c/d e", "a/c/ü"):
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_bytes(b"1")
-    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", tmp_path]
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         port = server.stdout.readline().split(" port ")[1].split()[0]
         with stores.HTTPStore(f"http://127.0.0.1:{port}") as store:

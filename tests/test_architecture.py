@@ -56,7 +56,7 @@ def modules() -> dict[str, Path]:
 
 
 def package(module: str) -> str:
-    return module.split(".")[0]
+    return module.partition(".")[0]
 
 
 def imports(path: Path) -> set[str]:

@@ -159,7 +159,7 @@ async def test_a_copy_goes_on_where_it_was_interrupted(api: Api, tmp_path: Path)
     await api(api.create_array(source, path="a", data=np.arange(1000), chunks=10, compressors=None))
     await api(api.create_array(source, path="b", data=np.arange(1000), chunks=10))
 
-    class Stop(Exception):
+    class Stop(Exception):  # it is no error
         pass
 
     def tell(nbytes: int) -> None:

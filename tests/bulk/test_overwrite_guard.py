@@ -187,7 +187,7 @@ def test_dask_over_what_it_is_computed_of(there: Path):
         ({"unaligned": "bogus"}, ValueError),
         ({"chunks": (1, 1)}, ShapeError),
     ):
-        with pytest.raises(error, match="bogus|chunks"):
+        with pytest.raises(error, match=r"bogus|chunks"):
             to_zarr(from_zarr(there) * 10, there.parent / "other", overwrite=True, **wrong)
     assert not (there.parent / "other").exists()
 
@@ -314,7 +314,7 @@ class Asynchronous:
 
 
 async def test_functions_that_wait_without_saying_so(api: Api):
-    for source in (Asynchronous(), lambda region: Asynchronous()(region)):
+    for source in (Asynchronous(), lambda region: Asynchronous()(region)):  # noqa: PLW0108  # it is a plain function
         target: dict[str, bytes] = {}
         await api(api.ingest(source, target, shape=(5,), dtype="i8", chunks=2, verify=True))
         np.testing.assert_array_equal(sync.open_array(target)[...], VALUES)
@@ -457,7 +457,7 @@ async def test_what_is_there_is_opened_whatever_was_said_of_a_new_one(api: Api, 
     await api(api.create_array(store, path="g/y", data=VALUES, zarr_format=zarr_format))
     before = dict(store)
     for options in ({}, {"shape": VALUES.shape, "dtype": "f4"}):
-        with pytest.raises(NodeTypeError, match="/g in .* is a group"):
+        with pytest.raises(NodeTypeError, match=r"/g in .* is a group"):
             await api(api.open_array(store, path="g", mode="a", **options))
     found = await api(api.open_array(store, path="x", mode="a"))
     np.testing.assert_array_equal(await api(found[...]), VALUES)

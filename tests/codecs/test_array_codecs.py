@@ -149,10 +149,7 @@ def test_scale_offset():
 
 
 def cast(source: str, target: str, values: Any, *, decode: bool = False, fill: Any = None, **options: Any) -> list[Any]:
-    if "8" not in target:
-        stored = LITTLE
-    else:
-        stored = "bytes"
+    stored = LITTLE if "8" not in target else "bytes"
     chain = bound(source, (len(values),), entry("cast_value", data_type=target, **options), stored, fill=fill)
     data = chain.encode(np.array(values, dtypes.from_numpy(source).numpy))
     return np.frombuffer(bytes(data), dtypes.from_numpy(target).numpy).tolist()

@@ -50,7 +50,8 @@ async def test_objects_of_format_2(api: Api):
         (bytes, numcodecs.VLenBytes(), b"b"),
     ):  # said in other words
         array = await api(api.create_array({}, data=[value], dtype=dtype, zarr_format=2, filters=[codec]))
-        assert (await api(array.get_basic_selection())).tolist() == [value] and not array.filters
+        assert (await api(array.get_basic_selection())).tolist() == [value]
+        assert not array.filters
         with pytest.raises(UnknownCodecError, match="makes bytes of objects"):
             await api(api.create_array({}, shape=2, dtype="i4", zarr_format=2, filters=[codec]))
     with pytest.raises(MetadataError, match="says nothing about what is stored"):

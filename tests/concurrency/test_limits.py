@@ -114,7 +114,7 @@ async def test_values_that_are_fetched_together_are_told_apart(options, api):
         (a.vindex[expected % 7 == 0], expected[expected % 7 == 0]),
     ):
         np.testing.assert_array_equal(await api(found), wanted)
-    with pytest.raises(MissingChunkError, match="c/0/3.*c/5/5"):
+    with pytest.raises(MissingChunkError, match=r"c/0/3.*c/5/5"):
         await api(a.view.read(missing="error"))
     await store.set("c/4/4", (await store.get("c/4/4"))[:-5])
     with pytest.raises(CodecError, match="c/4/4"):

@@ -303,7 +303,7 @@ def test_who_waits_for_a_writer_that_is_stopped_hears_of_it(tmp_path: Path):
     holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)])
     try:
         assert os.WIFSTOPPED(os.waitpid(holder.pid, os.WUNTRACED)[1])
-        with pytest.raises(WriteConflictError, match="another process has been writing '.*c/0' for more than 0.3 s"):
+        with pytest.raises(WriteConflictError, match=r"another process has been writing '.*c/0' for more than 0.3 s"):
             sync.open_array(tmp_path, mode="r+", config={"total_timeout": 0.3})[5] = 1
     finally:
         holder.send_signal(signal.SIGCONT)

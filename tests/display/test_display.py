@@ -7,7 +7,7 @@ import pickle
 import re
 from html.parser import HTMLParser
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 def hits(html: str) -> list[tuple[float, float, float, float]]:
     """The coloured boxes of a picture: x, y, width, height."""
-    svg = ElementTree.fromstring(re.search(r"<svg.*?</svg>", html, re.DOTALL)[0])
+    svg = ET.fromstring(re.search(r"<svg.*?</svg>", html, re.DOTALL)[0])
     found = [own for own in svg.iter("rect") if "za-hit" in own.get("class", "")]
     return [tuple(float(own.get(name)) for name in ("x", "y", "width", "height")) for own in found]  # type: ignore[misc]
 

@@ -180,7 +180,7 @@ async def test_variants_that_mean_the_same(api: Api, change, fill):
     np.testing.assert_array_equal(await api(array.get_basic_selection()), expected)
     await api(array.update_attributes({"new": 1}))  # what the document said besides is still there
     assert {**json.loads(store["meta/a.array.json"]), "attributes": None} == {
-        **{k: v for k, v in {**ARRAY, **change}.items()}, "attributes": None}  # fmt: skip
+        **ARRAY, **change, "attributes": None}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -158,8 +158,8 @@ def test_orthogonal(where, case, draw):
 def orthogonal(data: np.ndarray, key: tuple) -> np.ndarray:
     """Orthogonal indexing, one axis at a time."""
     for axis, item in reversed(list(enumerate(key))):
-        item = np.asarray(item, "i8") if isinstance(item, list) else item
-        data = np.asarray(data)[(slice(None),) * axis + (item,)]
+        selector = np.asarray(item, "i8") if isinstance(item, list) else item
+        data = np.asarray(data)[(slice(None),) * axis + (selector,)]
     return np.asarray(data)
 
 
@@ -580,8 +580,8 @@ async def test_chunks_that_lie_in_one_piece_in_the_result(api, tmp_path, compres
     assert got.flags.c_contiguous
     assert got.flags.writeable
     room = np.zeros(data.nbytes + 8192, np.uint8)
-    for start in (0, 4, 16, 64):  # pages are copied slowly to some of them
-        start += -room.ctypes.data % 4096
+    for offset in (0, 4, 16, 64):  # pages are copied slowly to some of them
+        start = offset + -room.ctypes.data % 4096
         out = room[start : start + data.nbytes].view("f4").reshape(shape)
         out[...] = 0
         await api(array.get_basic_selection(..., out=out))

@@ -270,7 +270,7 @@ async def test_misspelt_parameters_are_named(api):
     g = await api(api.create_group({}))
     with pytest.raises(TypeError, match="no parameter 'chunk'; did you mean 'chunks'"):
         await api(g.create_array("a", shape=4, chunk=2))
-    with pytest.raises(TypeError, match="no parameter 'compression'|did you mean"):
+    with pytest.raises(TypeError, match=r"no parameter 'compression'|did you mean"):
         await api(g.create_array("a", shape=4, compression="gzip"))
     await api(g.create_array("a", shape=4))
     with pytest.raises(TypeError, match="no parameter 'moed'; the parameters are shape, dtype"):

@@ -232,7 +232,7 @@ def run(first, count, target=""):
     """Findings of many cases: per kind the first case, its text, and how many there were."""
     found, number, end = {}, first - 1, first + count
     while number + 1 < end:
-        begun, said = number, tempfile.TemporaryFile("w+")
+        begun, said = number, tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed below
         command = [
             sys.executable,
             "-X",
@@ -337,7 +337,7 @@ def test_keys_of_no_node(key):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured through Linux's /proc")
 def test_hostile_stores():
-    found = run(0, int(os.environ.get("ZARRASYNC_FUZZ", 700)))
+    found = run(0, int(os.environ.get("ZARRASYNC_FUZZ", "700")))
     assert not found, found
 
 

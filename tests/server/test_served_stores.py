@@ -218,7 +218,7 @@ async def test_what_is_encoded_anew_is_encoded_once():
 
 async def test_a_slow_reader_takes_nobodys_turn():
     value = os.urandom(40 << 20)
-    async with serving({"big": value, "small": b"1"}, limits=Limits(active=1, timeout=5)) as client:
+    async with serving({"big": value, "small": b"1"}, limits=Limits(active=1, timeout=5)) as client:  # noqa: SIM117  # an answer needs its client
         async with client.session.get(client.base + "/raw/big") as answer:
             first = await answer.content.read(1 << 20)  # and no more for a while
             for _ in range(3):

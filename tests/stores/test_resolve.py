@@ -177,7 +177,7 @@ def test_options_of_fsspecs_web_filesystem(http):
     readahead = {"block_size": 0, "cache_type": "none", "simple_links": True}
     for options in (readahead, {"ssl": False}):
         np.testing.assert_array_equal(sync.open_array(f"{url}/a", storage_options=options)[...], VALUES)
-    with pytest.raises(TypeError, match="are .*headers.*; found 'hedders'"):
+    with pytest.raises(TypeError, match=r"are .*headers.*; found 'hedders'"):
         stores.resolve(url, {"hedders": {}})
 
 
@@ -306,7 +306,7 @@ class Fresh(dict[str, bytes]):
         return self.kind(bytearray(super().__getitem__(key)))
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401  # this is get()
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(bytes(data), "u1")])
@@ -334,7 +334,7 @@ def test_mappings_of_parts_of_one_buffer():
 
 
 def test_a_shelf(tmp_path: Path):
-    database: Any = dbm.dumb.open(str(tmp_path / "shelf"))  # other databases belong to one thread
+    database: Any = dbm.dumb.open(str(tmp_path / "shelf"))  # noqa: SIM115  # other databases belong to one thread
     with shelve.Shelf(database) as values:
         array = sync.create_array(values, data=np.arange(10), chunks=4)
         array[1:3] = 7
@@ -401,7 +401,7 @@ async def test_chunks_that_are_absent_from_a_shard(api: Api):
     array = await api(api.create_array({}, shape=(8,), chunks=1, shards=4, dtype="f8", fill_value=-1))
     await api.write(array, slice(0, 1), 5)
     assert (await api(array.view[:1].read(missing="error"))).tolist() == [5]
-    with pytest.raises(MissingChunkError, match="3 of the chunks .* absent .*: c/0$"):
+    with pytest.raises(MissingChunkError, match=r"3 of the chunks .* absent .*: c/0$"):
         await api(array.view[:4].read(missing="error"))
     with pytest.raises(MissingChunkError) as found:
         await api(array.view[2:8].read(missing="error"))

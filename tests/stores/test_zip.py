@@ -208,7 +208,7 @@ async def test_archives_in_other_stores_that_are_not_right(tmp_path: Path):
     memory = stores.MemoryStore({"no.zip": b"PK" * 1000})
     with pytest.raises(StoreError, match="not a readable zip archive"):
         await stores.RemoteZipStore(memory, "no.zip").get("k")
-    with pytest.raises(StoreError, match="no value 'none.zip'"):
+    with pytest.raises(StoreError, match=r"no value 'none.zip'"):
         await stores.RemoteZipStore(memory, "none.zip").get("k")
     with zipfile.ZipFile(file := io.BytesIO(), "w") as archive:
         archive.writestr("k", b"0123456789")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numcodecs
 import numpy as np
@@ -239,7 +239,7 @@ def test_times_of_objects_and_numbers():
         with pytest.raises(CodecError):
             array[:] = [1.5, 2.7]
     for unit in ("D", "us", "ns"):
-        with pytest.raises(CodecError, match="beyond its range|Overflow"):
+        with pytest.raises(CodecError, match=r"beyond its range|Overflow"):
             short: Any = sync.create_array({}, shape=2, dtype=f"m8[{unit}]")
             short[:] = [dt.timedelta(days=999999999), None]
 
@@ -259,7 +259,7 @@ async def test_what_is_to_be_verified_is_refused_alike(api: Api, how: str):
     source = times if how == "array" else lambda region: times[region]
     for verify in (True, False):
         options = {"shape": 2, "dtype": "M8[ns]", "verify": verify, "mode": "w"}
-        with pytest.raises(CodecError, match="beyond its range|Overflow"):
+        with pytest.raises(CodecError, match=r"beyond its range|Overflow"):
             await api(api.ingest(source, {}, **options))
 
 
@@ -323,7 +323,7 @@ async def test_progress_counts_bytes_of_the_array(api: Api):
 class Watched(np.ndarray):
     """Values that tell on which thread they are looked at."""
 
-    threads: list[int] = []
+    threads: ClassVar[list[int]] = []
 
     def __getitem__(self, key: Any) -> Any:
         self.threads.append(threading.get_ident())

@@ -60,7 +60,7 @@ def test_values_that_do_not_fit_what_is_there_are_refused(first: Any, other: Any
     store = stored(first)
     dataset = xr.Dataset({"a": ("t", other)})
     for place in ({"append_dim": "t"}, {"region": {"t": slice(0, len(other))}}):
-        with pytest.raises(CodecError, match="of a (does not fit|have type|are complex)"):
+        with pytest.raises(CodecError, match=r"of a (does not fit|have type|are complex)"):
             write_dataset(dataset.chunk() if lazy else dataset, store, **place)
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, first)
 

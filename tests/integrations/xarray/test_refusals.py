@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def days(*names: str, start: int = 0, count: int = 3) -> Any:
     values = np.arange(start, start + count)
-    return xr.Dataset({name: ("time", values * 10.0) for name in names}, {"time": values})
+    return xr.Dataset(dict.fromkeys(names, ("time", values * 10.0)), {"time": values})
 
 
 def contents(store: Any) -> dict[str, list[float]]:
@@ -32,7 +32,7 @@ def contents(store: Any) -> dict[str, list[float]]:
 def test_a_group_is_not_replaced_by_a_variable(tmp_path: Path, zarr_format: Any):
     root = sync.create_group(tmp_path / "x", zarr_format=zarr_format)
     root.create_array("station/wind", data=np.arange(3.0))
-    with pytest.raises(NodeExistsError, match="/station in .* is a group; a variable 'station'"):
+    with pytest.raises(NodeExistsError, match=r"/station in .* is a group; a variable 'station'"):
         write_dataset(days("new", "station"), tmp_path / "x", mode="a")
     assert [name for name, _ in root.members(None)] == ["station", "station/wind"]
     write_dataset(days("station"), tmp_path / "x", mode="w")

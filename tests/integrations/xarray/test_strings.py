@@ -45,14 +45,17 @@ def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy
     found = xr.open_dataset(tmp_path, engine="zarrasync", chunks={} if lazy else None)
     found["t"] = found.t.copy(data=found.t.data.astype(object))
     longer = found.reindex(x=[0, 1, 2])
-    assert longer.t.encoding["dtype"].kind == "T" and longer.u.encoding["dtype"].kind == "U"
+    assert longer.t.encoding["dtype"].kind == "T"
+    assert longer.u.encoding["dtype"].kind == "U"
     write_dataset(longer, tmp_path / "longer", zarr_format=zarr_format)
     write_dataset(longer.isel(x=[2]), tmp_path, append_dim="x")
     for path in (tmp_path, tmp_path / "longer"):
         again = xr.open_dataset(path, engine="zarrasync")
         assert (again.t.values.tolist(), again.u.values.tolist()) == (["a", "bcd", ""], ["e", "fgh", ""])
-        assert again.s.values.tolist() == [b"i", b"jk", b""] and again.s.dtype == "S2"
-        assert again.t.encoding["dtype"].kind == "T" and again.u.encoding["dtype"] == "<U3"
+        assert again.s.values.tolist() == [b"i", b"jk", b""]
+        assert again.s.dtype == "S2"
+        assert again.t.encoding["dtype"].kind == "T"
+        assert again.u.encoding["dtype"] == "<U3"
 
 
 @pytest.mark.parametrize("missing", [None, np.nan])
@@ -104,6 +107,7 @@ def test_characters_of_netcdf_become_longer(tmp_path: Path):
     texts = xr.Dataset({"v": ("x", np.array(["a", "bcd"])), "x": [0, 1]})
     texts.to_netcdf(tmp_path / "a.nc", engine="scipy")
     longer = xr.open_dataset(tmp_path / "a.nc", engine="scipy").reindex(x=[0, 1, 2])
-    assert longer.v.encoding["dtype"] == "S1" and longer.v.dtype == object
+    assert longer.v.encoding["dtype"] == "S1"
+    assert longer.v.dtype == object
     write_dataset(longer, tmp_path / "b")
     assert xr.open_dataset(tmp_path / "b", engine="zarrasync").v.values.tolist() == ["a", "bcd", ""]

@@ -73,7 +73,7 @@ class Passing(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = handle_one  # as its base calls them
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = handle_one  # noqa: N815  # as its base calls them
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -164,7 +164,7 @@ def test_refused_credentials_are_no_absence(between: Between, missing: tuple[int
     sync.create_array(url, data=VALUES, **LAYOUT, storage_options=right)
     wrong = {**right, "missing": missing}
     for more in ({"account_key": KEY[:20] + "AAAA" + KEY[24:]}, {"account_key": None, "sas_token": "sv=2023&sig=x"}):
-        with pytest.raises(StoreError, match="(?s)could not read '.*failed to authenticate"):
+        with pytest.raises(StoreError, match=r"(?s)could not read '.*failed to authenticate"):
             sync.open_array(url, storage_options={**wrong, **more})
 
 

@@ -99,7 +99,7 @@ def test_who_may_not_write_reads_as_before(bucket: Bucket):
     bucket.fault = lambda key, data: refusal if key.startswith("c/") else None
     for _ in range(2):
         bucket.clients.clear()
-        with pytest.raises(StoreError, match="could not write 'c/0/0'.*PermissionDenied"):
+        with pytest.raises(StoreError, match=r"could not write 'c/0/0'.*PermissionDenied"):
             array[:100, :100] = 7
         assert bucket.clients[-1] == OBSTORE
     assert bucket.clients == [OBSTORE]  # a signed URL was refused once
@@ -187,6 +187,6 @@ async def test_a_compared_write_of_which_nothing_can_be_known(api: Api, bucket: 
         return "reset"
 
     bucket.fault = fault
-    with pytest.raises(StoreError, match="could not write 'zarr.json'") as failure:
+    with pytest.raises(StoreError, match=r"could not write 'zarr.json'") as failure:
         await api(array.append(VALUES[:50]))
     assert not isinstance(failure.value, WriteConflictError)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -290,8 +290,8 @@ class Hanging(MemoryFileSystem):
 
     protocol = "hanging"
     cachable = False
-    store: dict[str, Any] = {}
-    pseudo_dirs = [""]
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
     go_on = threading.Event()
     hangs = False
 

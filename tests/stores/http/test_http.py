@@ -485,7 +485,7 @@ async def test_a_time_to_wait_that_is_no_number():
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".org", ".x"])
 async def test_hosts_that_are_none(api: Api, host: str):
-    with pytest.raises(StoreError, match="could not read '.* in HTTPStore.*Unicode.*Error"):
+    with pytest.raises(StoreError, match=r"could not read '.* in HTTPStore.*Unicode.*Error"):
         await api(api.open_array(f"http://{host}/x", config=FAST))
 
 

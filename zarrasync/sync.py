@@ -27,6 +27,7 @@ from zarrasync.bulk.copy import CopyReport
 from zarrasync.bulk.validate import Report
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
+from zarrasync.display.explanation import Explanation
 from zarrasync.display.info import Info, Tree
 from zarrasync.display.progress import IngestReport
 from zarrasync.indexing.regions import Region
@@ -40,7 +41,6 @@ from zarrasync.nodes import group as _group
 from zarrasync.nodes import selection as _selection
 from zarrasync.nodes.functions import _UNSET, CodecsLike
 from zarrasync.nodes.opening import ConfigLike, Mode
-from zarrasync.nodes.selection import Explanation
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned

@@ -60,14 +60,14 @@ from zarrasync.bulk.copy import CopyReport
 from zarrasync.metadata.create import ChunksLike, ShapeLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
-from zarrasync.nodes.functions import _UNSET, CodecsLike
+from zarrasync.nodes.functions import UNSET, CodecsLike
 from zarrasync.display.info import Info, Tree
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.opening import ConfigLike, Mode
 from zarrasync.transfer.unaligned import Unaligned
 from zarrasync.display.progress import IngestReport
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
-from zarrasync.nodes.selection import Explanation
+from zarrasync.display.explanation import Explanation
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 from zarrasync.bulk.validate import Report

@@ -23,7 +23,7 @@ from zarrasync._concurrency.offload import compute, iterate_in_worker
 from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.sources import Source, pair_of
-from zarrasync.display.progress import Bar, IngestReport, reporting
+from zarrasync.display.progress import Bar, IngestReport, report_progress
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.indexing.chunk_blocks import plan_blocks, plan_chosen_blocks
 from zarrasync.indexing.coverage import partial_chunks, touched_chunks
@@ -73,7 +73,7 @@ async def write_blocks(
     assert isinstance(counting, CountingStore)
     work = Ingestion(source, target, region, unaligned, report, concurrency)
     rows = source.shape[0] if source.shape else 0
-    with tally, reporting(progress, work.nbytes, f"ingest {target.name}", rows) as tell:
+    with tally, report_progress(progress, work.nbytes, f"ingest {target.name}", rows) as tell:
         await work.run(tell or _silent, resume=resume, fresh=fresh, verify=verify)
     counts = counting.reset()
     report.stored, report.requests = counts.bytes_written, counts.requests

@@ -19,8 +19,8 @@ from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.overwrite_guard import physical_location
 from zarrasync.bulk.sources import source_of
 from zarrasync.config import Config
-from zarrasync.display.info import counted, size_text
-from zarrasync.display.progress import IngestReport, reporting
+from zarrasync.display.progress import IngestReport, report_progress
+from zarrasync.display.text import counted, size_text
 from zarrasync.errors import ChecksumError, NodeExistsError, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.indexing.chunk_blocks import plan_blocks
@@ -147,7 +147,7 @@ async def copy(
     arrays = [node for _, node in (("", origin), *below) if isinstance(node, AsyncArray)]
     for what, given in (("chunks", chunks), ("shards", shards)):
         check_axes(what, given, (array.ndim for array in arrays))
-    with reporting(progress, sum(array.nbytes for array in arrays), f"copy {origin.name}") as tell:
+    with report_progress(progress, sum(array.nbytes for array in arrays), f"copy {origin.name}") as tell:
         await run_on_store(partial(work, tell or _silent), origin.store, store)
     return report
 

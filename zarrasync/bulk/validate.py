@@ -13,7 +13,7 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
 from zarrasync._util import json as _json
-from zarrasync.display.info import axis_names, counted
+from zarrasync.display.text import axis_names, counted
 from zarrasync.errors import (
     InvalidKeyError,
     MetadataError,

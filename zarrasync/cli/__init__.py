@@ -17,7 +17,7 @@ import zarrasync
 from zarrasync.cli import ingest, inspect, modify, serve
 from zarrasync.cli.arguments import Run
 from zarrasync.cli.console import Console
-from zarrasync.display.info import printable
+from zarrasync.display.text import printable
 from zarrasync.errors import ZarrError
 
 __all__ = ["main", "make_parser"]

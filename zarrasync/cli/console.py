@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zarrasync.display.info import printable
+from zarrasync.display.text import printable
 from zarrasync.display.values import strict
 
 __all__ = ["Console", "takes_all_letters"]

@@ -28,7 +28,7 @@ from zarrasync.cli.arguments import (
     shows_bar,
 )
 from zarrasync.cli.console import Console
-from zarrasync.display.progress import IngestReport, reporting
+from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.metadata.create import check_axes
 from zarrasync.model.paths import join, normalize_path
@@ -91,7 +91,7 @@ async def _write(
     sizes = {name: math.prod(array.shape) * max(array.dtype.itemsize, 1) for name, array in arrays.items()}
     alone = arrays.get("")
     rows = alone.shape[0] if alone is not None and alone.shape else 0
-    with reporting(shows_bar(given), sum(sizes.values()), f"ingest {given.url}", rows) as tell:
+    with report_progress(shows_bar(given), sum(sizes.values()), f"ingest {given.url}", rows) as tell:
 
         async def write(name: str) -> None:
             array = arrays[name]

@@ -17,7 +17,7 @@ from zarrasync import sync
 from zarrasync.bulk.statistics import Summary, summarize
 from zarrasync.cli.arguments import Commands, count, open_node, options
 from zarrasync.cli.console import Console, takes_all_letters
-from zarrasync.display.info import axis_names, chunks_told, printable, size_text
+from zarrasync.display.text import axis_names, chunk_shapes, printable, size_text
 from zarrasync.display.values import as_csv, as_json, as_json_text, npy_bytes
 from zarrasync.errors import SelectionError, UnsupportedOperation
 from zarrasync.indexing.parse_text import parse_selection
@@ -94,7 +94,7 @@ def _told(node: sync.Array | sync.Group) -> dict[str, Any]:
         "zarr_format": node.zarr_format,
         "shape": node.shape,
         "dtype": str(node.dtype),
-        **chunks_told(node.metadata),
+        **chunk_shapes(node.metadata),
         "dimension_names": node.dimension_names,
         "fill_value": str(node.fill_value),
         "codecs": [codec.label for codec in node.metadata.codecs.codecs],
@@ -140,7 +140,7 @@ def _ls(given: argparse.Namespace, console: Console) -> int:
 
 
 def _columns(array: sync.Array) -> tuple[str, str, str, str]:
-    told = chunks_told(array.metadata)
+    told = chunk_shapes(array.metadata)
     chunks = "×".join(map(_size, told["chunks"])) + (
         f" in {'×'.join(map(_size, told['shards']))}" if array.shards else ""
     )

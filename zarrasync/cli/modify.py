@@ -19,7 +19,7 @@ from zarrasync.cli.arguments import (
     shows_bar,
 )
 from zarrasync.cli.console import Console
-from zarrasync.display.info import counted, size_text
+from zarrasync.display.text import counted, size_text
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.formats import may_be_zarr
 from zarrasync.nodes.access import handle_of

@@ -17,7 +17,7 @@ from zarrasync._concurrency.bridge import run
 from zarrasync.cli.arguments import Commands, count, options
 from zarrasync.cli.arguments import open_node as with_node
 from zarrasync.cli.console import Console
-from zarrasync.display.info import size_text
+from zarrasync.display.text import size_text
 from zarrasync.errors import SelectionError
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open as open_node

@@ -1,1 +1,1 @@
-"""What people see: text, HTML, SVG pictures and progress bars of nodes and selections."""
+"""Text, HTML, pictures and progress bars for people."""

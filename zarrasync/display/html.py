@@ -1,23 +1,20 @@
-"""How arrays, groups, hierarchies and selections show themselves in notebooks. Nothing here does IO."""
+"""HTML of arrays, groups, hierarchies and selections for notebooks. Nothing here does IO."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from zarrasync.display.info import Info, counted, size_text
 from zarrasync.display.svg import draw
+from zarrasync.display.text import counted, size_text
+from zarrasync.indexing.coverage import Coverage
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 
-if TYPE_CHECKING:
-    from zarrasync.nodes.selection import Explanation
+__all__ = ["array", "group", "info", "selection", "tree"]
 
-__all__ = ["array", "explanation", "group", "info", "tree"]
-
-# Colours come from the page: text and lines are what is written in, and what is touched has a colour that stands
-# out on white and on black.
+# Text and lines have the colour of the page's text. Chunks that are read have one that stands out on white and on black.
 _STYLE = """<style>
 .za{font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;color:inherit;max-width:860px;margin:2px 0}
 .za-card{border:1px solid color-mix(in srgb,currentColor 22%,transparent);border-radius:8px;overflow:hidden}
@@ -50,49 +47,59 @@ _SEARCH = (
     "r.querySelectorAll('li').forEach(l=>{l.style.display=l.textContent.toLowerCase().includes(q)?'':'none';"
     "if(q&&l.firstElementChild.tagName==='DETAILS')l.firstElementChild.open=true})"
 )
-_LONGEST = 20_000
-"""Characters of attributes that are shown."""
-_MOST = 500
+_MAX_ATTRIBUTE_CHARACTERS = 20_000
+_MAX_NODES = 500
 """Nodes of a hierarchy that are shown."""
-_OPEN = 60
-"""Trees of at most so many nodes are shown unfolded."""
+_MAX_UNFOLDED = 60
+"""Nodes of the largest hierarchy that is shown unfolded."""
 
 
-def array(metadata: ArrayMetadata, facts: Info, name: str) -> str:
-    """The card of an array."""
+def array(metadata: ArrayMetadata, facts: Mapping[str, str], name: str) -> str:
+    """Return the card of an array.
+
+    Args:
+        metadata: Its metadata.
+        facts: The text of each fact by its name.
+        name: Its name.
+    """
     head = f"{metadata.shape} {metadata.dtype.name}"
-    return _card("Array", name, head, _facts(_rest(facts)) + draw(metadata), _attributes(metadata.attributes))
+    return _card("Array", name, head, _table(_body(facts)) + draw(metadata), _attributes(metadata.attributes))
 
 
 def group(
     metadata: GroupMetadata,
-    facts: Info,
+    facts: Mapping[str, str],
     name: str,
     members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]] | None,
 ) -> str:
-    """The card of a group.
+    """Return the card of a group.
 
     Args:
-        metadata: The group's metadata.
-        facts: Its facts.
+        metadata: Its metadata.
+        facts: The text of each fact by its name.
         name: Its name.
-        members: What lies below, where that is known without asking the store.
+        members: The relative paths and the metadata of the nodes below it, or ``None`` if listing them takes requests.
     """
     if members is None:
-        known, below = "members are listed by .tree()", ""
+        head, tree = "members are listed by .tree()", ""
     else:
-        known, below = counted(len(members), "node") + " below", _branches(dict(members))
-        below = f'<div class="za-tree"><ul>{below}</ul></div>' if below else ""
-    return _card("Group", name, known, _facts(_rest(facts)), _attributes(metadata.attributes) + below)
+        head, branches = counted(len(members), "node") + " below", _branches(dict(members))
+        tree = f'<div class="za-tree"><ul>{branches}</ul></div>' if branches else ""
+    return _card("Group", name, head, _table(_body(facts)), _attributes(metadata.attributes) + tree)
 
 
-def info(facts: Info) -> str:
-    """Facts as a table."""
-    return f'{_STYLE}<div class="za"><div class="za-card"><div class="za-body">{_facts(facts.items)}</div></div></div>'
+def info(facts: Mapping[str, str]) -> str:
+    """Return facts as a table."""
+    return f'{_STYLE}<div class="za"><div class="za-card"><div class="za-body">{_table(facts)}</div></div></div>'
 
 
 def tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> str:
-    """A hierarchy that unfolds, with a field to search it."""
+    """Return a hierarchy that unfolds, with a search field.
+
+    Args:
+        name: The name of the root group.
+        members: The relative paths and the metadata of the nodes below it.
+    """
     search = (
         f'<input class="za-search" type="search" placeholder="search" aria-label="search the tree" '
         f'oninput="{escape(_SEARCH)}">'
@@ -107,19 +114,25 @@ def tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]
     )
 
 
-def explanation(found: Explanation, title: str) -> str:
-    """What a selection touches: numbers and a picture."""
-    total = found.metadata.read_grid.size
-    facts = {
-        "Chunks": f"{found.chunks:,} of {total:,}",
-        "Shards": "" if found.shards is None else f"{found.shards:,} of {found.metadata.grid.size:,}",
-        "Requests": found.asked.replace(" requests", "").replace(" request", ""),
-        "Decoded": size_text(found.decoded_bytes),
-        "Result": f"{size_text(found.result_bytes)} ({found.used} of what is decoded)",
-    }
-    facts = {name: text for name, text in facts.items() if text}
-    picture = draw(found.metadata, found.coverage if found.chunks else None)
-    return _card(title, found.name, f"{found.shape} {found.dtype}", _facts(facts) + picture, "")
+def selection(
+    title: str,
+    name: str,
+    head: str,
+    facts: Mapping[str, str],
+    metadata: ArrayMetadata,
+    coverage: Coverage | None,
+) -> str:
+    """Return the card of a selection: facts, and a picture of the chunks that it reads.
+
+    Args:
+        title: The kind of card.
+        name: The name of the array.
+        head: The rest of its first line.
+        facts: The text of each fact by its name.
+        metadata: The array's metadata.
+        coverage: The chunks that are read, if any.
+    """
+    return _card(title, name, head, _table(facts) + draw(metadata, coverage), "")
 
 
 def _card(kind: str, name: str, head: str, body: str, more: str) -> str:
@@ -129,12 +142,12 @@ def _card(kind: str, name: str, head: str, body: str, more: str) -> str:
     )
 
 
-def _rest(facts: Info) -> dict[str, str]:
-    """The facts that the head of a card does not tell."""
-    return {name: text for name, text in facts.items.items() if name not in ("Name", "Type", "Attributes")}
+def _body(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the facts that are not in the head of a card."""
+    return {name: text for name, text in facts.items() if name not in ("Name", "Type", "Attributes")}
 
 
-def _facts(items: Mapping[str, str]) -> str:
+def _table(items: Mapping[str, str]) -> str:
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in items.items())
     return f'<table class="za-facts"><tbody>{rows}</tbody></table>'
 
@@ -143,38 +156,37 @@ def _attributes(attributes: Mapping[str, Any]) -> str:
     if not attributes:
         return ""
     text = json.dumps(attributes, indent=2, ensure_ascii=False, default=str)
-    if len(text) > _LONGEST:  # what is shown is kept in the notebook
-        text = f"{text[:_LONGEST]}\n… {size_text(len(text) - _LONGEST)} more"
+    if len(text) > _MAX_ATTRIBUTE_CHARACTERS:  # the notebook file contains all that is shown
+        text = f"{text[:_MAX_ATTRIBUTE_CHARACTERS]}\n… {size_text(len(text) - _MAX_ATTRIBUTE_CHARACTERS)} more"
     return f"<details><summary>{counted(len(attributes), 'attribute')}</summary><pre>{escape(text)}</pre></details>"
 
 
-def _branches(known: Mapping[str, ArrayMetadata | GroupMetadata]) -> str:
-    """The nodes as nested lists."""
-    below: dict[str, list[str]] = {}
-    ranked = sorted(known, key=lambda path: (path.count("/"), path))
-    for path in sorted(ranked[:_MOST]):
-        below.setdefault(path.rpartition("/")[0], []).append(path)
-    unfolded = " open" if len(known) <= _OPEN else ""
+def _branches(nodes: Mapping[str, ArrayMetadata | GroupMetadata]) -> str:
+    """Return nodes by path as the items of nested lists."""
+    members_of: dict[str, list[str]] = {}
+    ranked = sorted(nodes, key=lambda path: (path.count("/"), path))
+    for path in sorted(ranked[:_MAX_NODES]):
+        members_of.setdefault(path.rpartition("/")[0], []).append(path)
+    unfolded = " open" if len(nodes) <= _MAX_UNFOLDED else ""
 
-    def branch(above: str) -> str:
-        items = []
-        for path in below.get(above, ()):
-            node, name = known[path], escape(path.rpartition("/")[2])
-            if isinstance(node, ArrayMetadata):
-                text = escape(f"{node.shape} {node.dtype.name}")
-                chunks = escape(f"chunks {node.chunks}" + (f" in shards {node.shards}" if node.shards else ""))
-                items.append(
-                    f'<li><span class="za-leaf"><b>{name}</b> <code>{text}</code> <span class="za-dim">{chunks}</span></span></li>'
-                )
-            elif path in below:
-                items.append(
-                    f"<li><details{unfolded}><summary><b>{name}</b></summary><ul>{branch(path)}</ul></details></li>"
-                )
-            else:
-                items.append(
-                    f'<li><span class="za-leaf"><b>{name}</b> <span class="za-dim">empty group</span></span></li>'
-                )
-        return "".join(items)
+    def branch(parent: str) -> str:
+        return "".join(item(path) for path in members_of.get(parent, ()))
 
-    more = f'<li><span class="za-leaf za-dim">{len(known) - _MOST:,} more</span></li>' if len(known) > _MOST else ""
-    return branch("") + more
+    def item(path: str) -> str:
+        node, name = nodes[path], escape(path.rpartition("/")[2])
+        if isinstance(node, ArrayMetadata):
+            return _leaf(name, f" <code>{escape(f'{node.shape} {node.dtype.name}')}</code>", _chunk_text(node))
+        if path not in members_of:
+            return _leaf(name, "", "empty group")
+        return f"<li><details{unfolded}><summary><b>{name}</b></summary><ul>{branch(path)}</ul></details></li>"
+
+    rest = len(nodes) - _MAX_NODES
+    return branch("") + (f'<li><span class="za-leaf za-dim">{rest:,} more</span></li>' if rest > 0 else "")
+
+
+def _leaf(name: str, code: str, note: str) -> str:
+    return f'<li><span class="za-leaf"><b>{name}</b>{code} <span class="za-dim">{escape(note)}</span></span></li>'
+
+
+def _chunk_text(metadata: ArrayMetadata) -> str:
+    return f"chunks {metadata.chunks}" + (f" in shards {metadata.shards}" if metadata.shards else "")

@@ -1,29 +1,18 @@
-"""What arrays and groups say of themselves to people. Nothing here does IO."""
+"""Summaries of arrays and groups: ``info`` and ``tree``. Nothing here does IO."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from zarrasync.metadata.conventions import DIMENSIONS
+from zarrasync.display import html
+from zarrasync.display.text import printable, size_text
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.stores import Store
 
-__all__ = [
-    "Info",
-    "Tree",
-    "array_info",
-    "axis_names",
-    "chunks_told",
-    "counted",
-    "group_info",
-    "printable",
-    "render_tree",
-    "size_text",
-]
+__all__ = ["Info", "Tree", "array_info", "complete_array_info", "group_info", "render_tree"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +20,7 @@ class Info:
     """Facts about a node, in order.
 
     Attributes:
-        items: Names and texts.
+        items: The text of each fact by its name.
     """
 
     items: Mapping[str, str]
@@ -44,26 +33,24 @@ class Info:
         return self.items[name]
 
     def _repr_html_(self) -> str:
-        from zarrasync.display import html
-
-        return html.info(self)
+        return html.info(self.items)
 
 
-class Tree(str):  # noqa: SLOT000  # one cannot have slots beside a text
-    """A hierarchy as text. Its repr is the text itself, for the prompt of a shell; notebooks show it unfolding.
+class Tree(str):  # noqa: SLOT000  # a subclass of str cannot have non-empty slots
+    """A hierarchy as a string. Its repr is the string itself; notebooks show a tree that unfolds.
 
     Attributes:
-        name: The name of the group at the top.
-        members: Paths below it and what lies there.
+        name: The name of the root group.
+        members: The relative paths and the metadata of the nodes below it.
     """
 
     name: str
     members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]
 
     def __new__(cls, text: str, name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Self:
-        made = super().__new__(cls, text)
-        made.name, made.members = name, members
-        return made
+        tree = super().__new__(cls, text)
+        tree.name, tree.members = name, members
+        return tree
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return str(self), self.name, self.members
@@ -72,73 +59,25 @@ class Tree(str):  # noqa: SLOT000  # one cannot have slots beside a text
         return str(self)
 
     def _repr_html_(self) -> str:
-        from zarrasync.display import html
-
         return html.tree(self.name, self.members)
 
 
-def counted(count: int, noun: str) -> str:
-    """A number of things, for people: ``1 array``, ``1,200 arrays``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def size_text(count: int) -> str:
-    """A number of bytes for people."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
-        if size < 1024 or unit == "EiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-
-
-def chunks_told(metadata: ArrayMetadata) -> dict[str, Any]:
-    """The shapes of chunks and shards for programs: per axis a size, or the list of sizes where they differ."""
-    stored: list[Any] = list(metadata.write_chunks)
-    for axis, own in enumerate(metadata.edges or ()):
-        stored[axis] = stored[axis] if own is None else list(own)
-    inner, sharded = list(metadata.chunks), metadata.shards is not None
-    return {"chunks": inner if sharded else stored, "shards": stored if sharded else None}
-
-
-def _edges(metadata: ArrayMetadata) -> str:
-    """The sizes of stored values, where they differ."""
-    assert metadata.edges is not None
-    shown = []
-    for own, size in zip(metadata.edges, metadata.write_chunks, strict=True):
-        numbers = ", ".join(map(str, (own or ())[:6])) + (", …" if len(own or ()) > 6 else "")
-        shown.append(f"[{numbers}]" if own else str(size))
-    return f"({', '.join(shown)})"
-
-
-def _inside(metadata: ArrayMetadata) -> str:
-    """The codecs of a shard's chunks, where there are shards."""
-    return f" of {', '.join(codec.label for codec in metadata.inner_codecs.codecs)}" if metadata.shards else ""
-
-
-def axis_names(metadata: ArrayMetadata) -> list[str | None] | None:
-    """The names of an array's axes, also where xarray keeps them in formats that have no place for them."""
-    if metadata.dimension_names is not None:
-        return list(metadata.dimension_names)
-    listed = metadata.attributes.get(DIMENSIONS)
-    fits = isinstance(listed, list | tuple) and len(listed) == metadata.ndim and all(isinstance(n, str) for n in listed)
-    return [str(name) for name in listed or ()] if fits else None
-
-
 def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
-    """The facts about an array that are known without reading."""
-    codecs = metadata.codecs.codecs
+    """Return the facts about an array that need no IO."""
+    codecs = ", ".join(codec.label for codec in metadata.codecs.codecs)
+    if metadata.shards is not None:
+        codecs += f" of {', '.join(codec.label for codec in metadata.inner_codecs.codecs)}"
     items = {
         "Name": name,
         "Type": "Array",
         "Zarr format": str(zarr_format),
         "Data type": metadata.dtype.name,
         "Shape": str(metadata.shape),
-        "Chunk shape": str(metadata.chunks) if metadata.edges is None or metadata.shards else _edges(metadata),
-        "Shard shape": str(metadata.shards) if metadata.edges is None or not metadata.shards else _edges(metadata),
+        "Chunk shape": _write_shape(metadata) if metadata.shards is None else str(metadata.chunks),
+        "Shard shape": _write_shape(metadata) if metadata.shards is not None else "None",
         "Dimension names": str(metadata.dimension_names),
         "Fill value": format_fill_value(metadata.fill_value),
-        "Codecs": ", ".join(codec.label for codec in codecs) + _inside(metadata),
+        "Codecs": codecs,
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
         "Shards" if metadata.shards else "Chunks": f"{metadata.grid.size:,}",
         "Size": size_text(metadata.size * metadata.dtype.numpy.itemsize),
@@ -147,44 +86,64 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
     return Info({key: text for key, text in items.items() if text != "None"})
 
 
+def complete_array_info(info: Info, metadata: ArrayMetadata, sizes: Collection[int]) -> Info:
+    """Return the facts about an array with the number of its stored values and their compression ratio.
+
+    Args:
+        info: The facts that need no IO.
+        metadata: The array's metadata.
+        sizes: The encoded sizes of all stored values, in bytes.
+    """
+    nbytes = sum(sizes)
+    decoded_nbytes = metadata.chain.nbytes * len(sizes)
+    items = dict(info.items)
+    store = items.pop("Store")
+    items["Shards" if metadata.shards else "Chunks"] = f"{len(sizes):,} of {metadata.grid.size:,} are stored"
+    items["Stored size"] = size_text(nbytes)
+    items["Compression"] = f"{decoded_nbytes / nbytes:.1f} : 1" if nbytes else "nothing is stored"
+    return Info({**items, "Store": store})
+
+
+def _write_shape(metadata: ArrayMetadata) -> str:
+    """Return the shape of stored values; on axes of a rectilinear grid their first sizes."""
+    if metadata.edges is None:
+        return str(metadata.write_chunks)
+    axes = []
+    for sizes, size in zip(metadata.edges, metadata.write_chunks, strict=True):
+        first = ", ".join(map(str, (sizes or ())[:6])) + (", …" if len(sizes or ()) > 6 else "")
+        axes.append(f"[{first}]" if sizes else str(size))
+    return f"({', '.join(axes)})"
+
+
 def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
-    """The facts about a group that are known without reading."""
+    """Return the facts about a group that need no IO."""
     names = ", ".join(metadata.attributes) or "none"
     return Info(
         {"Name": name, "Type": "Group", "Zarr format": str(zarr_format), "Attributes": names, "Store": repr(store)}
     )
 
 
-def printable(text: str, *, lines: bool = False) -> str:
-    """Text of others' making with its control characters spelt out, by which it could take over a terminal.
+def render_tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
+    """Return a hierarchy as a string: one node a line, members below their group.
 
     Args:
-        text: The text.
-        lines: Whether it may have several lines.
+        name: The name of the root group.
+        members: The relative paths and the metadata of the nodes below it.
     """
-    pattern = _CONTROL_IN_LINES if lines else _CONTROL
-    return pattern.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
-_CONTROL, _CONTROL_IN_LINES = re.compile(r"[\x00-\x1f\x7f-\x9f]"), re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def render_tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
-    """A hierarchy as text: one node a line, children below their group."""
-    known = dict(members)
-    own: dict[str, list[str]] = {}
-    for path in sorted(known):
-        own.setdefault(path.rpartition("/")[0], []).append(path)
+    nodes = dict(members)
+    members_of: dict[str, list[str]] = {}
+    for path in sorted(nodes):
+        members_of.setdefault(path.rpartition("/")[0], []).append(path)
     lines = [name]
-    waiting = [(path, "") for path in reversed(own.get("", ()))]  # no recursion: hierarchies may be deep
-    while waiting:
-        path, indent = waiting.pop()
-        above, _, basename = path.rpartition("/")
+    pending = [(path, "") for path in reversed(members_of.get("", ()))]  # not recursive: hierarchies can be deep
+    while pending:
+        path, indent = pending.pop()
+        parent, _, basename = path.rpartition("/")
+        is_last, node = path == members_of[parent][-1], nodes[path]
         text = printable(basename)
-        last, node = path == own[above][-1], known[path]
         if isinstance(node, ArrayMetadata):
             text += f" {node.shape} {node.dtype.name}"
-        lines.append(f"{indent}{'└── ' if last else '├── '}{text}")
-        inner = indent + ("    " if last else "│   ")
-        waiting.extend((below, inner) for below in reversed(own.get(path, ())))
+        lines.append(f"{indent}{'└── ' if is_last else '├── '}{text}")
+        inner_indent = indent + ("    " if is_last else "│   ")
+        pending.extend((member, inner_indent) for member in reversed(members_of.get(path, ())))
     return Tree("\n".join(lines), name, members)

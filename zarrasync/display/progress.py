@@ -1,94 +1,96 @@
-"""Telling of progress, through the caller's function or a bar, and of what was done."""
+"""Progress bars and callbacks, and the report of an ingestion."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from zarrasync.display.info import counted, size_text
+from zarrasync.display.text import counted, size_text
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["Bar", "IngestReport", "reporting"]
+__all__ = ["Bar", "IngestReport", "report_progress"]
 
 
 class Bar:
-    """A progress bar, which is called with the bytes done since the last call.
+    """A progress bar, called with the number of bytes that were done since the last call.
 
     Args:
-        total: The bytes of all.
-        what: What is done.
-        rows: Along the first axis, which the bar counts, too; 0 for none.
+        total: All bytes.
+        label: The text in front of the bar.
+        rows: The length of the first axis, to show how many rows are done; 0 to show none.
 
     Raises:
         ImportError: If tqdm is not installed.
     """
 
-    def __init__(self, total: int, what: str, rows: int = 0) -> None:
+    def __init__(self, total: int, label: str, rows: int = 0) -> None:
         try:
             from tqdm.auto import tqdm
         except ImportError as error:
             raise ImportError(
                 "progress=True needs tqdm: pip install 'zarrasync[jupyter]' (or pass a function)"
             ) from error
-        self._tqdm: Any = tqdm(total=total, desc=what, unit="B", unit_scale=True)
+        self._tqdm: Any = tqdm(total=total, desc=label, unit="B", unit_scale=True)
         self._total, self._rows = total, rows
 
     def __call__(self, nbytes: int) -> None:
         if self._rows and self._total:
-            done = min((self._tqdm.n + nbytes) * self._rows // self._total, self._rows)
-            self._tqdm.set_postfix_str(f"{done:,}/{self._rows:,} rows", refresh=False)
+            rows_done = min((self._tqdm.n + nbytes) * self._rows // self._total, self._rows)
+            self._tqdm.set_postfix_str(f"{rows_done:,}/{self._rows:,} rows", refresh=False)
         self._tqdm.update(nbytes)
 
     def skip(self, nbytes: int) -> None:
-        """Count bytes that were there before, which tell nothing of how fast the others come."""
+        """Advance by bytes that an earlier run has done, without counting them in the rate."""
         self._tqdm.initial += nbytes
         self._tqdm.last_print_n += nbytes
         self(nbytes)
 
     def close(self) -> None:
+        """End the bar."""
         self._tqdm.close()
 
 
-class reporting:
-    """A progress callback for the length of a block: the caller's, or that of a bar.
+@contextmanager
+def report_progress(progress: bool | Progress, total: int, label: str, rows: int = 0) -> Iterator[Progress | None]:
+    """Provide a progress callback inside a ``with`` block.
 
     Args:
-        progress: The caller's function, or whether to show a bar.
-        total: The bytes of all.
-        what: What is done, for the bar.
-        rows: Along the first axis, which the bar counts, too; 0 for none.
+        progress: The caller's own callback, or whether to show a bar.
+        total: All bytes.
+        label: The text in front of the bar.
+        rows: The length of the first axis, to show how many rows are done; 0 to show none.
+
+    Yields:
+        The callback, or ``None`` if there is none.
     """
-
-    def __init__(self, progress: bool | Progress, total: int, what: str, rows: int = 0) -> None:
-        self._progress, self._bar_of = progress, (total, what, rows)
-        self._bar: Bar | None = None
-
-    def __enter__(self) -> Progress | None:
-        if callable(self._progress):
-            return self._progress
-        if self._progress:
-            self._bar = Bar(*self._bar_of)
-        return self._bar
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    if callable(progress):
+        yield progress
+    elif progress:
+        bar = Bar(total, label, rows)
+        try:
+            yield bar
+        finally:
+            bar.close()
+    else:
+        yield None
 
 
 @dataclass
 class IngestReport:
-    """What an ingestion did.
+    """The result of an ingestion.
 
     Attributes:
         blocks: Blocks that were written.
         skipped: Blocks that an earlier run had written.
         nbytes: Bytes of the elements that were written, decoded.
-        stored: Bytes that went to the store.
+        stored: Bytes sent to the store.
         requests: Operations of the store.
-        retries: Requests of them that were made again after a failure (obstore's own are not known).
-        conflicts: Parts of chunks that were written again, as others had changed the chunk meanwhile.
+        retries: Requests that were repeated after a failure (those that obstore repeats itself are not counted).
+        conflicts: Chunks that were merged and written again, because another writer had changed them.
         verified: Blocks that were read again and compared.
-        seconds: How long it took.
+        seconds: The duration.
     """
 
     blocks: int = 0
@@ -103,7 +105,7 @@ class IngestReport:
 
     @property
     def rate(self) -> float:
-        """Bytes of elements a second."""
+        """Decoded bytes per second."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:

@@ -1,17 +1,18 @@
-"""Drawings of arrays: their chunks and shards, and which of them a selection touches. Pure; the result is SVG.
+"""Pictures of arrays as SVG: their chunks and shards, and which of them a selection reads.
 
-The last two axes are drawn as a plane, each axis before them as a bar of its own, so that arrays of any number of axes
-have a picture. Lines have the colour of the text around them, which suits light and dark pages.
+The last two axes are drawn as a plane, and each axis before them as a bar of its own, so that arrays of any number of
+axes have a picture. Lines have the colour of the text around them, which suits light and dark pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from zarrasync.display.info import axis_names
+from zarrasync.display.text import axis_names
 from zarrasync.indexing.coverage import Coverage, Touched
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, Grid
@@ -19,41 +20,42 @@ from zarrasync.model.chunk_grids import Axis, Grid
 __all__ = ["draw"]
 
 _WIDTH, _HEIGHT = 250.0, 190.0
-"""The most that a plane takes."""
-_LEAST = 28.0
-_BAR = 11.0
-_LETTER, _LONGEST = 6.6, 24
-"""The width of a letter, and the letters of the longest label."""
-_LINES = 64
-"""More lines than these along an axis are left out: chunks would be less than a few pixels wide."""
-_BOXES = 600
-"""More boxes of scattered points than these are drawn along a coarser raster."""
+"""The largest size of a plane, in pixels like all lengths here."""
+_MIN_SIDE = 28.0
+"""The shortest side of a plane."""
+_BAR_HEIGHT = 11.0
+_CHARACTER_WIDTH, _MAX_LABEL = 6.6, 24
+"""The width of a character, and the number of characters of the longest label."""
+_MAX_LINES = 64
+"""Lines between chunks along an axis, above which none are drawn because they would be less than a few pixels apart."""
+_MAX_BOXES = 600
+"""Boxes of scattered points, above which they are drawn on a coarser raster."""
+
+_LineClass: TypeAlias = Literal["za-chunk", "za-shard"]
 
 
 def draw(metadata: ArrayMetadata, coverage: Coverage | None = None) -> str:
-    """An array's picture.
+    """Return the picture of an array as an SVG element.
 
     Args:
-        metadata: The array.
-        coverage: Which chunks (of those that can be read alone) to colour; none in particular if not given.
+        metadata: The array's metadata.
+        coverage: The chunks to colour (inner chunks if the array is sharded), or ``None``.
     """
     ndim = metadata.ndim
     parts: list[str] = []
     y = 4.0
     labels = [_label(metadata, axis) for axis in range(ndim)]
-    left = 10 + _LETTER * max(map(len, labels[: max(ndim - 1, 1)]), default=0)
-    for axis in range(max(ndim - 2, 0)):
+    left = 10 + _CHARACTER_WIDTH * max(map(len, labels[: max(ndim - 1, 1)]), default=0)
+    for axis in range(ndim - 2 if ndim >= 2 else ndim):
         parts.extend(_bar(metadata, coverage, axis, labels[axis], left, y))
-        y += _BAR + 9
+        y += _BAR_HEIGHT + 9
     if ndim >= 2:
-        drawn, height = _plane(metadata, coverage, labels[-2:], left, y + 2)
-        parts.extend(drawn)
+        plane, height = _plane(metadata, coverage, labels[-2:], left, y + 2)
+        parts.extend(plane)
         y += height + 24
-    elif ndim == 1:
-        parts.extend(_bar(metadata, coverage, 0, labels[0], left, y))
-        y += _BAR + 9
-    else:
-        parts.append(f'<rect x="{left}" y="{y}" width="22" height="22" class="za-box{" za-hit" if coverage else ""}"/>')
+    elif ndim == 0:
+        css = "za-box za-hit" if coverage else "za-box"
+        parts.append(f'<rect x="{left}" y="{y}" width="22" height="22" class="{css}"/>')
         y += 30
     width = left + _WIDTH + 8
     title = f"An array of shape {metadata.shape} in chunks of {metadata.chunks}"
@@ -64,86 +66,101 @@ def draw(metadata: ArrayMetadata, coverage: Coverage | None = None) -> str:
 
 
 def _label(metadata: ArrayMetadata, axis: int) -> str:
-    """The name of an axis and how long it is."""
+    """Return the name of an axis and its length."""
     names = axis_names(metadata)
     name = (names[axis] if names is not None else None) or f"axis {axis}"
-    extent = f" {metadata.shape[axis]:,}"
-    room = _LONGEST - len(extent)
-    return (name if len(name) <= room else f"{name[: room - 1]}…") + extent
+    length = f" {metadata.shape[axis]:,}"
+    room = _MAX_LABEL - len(length)
+    return (name if len(name) <= room else f"{name[: room - 1]}…") + length
 
 
 def _bar(
     metadata: ArrayMetadata, coverage: Coverage | None, axis: int, label: str, left: float, y: float
 ) -> Iterator[str]:
-    """One axis as a bar, named on its left, with its chunks."""
+    """Draw one axis as a bar with its chunks, and a label on its left."""
     scale = _WIDTH / max(metadata.shape[axis], 1)
-    yield f'<text x="{left - 8:.1f}" y="{y + _BAR - 2}" text-anchor="end">{escape(label)}</text>'
-    yield f'<rect x="{left:.1f}" y="{y}" width="{_WIDTH}" height="{_BAR}" class="za-box"/>'
-    for grid, kind in _grids(metadata):
-        for at in _lines(grid.axes[axis], scale, kind):
-            yield f'<path d="M{left + at:.1f} {y}v{_BAR}" class="{kind}"/>'
-    if coverage is not None:  # over the lines, which may lie close together
+    yield f'<text x="{left - 8:.1f}" y="{y + _BAR_HEIGHT - 2}" text-anchor="end">{escape(label)}</text>'
+    yield f'<rect x="{left:.1f}" y="{y}" width="{_WIDTH}" height="{_BAR_HEIGHT}" class="za-box"/>'
+    for grid, css in _grids(metadata):
+        for offset in _lines(grid.axes[axis], scale, css):
+            yield f'<path d="M{left + offset:.1f} {y}v{_BAR_HEIGHT}" class="{css}"/>'
+    if coverage is not None:  # above the lines, which may be close together
         for start, stop in _spans(coverage.axes[axis], coverage.grid.axes[axis], scale):
-            yield _rect(left + start, y, max(stop - start, 2.5), _BAR)
+            yield _rect(left + start, y, max(stop - start, 2.5), _BAR_HEIGHT)
 
 
 def _plane(
-    metadata: ArrayMetadata, coverage: Coverage | None, labels: Sequence[str], left: float, y: float
+    metadata: ArrayMetadata, coverage: Coverage | None, labels: Sequence[str], left: float, top: float
 ) -> tuple[list[str], float]:
-    """The last two axes as a rectangle, and how high it is."""
-    down, across = metadata.ndim - 2, metadata.ndim - 1
-    rows, columns = metadata.shape[down], metadata.shape[across]
+    """Draw the last two axes as a rectangle. Also returns its height."""
+    row_axis, column_axis = metadata.ndim - 2, metadata.ndim - 1
+    rows, columns = metadata.shape[row_axis], metadata.shape[column_axis]
     scale = min(_WIDTH / max(columns, 1), _HEIGHT / max(rows, 1))
-    width, height = max(columns * scale, _LEAST), max(rows * scale, _LEAST)
-    over, under = width / max(columns, 1), height / max(rows, 1)
-    x = left
-    parts = [f'<rect x="{x}" y="{y}" width="{width:.1f}" height="{height:.1f}" class="za-box"/>']
+    width, height = max(columns * scale, _MIN_SIDE), max(rows * scale, _MIN_SIDE)
+    x_scale, y_scale = width / max(columns, 1), height / max(rows, 1)
+    parts = [f'<rect x="{left}" y="{top}" width="{width:.1f}" height="{height:.1f}" class="za-box"/>']
     if coverage is not None:
-        boxes = coverage.plane(down, across)
-        if len(boxes) > _BOXES:
-            boxes = _coarser(boxes)
-        for high, wide in boxes:
-            for top, bottom in _spans(high, coverage.grid.axes[down], under):
-                for begin, end in _spans(wide, coverage.grid.axes[across], over):
-                    parts.append(_rect(x + begin, y + top, end - begin, bottom - top))
-    for grid, kind in _grids(metadata):
+        parts.extend(_plane_boxes(coverage, row_axis, column_axis, x_scale, y_scale, left, top))
+    for grid, css in _grids(metadata):
         parts.extend(
-            f'<path d="M{x + at:.1f} {y}v{height:.1f}" class="{kind}"/>' for at in _lines(grid.axes[across], over, kind)
+            f'<path d="M{left + x:.1f} {top}v{height:.1f}" class="{css}"/>'
+            for x in _lines(grid.axes[column_axis], x_scale, css)
         )
         parts.extend(
-            f'<path d="M{x} {y + at:.1f}h{width:.1f}" class="{kind}"/>' for at in _lines(grid.axes[down], under, kind)
+            f'<path d="M{left} {top + y:.1f}h{width:.1f}" class="{css}"/>'
+            for y in _lines(grid.axes[row_axis], y_scale, css)
         )
-    parts.append(f'<text x="{x - 8:.1f}" y="{y + height / 2 + 3:.1f}" text-anchor="end">{escape(labels[0])}</text>')
-    parts.append(f'<text x="{x:.1f}" y="{y + height + 14:.1f}">{escape(labels[1])}</text>')
+    row_label, column_label = map(escape, labels)
+    parts.append(f'<text x="{left - 8:.1f}" y="{top + height / 2 + 3:.1f}" text-anchor="end">{row_label}</text>')
+    parts.append(f'<text x="{left:.1f}" y="{top + height + 14:.1f}">{column_label}</text>')
     return parts, height
 
 
-def _grids(metadata: ArrayMetadata) -> list[tuple[Grid, str]]:
-    """The grids to draw, each with how its lines look."""
+def _plane_boxes(
+    coverage: Coverage, row_axis: int, column_axis: int, x_scale: float, y_scale: float, left: float, top: float
+) -> Iterator[str]:
+    """Colour the chunks that are read."""
+    boxes = coverage.plane(row_axis, column_axis)
+    if len(boxes) > _MAX_BOXES:
+        boxes = _merge_boxes(boxes)
+    for row_chunks, column_chunks in boxes:
+        for y, y_end in _spans(row_chunks, coverage.grid.axes[row_axis], y_scale):
+            for x, x_end in _spans(column_chunks, coverage.grid.axes[column_axis], x_scale):
+                yield _rect(left + x, top + y, x_end - x, y_end - y)
+
+
+def _grids(metadata: ArrayMetadata) -> list[tuple[Grid, _LineClass]]:
+    """Return the grids to draw, each with the CSS class of its lines."""
     if metadata.shards is None:
         return [(metadata.grid, "za-chunk")]
     return [(metadata.read_grid, "za-chunk"), (metadata.grid, "za-shard")]
 
 
-def _lines(axis: Axis, scale: float, kind: str) -> list[float]:
-    """Where chunks meet, in pixels."""
-    if axis.nchunks > (_LINES if kind == "za-chunk" else 2 * _LINES):
+def _lines(axis: Axis, scale: float, css: _LineClass) -> list[float]:
+    """Return the pixel offsets of the boundaries between chunks."""
+    if axis.nchunks > (_MAX_LINES if css == "za-chunk" else 2 * _MAX_LINES):
         return []
     return [axis.start(chunk) * scale for chunk in range(1, axis.nchunks)]
 
 
-def _spans(touched: Touched, axis: Axis, scale: float) -> list[tuple[float, float]]:
-    """The pixels of chunks along an axis; neighbours, also such as less than half a pixel lies between, in one."""
-    if not len(touched):
+def _spans(chunks: Touched, axis: Axis, scale: float) -> list[tuple[float, float]]:
+    """Return the pixels of chunks along an axis. Spans less than half a pixel apart are joined.
+
+    Args:
+        chunks: Chunk numbers, ascending.
+        axis: The axis.
+        scale: Pixels per element.
+    """
+    if not len(chunks):
         return []
-    if isinstance(touched, range):
-        pairs = [(touched[0], touched[-1])]
+    if isinstance(chunks, range):
+        runs = [(chunks[0], chunks[-1])]
     else:
-        breaks = np.flatnonzero(np.diff(touched) > 1)
-        firsts, lasts = touched[[0, *(breaks + 1)]], touched[[*breaks, -1]]
-        pairs = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+        breaks = np.flatnonzero(np.diff(chunks) > 1)
+        firsts, lasts = chunks[[0, *(breaks + 1)]], chunks[[*breaks, -1]]
+        runs = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
     spans: list[tuple[float, float]] = []
-    for first, last in pairs:
+    for first, last in runs:
         start = axis.start(first) * scale
         stop = max(min(axis.start(last) + axis.size(last), axis.extent) * scale, start + 1)
         if spans and start - spans[-1][1] < 0.5:
@@ -153,14 +170,14 @@ def _spans(touched: Touched, axis: Axis, scale: float) -> list[tuple[float, floa
     return spans
 
 
-def _coarser(boxes: Sequence[tuple[Touched, Touched]]) -> list[tuple[Touched, Touched]]:
-    """Single chunks as fewer, larger boxes that hold them."""
-    pairs = np.array([(high[0], wide[0]) for high, wide in boxes])
-    step = np.maximum(np.ptp(pairs, axis=0) // 24 + 1, 1)
-    cells = np.unique(pairs // step, axis=0) * step
-    most = pairs.max(axis=0)
+def _merge_boxes(boxes: Sequence[tuple[Touched, Touched]]) -> list[tuple[Touched, Touched]]:
+    """Return fewer, larger boxes that contain all single chunks."""
+    coords = np.array([(row_chunks[0], column_chunks[0]) for row_chunks, column_chunks in boxes])
+    step = np.maximum(np.ptp(coords, axis=0) // 24 + 1, 1)
+    cells = np.unique(coords // step, axis=0) * step
+    last = coords.max(axis=0)
     return [
-        (range(row, min(row + step[0], most[0] + 1)), range(column, min(column + step[1], most[1] + 1)))
+        (range(row, min(row + step[0], last[0] + 1)), range(column, min(column + step[1], last[1] + 1)))
         for row, column in cells.tolist()
     ]
 

@@ -1,4 +1,4 @@
-"""Values as text: nested lists for JSON, lines of columns. Pure."""
+"""Array values as JSON, CSV and ``.npy`` files. No IO."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ __all__ = ["as_csv", "as_json", "as_json_text", "npy_bytes", "strict"]
 
 
 def as_json(values: npt.NDArray[Any]) -> Any:
-    """Values as nested lists: NaN and NaT are null, infinities and times texts, complex numbers pairs, bytes base64."""
+    """Return values as nested lists of what strict JSON can represent.
+
+    NaN and NaT become null, infinities and times become strings, complex numbers pairs, structured elements lists of
+    their fields, and bytes base64 strings.
+    """
     kind = values.dtype.kind
     if values.dtype.names:
         return _zipped([as_json(values[name]) for name in values.dtype.names], values.ndim)
@@ -27,31 +31,31 @@ def as_json(values: npt.NDArray[Any]) -> Any:
         return as_json(np.stack([np.real(values), np.imag(values)], axis=-1))
     if kind == "f":
         wide = values.astype(np.float64) if values.dtype.itemsize > 4 else values
-        plain = _shortest(wide)
-        return plain if np.isfinite(values).all() else strict(plain)
+        numbers = _shortest(wide)
+        return numbers if np.isfinite(values).all() else strict(numbers)
     if kind in "mM":
-        texts = np.asarray(np.datetime_as_string(values) if kind == "M" else values.astype(str)).astype(object)
-        texts[np.isnat(values)] = None
-        return texts.tolist()
+        strings = np.asarray(np.datetime_as_string(values) if kind == "M" else values.astype(str)).astype(object)
+        strings[np.isnat(values)] = None
+        return strings.tolist()
     if kind in "SVO":
         return strict(values.tolist())
     return values.tolist()
 
 
 def _zipped(fields: list[Any], depth: int) -> Any:
-    """Nested lists of fields as nested lists of elements, each a list of its fields."""
+    """Turn nested lists, one per field, into one nested list of elements, each a list of its fields."""
     return fields if not depth else [_zipped(list(item), depth - 1) for item in zip(*fields, strict=True)]
 
 
 def _shortest(values: npt.NDArray[Any]) -> Any:
-    """Floats as Python's, with no more digits than the type has."""
+    """Return floats as Python floats, with no more digits than their type has."""
     if values.dtype == np.float64 or not values.size:
         return values.tolist()
     return values.astype(str).astype(np.float64).tolist()
 
 
 def strict(value: Any) -> Any:
-    """What Python has, as strict JSON can say it."""
+    """Return a Python value as strict JSON can represent it: without NaN and infinities."""
     if isinstance(value, Mapping):
         return {str(name): strict(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -66,7 +70,7 @@ def strict(value: Any) -> Any:
 
 
 def as_csv(values: npt.NDArray[Any]) -> str:
-    """Values as lines of columns: the last axis across, all others down. One value a line where there is one axis."""
+    """Return values as CSV: a line has the elements along the last axis. A one-dimensional array has one value a line."""
     columns = values.shape[-1] if values.ndim > 1 else 1
     rows = values.reshape(values.size // columns if columns else math.prod(values.shape[:-1]), columns)
     text = io.StringIO()
@@ -76,16 +80,16 @@ def as_csv(values: npt.NDArray[Any]) -> str:
 
 
 def as_json_text(values: npt.NDArray[Any], *, ascii_only: bool = False) -> str:
-    """Values as one JSON document."""
+    """Return values as a JSON document, see ``as_json``."""
     return json.dumps(as_json(values), ensure_ascii=ascii_only, allow_nan=False)
 
 
 def npy_bytes(values: npt.NDArray[Any]) -> bytes:
-    """Values as an ``.npy`` file; texts of any length as ones of the longest one's."""
+    """Return values as an ``.npy`` file. Variable-length strings get the length of the longest one."""
     if values.dtype.kind in "OT":
         values = np.array(values.astype(object).tolist(), dtype="U").reshape(values.shape)
-    if values.dtype.type.__module__ == "ml_dtypes":  # such files have no word for small numbers
+    if values.dtype.type.__module__ == "ml_dtypes":  # the file format has no names for these types
         values = values.astype(np.int8 if "int" in values.dtype.name else np.float32)
     buffer = io.BytesIO()
-    np.save(buffer, in_c_order(values), allow_pickle=False)  # which every reader of such files understands
+    np.save(buffer, in_c_order(values), allow_pickle=False)
     return buffer.getvalue()

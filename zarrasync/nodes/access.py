@@ -11,12 +11,15 @@ from typing import Any, TypeVar
 
 from zarrasync import transfer
 from zarrasync.indexing.transform import Transform
+from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.selection import AsyncSelection
+from zarrasync.nodes.stored_chunks import stored_coords
 
 __all__ = [
+    "array_of",
     "as_async",
     "chunks_of",
     "fields_of",
@@ -43,7 +46,7 @@ def as_async(value: Any) -> Any:
 
 def handle_of(node: AsyncArray | AsyncGroup) -> NodeHandle:
     """Return the handle of a node: its store, path, format, settings and consolidated metadata."""
-    return node._handle
+    return node._cell.handle
 
 
 def with_handle(node: N, handle: NodeHandle) -> N:
@@ -78,12 +81,18 @@ async def stored_chunks(array: AsyncArray) -> set[tuple[int, ...]]:
     Raises:
         UnsupportedOperation: If the store cannot list.
     """
-    return await array._stored()
+    return await stored_coords(array._chunks)
 
 
 def transform_of(selection: AsyncSelection) -> Transform:
     """Return the map from the elements of a selection to those of its array."""
     return selection._transform
+
+
+def array_of(selection: AsyncSelection) -> AsyncArray:
+    """Return the array that a selection selects from."""
+    assert isinstance(selection.array, AsyncArray)
+    return selection.array
 
 
 def fields_of(selection: AsyncSelection) -> str | list[str] | None:
@@ -112,7 +121,7 @@ async def reserve_rows(array: AsyncArray, axis: int, shape: tuple[int, ...], sta
             not allow that.
         WriteConflictError: If other writers kept changing the array until ``config.total_timeout``.
     """
-    return await array._reserve(axis, shape, start)
+    return await append_resize.reserve_rows(array._cell, axis, shape, start)
 
 
 async def give_back_rows(array: AsyncArray, axis: int, start: int, stop: int) -> None:
@@ -124,4 +133,4 @@ async def give_back_rows(array: AsyncArray, axis: int, start: int, stop: int) ->
         start: The first row.
         stop: The row after the last one.
     """
-    await array._give_back(axis, start, stop)
+    await append_resize.give_back_rows(array._cell, axis, start, stop)

@@ -1,7 +1,7 @@
-"""Consolidated metadata: the documents of a whole hierarchy in one, kept beside its root group.
+"""Consolidated metadata: copies of the documents of a whole hierarchy in one document of its root group.
 
-A group that was opened with such documents finds its members in them, without a request. They are a copy
-that others may let grow old; what is written through a group that was opened with them is written there, too.
+A group that was opened with consolidated metadata finds its members in it, without a request. Copies become outdated
+when other programs change the hierarchy. Changes that are made through such a group are also made in its copies.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.stores.base import ABSENT, Listing, Request, Store
 
-__all__ = ["Consolidated", "refresh"]
+__all__ = ["Consolidated", "put_consolidated"]
 
-
-_PATIENCE = 30.0
-"""Seconds after which a document that others keep changing is given up."""
+_TIMEOUT_SECONDS = 30.0
+"""Seconds for which an update is tried while other writers keep changing the document."""
 
 
 class Consolidated:
-    """Documents that were found in one.
+    """The documents of a hierarchy, as they were copied into one.
 
     Args:
-        format: The format they are in.
-        path: The group that they lie below.
+        format: Their format.
+        path: The group that has the copies.
         documents: The documents by store key.
-        complete: Whether what is not among them counts as absent; otherwise it is looked for in the store.
+        complete: Whether a document that is not among them counts as absent. Otherwise it is looked up in the store.
     """
 
     def __init__(self, format: Format, path: str, documents: Mapping[str, bytes], *, complete: bool) -> None:
@@ -39,114 +38,126 @@ class Consolidated:
         self.documents = dict(documents)
 
     def covers(self, path: str) -> bool:
-        """Whether a path lies below the group, so that its documents should be here."""
+        """Return whether a path lies below the group, so that the copies should include its documents."""
         return path != self.path and f"{path}/".startswith(join(self.path, "") + "/" if self.path else "")
 
     def find(self, keys: Iterable[str]) -> dict[str, bytes | None] | None:
-        """Documents by key, or ``None`` if there is none of them and the store should be asked."""
-        found = {key: self.documents.get(key) for key in keys}
-        return found if self.complete or any(data is not None for data in found.values()) else None
+        """Return documents by key, or ``None`` if there are no copies of them and they may be in the store."""
+        copies = {key: self.documents.get(key) for key in keys}
+        return copies if self.complete or any(data is not None for data in copies.values()) else None
 
     def list_prefix(self, prefix: str) -> list[str]:
-        """The keys that begin with a prefix."""
+        """Return the keys that start with a prefix."""
         return [key for key in self.documents if key.startswith(prefix)]
 
     def list_dir(self, prefix: str) -> Listing:
-        """What lies directly under a prefix."""
-        inside = [key[len(prefix) :].partition("/") for key in self.list_prefix(prefix)]
-        keys = tuple(prefix + name for name, slash, _ in inside if not slash)
-        return Listing(keys, tuple(sorted({f"{prefix}{name}/" for name, slash, _ in inside if slash})))
+        """Return the keys and prefixes directly below a prefix, as ``Store.list_dir`` does."""
+        parts = [key[len(prefix) :].partition("/") for key in self.list_prefix(prefix)]
+        keys = tuple(prefix + name for name, slash, _ in parts if not slash)
+        return Listing(keys, tuple(sorted({f"{prefix}{name}/" for name, slash, _ in parts if slash})))
 
     def members(self, path: str) -> list[tuple[str, ArrayMetadata | GroupMetadata]] | None:
-        """The nodes below a path: relative paths and metadata; ``None`` if it takes the store to know."""
+        """Return the relative paths and the metadata of all nodes below a path.
+
+        ``None`` if the copies are not sufficient, because they are incomplete or damaged.
+        """
         start = f"{path}/" if path else ""
-        inside = {key.rpartition("/")[0] for key in self.list_prefix(start)} - {path}
-        found = []
-        for place in sorted(inside):
+        paths = {key.rpartition("/")[0] for key in self.list_prefix(start)} - {path}
+        nodes = []
+        for node_path in sorted(paths):
             try:
-                keys = self.format.document_keys(place)
-                metadata = formats.parse(self.format, place, {key: self.documents.get(key) for key in keys})
+                keys = self.format.document_keys(node_path)
+                metadata = formats.parse(self.format, node_path, {key: self.documents.get(key) for key in keys})
             except MetadataError:
-                return None  # who lists the members is told
+                return None  # listing the members raises the error
             if metadata is not None:
-                found.append((place[len(start) :], metadata))
-        return found if self.complete or found else None
+                nodes.append((node_path[len(start) :], metadata))
+        return nodes if self.complete or nodes else None
 
-    async def note(self, store: Store, changed: Iterable[str], erased: Sequence[str] = ()) -> None:
-        """Follow a change of the hierarchy, here and in the store.
+    def without_documents(self) -> Consolidated:
+        """Return an object that can update the stored copies, but has none: for arrays sent to other processes."""
+        return Consolidated(self.format, self.path, {}, complete=False)
 
-        What the documents hold now is read from the store, as others may have changed them since.
+    async def update(self, store: Store, changed_keys: Iterable[str], erased_prefixes: Sequence[str] = ()) -> None:
+        """Repeat a change of the hierarchy in the copies, here and in the store.
+
+        The changed documents are read from the store, because other writers may have changed them since.
 
         Args:
             store: The store.
-            changed: Keys of documents that were written or erased.
-            erased: Prefixes under which everything was erased.
+            changed_keys: Keys of documents that were written or erased.
+            erased_prefixes: Prefixes below which everything was erased.
+
+        Raises:
+            WriteConflictError: If other writers kept changing the copies.
         """
-        key = self.format.consolidated_key(self.path)
-        assert key is not None
-        changed = list(changed)
+        copies_key = self.format.consolidated_key(self.path)
+        assert copies_key is not None
+        keys = list(changed_keys)
         begin = clock.monotonic()
-        async with store.lock(key):
+        async with store.lock(copies_key):
             while True:
                 try:
-                    await self._note(store, key, changed, tuple(erased))
+                    await self._update(store, copies_key, keys, tuple(erased_prefixes))
                     return
-                except WriteConflictError:  # another process was faster
-                    if clock.monotonic() - begin > _PATIENCE:
+                except WriteConflictError:
+                    if clock.monotonic() - begin > _TIMEOUT_SECONDS:
                         raise
                 except ConditionsUnsupported:
                     if store.conditional:
                         raise
 
-    async def _note(self, store: Store, key: str, changed: Sequence[str], erased: tuple[str, ...]) -> None:
-        own = list(dict.fromkeys((*self.format.document_keys(self.path), key)))
-        values = await store.fetch([Request(name) for name in (*own, *changed)], versions=True)
-        present = {name: bytes(v.data) for name, v in zip(own, values, strict=False) if v is not None}
-        version = next(
-            (v.version for name, v in zip(own, values, strict=False) if name == key and v is not None), ABSENT
-        )
-        fresh = {name: bytes(v.data) for name, v in zip(changed, values[len(own) :], strict=True) if v is not None}
+    async def _update(
+        self, store: Store, copies_key: str, changed_keys: Sequence[str], erased_prefixes: tuple[str, ...]
+    ) -> None:
+        group_keys = list(dict.fromkeys((*self.format.document_keys(self.path), copies_key)))
+        values = await store.fetch([Request(key) for key in (*group_keys, *changed_keys)], versions=True)
+        group_values = dict(zip(group_keys, values, strict=False))
+        fresh = {
+            key: bytes(value.data)
+            for key, value in zip(changed_keys, values[len(group_keys) :], strict=True)
+            if value is not None
+        }
 
-        def applied(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-            gone = {name for name in documents if name.startswith(erased) or name in changed}
-            return {**{name: data for name, data in documents.items() if name not in gone}, **fresh}
+        def apply(documents: Mapping[str, bytes]) -> dict[str, bytes]:
+            outdated = {key for key in documents if key.startswith(erased_prefixes) or key in changed_keys}
+            return {**{key: data for key, data in documents.items() if key not in outdated}, **fresh}
 
-        self.documents = applied(self.documents)  # a new one: others may be reading the old one
+        self.documents = apply(self.documents)  # a new dict: other tasks may be reading the old one
+        group_documents = {key: bytes(value.data) for key, value in group_values.items() if value is not None}
         try:
-            documents = self.format.parse_consolidated(self.path, present)
+            stored_copies = self.format.parse_consolidated(self.path, group_documents)
         except MetadataError:
-            return  # damaged copies are nobody's
-        if documents is not None:  # else somebody has taken them away
-            await refresh(store, self.format, self.path, present, applied(documents), version)
-
-    def without_documents(self) -> Consolidated:
-        """What it takes to note changes, and no more: for arrays that are sent to other processes."""
-        return Consolidated(self.format, self.path, {}, complete=False)
+            return  # damaged copies are not used by any reader
+        if stored_copies is not None:  # otherwise another program has removed them
+            stored = group_values[copies_key]
+            version = ABSENT if stored is None else stored.version
+            await put_consolidated(store, self.format, self.path, group_documents, apply(stored_copies), version)
 
 
-async def refresh(
+async def put_consolidated(
     store: Store,
     format_: Format,
     path: str,
-    present: Mapping[str, bytes],
+    group_documents: Mapping[str, bytes],
     documents: Mapping[str, bytes],
     version: object = None,
 ) -> None:
-    """Store the documents below a group in one.
+    """Store copies of the documents below a group in one document of the group.
 
     Args:
         store: The store.
         format_: The format.
         path: The group.
-        present: The group's own documents.
-        documents: Those of all nodes below, by store key.
-        version: That of the document that holds them, if it must still be the same.
+        group_documents: The group's own documents by key.
+        documents: The documents of all nodes below by key.
+        version: The version of the document with the copies that must still be stored, if any.
 
     Raises:
-        WriteConflictError: If it is another one.
+        WriteConflictError: If another version is stored.
     """
-    own = set(format_.document_keys(path))
-    below = {key: json.loads(data) for key, data in documents.items() if key not in own}
-    for key, data in format_.render_consolidated(path, present, below).items():
-        if present.get(key) != data:
+    group_keys = set(format_.document_keys(path))
+    below = {key: json.loads(data) for key, data in documents.items() if key not in group_keys}
+    for key, data in format_.render_consolidated(path, group_documents, below).items():
+        if group_documents.get(key) != data:
             await store.put(key, data, if_version=version if store.conditional else None)

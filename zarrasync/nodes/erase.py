@@ -1,25 +1,32 @@
-"""Erasing so that whoever is killed meanwhile leaves nothing that is taken for data later."""
+"""Erasing nodes so that an interruption leaves nothing that is later taken for data."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from zarrasync import formats
-from zarrasync.display.info import counted
+from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError
 from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 
-if TYPE_CHECKING:
-    from zarrasync.nodes.node import NodeHandle
+__all__ = ["erase_below", "erase_node", "leftover_chunks"]
 
-__all__ = ["erase_below", "left_over"]
+
+async def erase_node(handle: NodeHandle) -> None:
+    """Erase a node and everything below it."""
+    keys, prefixes = handle.format.erase_keys(handle.path), handle.format.erase_prefixes(handle.path)
+    if keys:
+        await handle.store.erase_values(keys)
+    for prefix in prefixes:
+        await erase_below(handle.store, prefix)
+    if handle.consolidated is not None:
+        await handle.consolidated.update(handle.store, keys, prefixes)
 
 
 async def erase_below(store: Store, prefix: str) -> None:
-    """Erase all below a prefix, documents first: nothing is left that is an array with a part of its chunks.
+    """Erase all keys that start with a prefix, documents first, so that no array with a part of its chunks is left.
 
-    What blocks does that in its own way: files are gone all at once.
+    Blocking stores have their own way: local files disappear all at once.
     """
     if not store.blocking:
         documents = [key for key in await store.list_prefix(prefix) if formats.is_document(key)]
@@ -28,40 +35,42 @@ async def erase_below(store: Store, prefix: str) -> None:
     await store.erase_prefix(prefix)
 
 
-async def left_over(node: NodeHandle, metadata: ArrayMetadata) -> list[str]:
-    """The keys of chunks that lie where those of a new array will, as somebody was killed who erased one.
+async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[str]:
+    """Return the keys of chunks at the path of a new array, left by a process that was killed while erasing one.
 
     Args:
-        node: The array's place.
-        metadata: The array that will be.
+        handle: The location of the new array.
+        metadata: Its metadata.
 
     Returns:
-        Keys of its chunk store. Chunks of other grids and formats are no part of it, and stay.
+        Keys in the array's chunk store. Chunks outside its grid and of other formats are not part of it, and not
+        returned.
 
     Raises:
-        NodeExistsError: If other nodes lie below, or the chunks lie among other things: nobody can tell whose they are.
-        UnsupportedOperation: If the store can not list.
+        NodeExistsError: If there are other nodes below the path, or other values beside the chunks, so that their
+            origin is unclear.
+        UnsupportedOperation: If the store cannot list.
     """
-    store = node.chunk_store(metadata)
-    if store.bounded:  # of an array that is not there nothing can be
+    store = handle.chunk_store(metadata)
+    if store.bounded:  # it has no chunks of an array that does not exist
         return []
-    places = {key: metadata.keys.decode(key, metadata.ndim) for key in await store.list_prefix("")}
-    others = sorted(key for key, at in places.items() if at is None)
+    coords = {key: metadata.keys.decode(key, metadata.ndim) for key in await store.list_prefix("")}
+    others = sorted(key for key, at in coords.items() if at is None)
     if nodes := [key for key in others if "/" in key and formats.is_document(key)]:
         raise NodeExistsError(
-            f"{node.name} in {node.store!r} is a group without a document: other nodes lie below it "
+            f"{handle.name} in {handle.store!r} is a group without a document: other nodes lie below it "
             f"({', '.join(nodes[:3])}); pass overwrite=True or mode='w' to replace them all",
-            path=node.path,
-            store=repr(node.store),
+            path=handle.path,
+            store=repr(handle.store),
         )
-    inside = sorted(key for key, at in places.items() if at is not None and at in metadata.grid)
-    strange = [key for key in others if not formats.may_be_zarr(key)]
-    if inside and strange:
+    chunks = sorted(key for key, at in coords.items() if at is not None and at in metadata.grid)
+    foreign = [key for key in others if not formats.may_be_zarr(key)]
+    if chunks and foreign:
         raise NodeExistsError(
-            f"{counted(len(inside), 'value')} where chunks of {node.name} in {node.store!r} will be "
-            f"({', '.join(inside[:3])}) cannot be told from somebody's own, as other things lie beside "
-            f"({', '.join(strange[:3])}): erase what is left of an array, or take another path",
-            path=node.path,
-            store=repr(node.store),
+            f"{counted(len(chunks), 'value')} where chunks of {handle.name} in {handle.store!r} will be "
+            f"({', '.join(chunks[:3])}) cannot be told from somebody's own, as other things lie beside "
+            f"({', '.join(foreign[:3])}): erase what is left of an array, or take another path",
+            path=handle.path,
+            store=repr(handle.store),
         )
-    return inside
+    return chunks

@@ -1,35 +1,36 @@
-"""Why there is no node where one was looked for."""
+"""Explaining why a node was not found."""
 
 from __future__ import annotations
 
 from zarrasync.errors import MetadataError
 from zarrasync.formats import CANDIDATES
 from zarrasync.metadata.types import ArrayMetadata
-from zarrasync.nodes.node import NodeHandle, find_all
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["why_absent"]
+__all__ = ["explain_missing"]
 
 
-async def why_absent(node: NodeHandle) -> str:
-    """What can be said of a place where no node was found, for the message; nothing, if looking around fails."""
+async def explain_missing(handle: NodeHandle) -> str:
+    """Return what exists at or above a path without a node, for the error message. Empty if that fails."""
     try:
-        return await _look_around(node)
+        return await _explain(handle)
     except (OSError, MetadataError):
         return ""
 
 
-async def _look_around(node: NodeHandle) -> str:
-    above = node.path
-    paths = [node.path]
-    while above:
-        above = above.rpartition("/")[0]
-        paths.append(above)
+async def _explain(handle: NodeHandle) -> str:
+    path = handle.path
+    paths = [path]
+    while path:
+        path = path.rpartition("/")[0]
+        paths.append(path)
     plain = [candidate for candidate in CANDIDATES if candidate.unread_entry_point is None]
-    found = await find_all(node, paths, plain, strict=False)
-    if found[0] is not None:
-        return f"there is a node of Zarr format {found[0].format.zarr_format}"
-    for path, one in zip(paths[1:], found[1:], strict=True):
-        if one is not None:
-            kind = "an array, which has no members" if isinstance(one.metadata, ArrayMetadata) else "a group"
-            return f"/{path} is {kind}"
-    return node.store.describe(node.path)
+    node, *ancestors = await find_all(handle, paths, plain, strict=False)
+    if node is not None:
+        return f"there is a node of Zarr format {node.format.zarr_format}"
+    for path, ancestor in zip(paths[1:], ancestors, strict=True):
+        if ancestor is not None:
+            is_array = isinstance(ancestor.metadata, ArrayMetadata)
+            return f"/{path} is {'an array, which has no members' if is_array else 'a group'}"
+    return handle.store.describe(handle.path)

@@ -1,42 +1,44 @@
-"""Opening and creating nodes: the functions of the package.
+"""The public functions that open and create nodes.
 
-Opening asks for all documents that could be at a path in one batch; neither opening nor creating
-lists, unless something is to be overwritten.
+Opening fetches all documents that may exist at a path with one batch of requests. Neither opening nor creating lists
+keys, unless something is to be overwritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
-from zarrasync import formats
 from zarrasync._concurrency.gather import gather
-from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.metadata.create import ChunksLike, ShapeLike, attributes_of, check_options, check_same
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.errors import NodeNotFoundError
+from zarrasync.metadata.create import ChunksLike, ShapeLike, check_options, check_same
+from zarrasync.metadata.types import GroupMetadata
+from zarrasync.model.paths import normalize_path
 from zarrasync.model.dtypes import DataType
-from zarrasync.model.paths import join, normalize_path
+from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.consolidated import refresh
-from zarrasync.nodes.group import (
-    AsyncGroup,
-    as_node,
-    create_array_at,
-    create_group_at,
-    create_levels,
-    find_or_create,
-    plan_with_data,
+from zarrasync.nodes.consolidate import consolidate
+from zarrasync.nodes.create_array import create_array_at, plan_with_data
+from zarrasync.nodes.create_hierarchy import check_array_paths, create_all, plan_hierarchy
+from zarrasync.nodes.group import AsyncGroup, create_group_at, find_or_create
+from zarrasync.nodes.kinds import kind_name, wrong_kind
+from zarrasync.nodes.node import run_on_store
+from zarrasync.nodes.open_nodes import (
+    ConfigLike,
+    Mode,
+    open_array_at,
+    open_node_at,
+    open_or_create_array_at,
+    resolve_node,
 )
-from zarrasync.nodes.node import NodeHandle, document_bytes, run_on_store
-from zarrasync.nodes.opening import ConfigLike, Mode, open_array_at, open_node_at, open_or_create_array_at, resolve_node
-from zarrasync.stores import Request, StoreLike
+from zarrasync.nodes.walk import nodes_below
+from zarrasync.stores import StoreLike
 
 __all__ = [
-    "check_arrays",
     "consolidate_metadata",
     "create",
     "create_array",
@@ -51,7 +53,8 @@ __all__ = [
 ]
 
 CodecsLike: TypeAlias = Any
-_UNSET: Any = object()
+UNSET: Any = object()
+"""The default of parameters that accept ``None`` as a value."""
 
 
 async def open(
@@ -64,26 +67,26 @@ async def open(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncArray | AsyncGroup:
-    """Open the array or group at a path. Never creates.
+    """Open the array or group at a path. It must exist.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The node's path in the store.
-        mode: ``"r"`` to read, ``"r+"`` to change.
-        zarr_format: The format, if known; found out otherwise.
-        use_consolidated: Whether members of a group are found in its consolidated metadata, see ``open_group``.
-        storage_options: Options for the filesystem of a URL.
+        path: The path of the node in the store.
+        mode: ``"r"`` to read, ``"r+"`` to read and change.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        use_consolidated: Whether to look up members of a group in its consolidated metadata; see ``open_group``.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this node.
 
     Raises:
-        NodeNotFoundError: If there is no node; says which keys were looked up.
-        MetadataError: If its documents are wrong; lists every problem.
+        NodeNotFoundError: If there is no node. It lists the keys that were looked up.
+        MetadataError: If the documents are invalid. It lists every problem.
         StoreError: If the store failed.
     """
     if mode not in ("r", "r+"):
         raise ValueError(f"open() takes mode 'r' or 'r+', found {mode!r}; use open_array, open_group or create_*")
-    node, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
-    return await run_on_store(partial(open_node_at, node, candidates, consolidated=use_consolidated), node.store)
+    handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
+    return await run_on_store(partial(open_node_at, handle, candidates, consolidated=use_consolidated), handle.store)
 
 
 async def open_array(
@@ -96,37 +99,39 @@ async def open_array(
     config: ConfigLike = None,
     **options: Any,
 ) -> AsyncArray:
-    """Open an array, or create it if the mode says so.
+    """Open an array, or create it if the mode allows it.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The array's path in the store.
-        mode: ``"r"`` reads, ``"r+"`` changes, ``"a"`` creates if absent, ``"w"`` replaces, ``"w-"`` creates only.
-        zarr_format: The format, if known; found out otherwise.
-        storage_options: Options for the filesystem of a URL.
+        path: The path of the array in the store.
+        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: create it if it does not exist; ``"w"``: replace it;
+            ``"w-"``: create it, and fail if it exists.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this array.
-        **options: For creating, as for ``create_array``. The number of axes, data type, chunks and
-            shards must agree with those of an array that is there.
+        **options: Options of a new array, as for ``create_array``. The number of axes, data type, chunks and
+            shards must agree with those of an existing array.
 
     Raises:
-        NodeNotFoundError: If there is no node and the mode does not create.
-        NodeTypeError: If there is a group, or an array of another data type.
-        ShapeError: If there is an array of another number of axes, or with other chunks or shards.
-        NodeExistsError: If there is a node and the mode is ``"w-"``.
+        NodeNotFoundError: If there is no node and the mode does not create one.
+        NodeTypeError: If the node is a group, or an array of another data type.
+        ShapeError: If the array has another number of axes, or other chunks or shards.
+        NodeExistsError: If a node exists and the mode is ``"w-"``.
     """
     check_options(options)
-    node, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
+    handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
-        return await create_array_at(node, overwrite=mode == "w", **options)
+        return await create_array_at(handle, overwrite=mode == "w", **options)
     if mode == "a":
-        # Nothing of these formats may be there; of another there may be something.
-        found, made = await open_or_create_array_at(replace(node, is_format_known=False), candidates, lambda: options)
-        if made:
-            return found
+        # Nodes of other formats than the candidates may exist, which are looked up before an array is created.
+        handle = replace(handle, is_format_known=False)
+        array, is_new = await open_or_create_array_at(handle, candidates, lambda: options)
+        if is_new:
+            return array
     else:
-        found = await open_array_at(node, candidates)
-    check_same(found.metadata, found.name, **options)
-    return found
+        array = await open_array_at(handle, candidates)
+    check_same(array.metadata, array.name, **options)
+    return array
 
 
 async def open_group(
@@ -140,50 +145,47 @@ async def open_group(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncGroup:
-    """Open a group, or create it if the mode says so.
+    """Open a group, or create it if the mode allows it.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The group's path in the store.
-        mode: ``"r"`` reads, ``"r+"`` changes, ``"a"`` creates if absent, ``"w"`` replaces, ``"w-"`` creates only.
-        zarr_format: The format, if known; found out otherwise.
-        use_consolidated: Whether members are found in the group's consolidated metadata; ``None`` where it has
-            some, and what is not in there is looked for in the store.
-        attributes: Attributes of a group that is created.
-        storage_options: Options for the filesystem of a URL.
-        config: Settings for this group and what is opened through it.
+        path: The path of the group in the store.
+        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: create it if it does not exist; ``"w"``: replace it;
+            ``"w-"``: create it, and fail if it exists.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        use_consolidated: Whether to look up members in the group's consolidated metadata. ``None``: if it has some,
+            and in the store otherwise.
+        attributes: Attributes of a new group.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this group and its members.
 
     Raises:
-        NodeNotFoundError: If there is no node and the mode does not create.
-        NodeNotFoundError: If consolidated metadata is insisted on and absent.
-        NodeTypeError: If there is an array.
-        NodeExistsError: If there is a node and the mode is ``"w-"``.
+        NodeNotFoundError: If there is no node and the mode does not create one, or the group has no consolidated
+            metadata and ``use_consolidated`` is true.
+        NodeTypeError: If the node is an array.
+        NodeExistsError: If a node exists and the mode is ``"w-"``.
     """
-    node, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
+    handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
-        return await create_group_at(node, attributes=attributes, overwrite=mode == "w")
+        return await create_group_at(handle, attributes=attributes, overwrite=mode == "w")
+    open_existing = partial(
+        open_node_at, handle, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
+    )
 
-    async def look() -> AsyncArray | AsyncGroup | None:
-        search = partial(
-            open_node_at, node, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
-        )
+    async def find_existing() -> AsyncArray | AsyncGroup | None:
         try:
-            return await run_on_store(search, node.store)
+            return await run_on_store(open_existing, handle.store)
         except NodeNotFoundError:
             if mode != "a":
                 raise
             return None
 
-    create = partial(create_group_at, replace(node, is_format_known=False), attributes=attributes)
-    found = await find_or_create(look, create)
-    if not isinstance(found, AsyncGroup):
-        raise NodeTypeError(
-            f"{node.name} in {node.store!r} is an array; open_array or open opens it",
-            path=node.path,
-            found="array",
-            wanted="group",
-        )
-    return found
+    create = partial(create_group_at, replace(handle, is_format_known=False), attributes=attributes)
+    group = await find_or_create(find_existing, create)
+    if not isinstance(group, AsyncGroup):
+        subject = f"{handle.name} in {handle.store!r}"
+        raise wrong_kind(subject, handle.path, group.metadata, "; open_array or open opens it")
+    return group
 
 
 async def create_array(
@@ -199,7 +201,7 @@ async def create_array(
     filters: CodecsLike = "auto",
     serializer: CodecsLike = "auto",
     compressors: CodecsLike = "auto",
-    fill_value: Any = _UNSET,
+    fill_value: Any = UNSET,
     order: Literal["C", "F"] = "C",
     zarr_format: int | str | None = None,
     attributes: Mapping[str, Any] | None = None,
@@ -213,40 +215,42 @@ async def create_array(
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        name: The array's path in the store (the same as ``path``).
-        path: The array's path in the store; missing groups above it are made.
-        shape: Elements along each axis.
-        dtype: The data type: what NumPy takes, ``str`` for text, or a Zarr v3 name. Default: float64.
-        data: Values to write; gives shape and data type where these are not given.
-        chunks: The shape of the parts that can be read alone; ``"auto"`` for about 4 MiB (256 KiB in shards).
-        shards: The shape of what is stored in one value, a multiple of ``chunks``; ``None`` for no shards.
-        filters: Array -> array codecs (v2: filters).
+        name: The path of the array in the store (the same as ``path``).
+        path: The path of the array in the store. Missing groups above it are created.
+        shape: The number of elements along each axis.
+        dtype: The data type: anything that NumPy accepts, ``str`` for variable-length strings, or a Zarr v3 name.
+            Default: float64.
+        data: Values to write. They determine the shape and the data type if these are not given.
+        chunks: The shape of chunks (inner chunks if the array is sharded). ``"auto"``: about 4 MiB (256 KiB in
+            shards).
+        shards: The shape of shards, a multiple of ``chunks``. ``None``: the array is not sharded.
+        filters: Array -> array codecs (Zarr v2: filters).
         serializer: The array -> bytes codec.
-        compressors: Bytes -> bytes codecs; ``"auto"`` is zstd, ``None`` none. A codec is one of
-            ``zarrasync.codecs``, a name, a v3 entry or a numcodecs codec or configuration.
-        fill_value: What absent elements read as. Default: zero, false or empty. ``None`` leaves it undefined
-            where the format can say that (v2).
-        order: The order of elements inside a chunk.
+        compressors: Bytes -> bytes codecs. ``"auto"``: zstd, ``None``: no compression. A codec is one of
+            ``zarrasync.codecs``, a name, a v3 metadata object, or a numcodecs codec or configuration.
+        fill_value: The value of elements in chunks that do not exist. Default: zero, false or empty. ``None``:
+            undefined, in formats that can store that (Zarr v2).
+        order: The memory order of elements inside a chunk, ``"C"`` or ``"F"``.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        attributes: The attributes.
-        chunk_key_encoding: How chunks are named, as in a v3 document.
+        attributes: The attributes, as JSON can represent them.
+        chunk_key_encoding: How chunk keys are formed, as in v3 metadata.
         dimension_names: A name or ``None`` per axis.
-        storage_options: Options for the filesystem of a URL.
-        overwrite: Replace what is there.
+        storage_options: Options of the filesystem or object store of a URL.
+        overwrite: Replace an existing node.
         config: Settings for this array.
 
     Raises:
-        NodeExistsError: If a node is there and ``overwrite`` is not set.
-        ShapeError: If shapes, chunks and shards do not fit each other.
-        MetadataError: If a type, codec or fill value is wrong.
-        UnsupportedByFormat: If the format can not say it; nothing is written then.
+        NodeExistsError: If a node exists and ``overwrite`` is not set.
+        ShapeError: If the shapes of the array, its chunks and its shards do not fit each other.
+        MetadataError: If the data type, a codec or the fill value is invalid.
+        UnsupportedByFormat: If the format cannot store the array. Nothing is written then.
     """
     if name is not None and path:
         raise TypeError("give name or path, not both")
-    node, _ = resolve_node(store, name or path, zarr_format, storage_options, config)
-    fill = {} if fill_value is _UNSET else {"fill_value": fill_value}
+    handle, _ = resolve_node(store, name or path, zarr_format, storage_options, config)
+    fill = {} if fill_value is UNSET else {"fill_value": fill_value}
     return await create_array_at(
-        node,
+        handle,
         overwrite=overwrite,
         shape=shape,
         dtype=dtype,
@@ -277,22 +281,22 @@ async def create_group(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncGroup:
-    """Create a group; missing groups above it are made.
+    """Create a group, and missing groups above it.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The group's path in the store.
+        path: The path of the group in the store.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         attributes: The attributes.
-        overwrite: Replace what is there.
-        storage_options: Options for the filesystem of a URL.
-        config: Settings for this group and what is opened through it.
+        overwrite: Replace an existing node.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this group and its members.
 
     Raises:
-        NodeExistsError: If a node is there and ``overwrite`` is not set.
+        NodeExistsError: If a node exists and ``overwrite`` is not set.
     """
-    node, _ = resolve_node(store, path, zarr_format, storage_options, config)
-    return await create_group_at(node, attributes=attributes, overwrite=overwrite)
+    handle, _ = resolve_node(store, path, zarr_format, storage_options, config)
+    return await create_group_at(handle, attributes=attributes, overwrite=overwrite)
 
 
 async def create_hierarchy(
@@ -304,106 +308,30 @@ async def create_hierarchy(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> dict[str, AsyncArray | AsyncGroup]:
-    """Create many nodes, those of one level side by side.
+    """Create many nodes, those of one level concurrently.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        nodes: By path: parameters of ``create_array`` for an array; ``None`` or ``{"attributes": …}`` alone for
-            a group. Missing groups above are made.
+        nodes: By path the parameters of ``create_array`` for an array; ``None`` or only ``{"attributes": …}`` for
+            a group. Missing groups above them are created.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        overwrite: Replace nodes that are there.
-        storage_options: Options for the filesystem of a URL.
+        overwrite: Replace existing nodes.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for these nodes.
 
     Returns:
-        The nodes that were asked for, by path.
+        The nodes by the paths in ``nodes``.
 
     Raises:
-        NodeExistsError: If a node is there and ``overwrite`` is not set, or one lies below an array.
-        NodeTypeError: If a group above is an array, or of another format.
-        MetadataError: If JSON can not say an attribute, or a parameter of an array is wrong.
+        NodeExistsError: If a node exists and ``overwrite`` is not set, or a path is below an array.
+        NodeTypeError: If a node above is an array, or of another format.
+        MetadataError: If JSON cannot represent an attribute, or a parameter of an array is invalid.
     """
     root, _ = resolve_node(store, "", zarr_format, storage_options, config)
-    if not isinstance(nodes, Mapping):
-        raise TypeError(f"nodes are a mapping from paths to parameters, found {type(nodes).__name__}")
-    for path, options in nodes.items():
-        if options is not None and not isinstance(options, Mapping):
-            raise TypeError(
-                f"{path!r} is described by a mapping of parameters, or None for a group, found {type(options).__name__}"
-            )
-    wanted = {normalize_path(path): dict(options or {}) for path, options in nodes.items()}
-    if len(wanted) != len(nodes):
-        raise NodeExistsError("two of the paths mean the same node")
-    for path in list(wanted):
-        above = path
-        while above:  # groups that are not named but needed
-            above = above.rpartition("/")[0]
-            if _is_array(wanted.setdefault(above, {})):
-                raise NodeExistsError(f"{path!r} can not be below {above!r}, which is an array", path=path)
-    named = {normalize_path(path) for path in nodes}
-    for path, own in wanted.items():  # before anything is replaced
-        root.format.check_path(path)
-        if _is_array(own):
-            await plan_with_data(root, own)
-        else:
-            attributes_of(own.get("attributes"))
-
-    async def create(node: NodeHandle, path: str) -> AsyncArray | AsyncGroup:
-        return await _create_one(node, wanted[path], overwrite, path in named)
-
-    made = await create_levels(root, wanted, create)
-    return {normalize_path(path): made[normalize_path(path)] for path in nodes}
-
-
-def check_arrays(group: NodeHandle, paths: Iterable[str]) -> None:
-    """Complain about arrays that can not be below a group because of their paths, before anything is stored.
-
-    Raises:
-        InvalidKeyError: If one is no path of a node.
-        NodeExistsError: If one is below another one, or two mean the same.
-    """
-    taken = set[str]()
-    for path in paths:
-        own = normalize_path(path)
-        if not own:
-            raise InvalidKeyError(f"an array in a group needs a name, found {path!r}")
-        group.format.check_path(join(group.path, own))
-        if own in taken:
-            raise NodeExistsError(f"two of the paths mean {own!r}", path=own)
-        taken.add(own)
-    for own in taken:
-        above = own
-        while above := above.rpartition("/")[0]:
-            if above in taken:
-                raise NodeExistsError(f"{own!r} can not be below {above!r}, which is an array", path=own)
-
-
-def _is_array(options: dict[str, Any]) -> bool:
-    """Whether parameters are those of an array; a group has attributes alone."""
-    return bool(set(options) - {"attributes"})
-
-
-async def _create_one(
-    node: NodeHandle, options: dict[str, Any], overwrite: bool, named: bool
-) -> AsyncArray | AsyncGroup:
-    if _is_array(options):
-        return await create_array_at(node, overwrite=overwrite, **options)
-    try:
-        return await create_group_at(node, attributes=options.get("attributes"), overwrite=overwrite and named)
-    except NodeExistsError:
-        if named:
-            raise
-        try:
-            found = as_node(replace(node, is_format_known=True), await run_on_store(node.load, node.store))
-        except NodeNotFoundError as error:
-            raise NodeTypeError(
-                f"nodes of Zarr format {node.format.zarr_format!r} can not be created below {node.name} in {node.store!r}, which "
-                "is of another format; pass its zarr_format",
-                path=node.path,
-            ) from error
-        if not isinstance(found, AsyncGroup):
-            raise NodeTypeError(f"there is an array at {node.name}, a group is needed", path=node.path) from None
-        return found
+    plan = await plan_hierarchy(root, nodes)
+    paths = [normalize_path(path) for path in nodes]
+    created = await create_all(root, plan, set(paths), overwrite=overwrite)
+    return {path: created[path] for path in paths}
 
 
 async def consolidate_metadata(
@@ -414,15 +342,15 @@ async def consolidate_metadata(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncGroup:
-    """Keep copies of all metadata below a group in one document of it, so that one request opens everything.
+    """Store copies of all metadata documents below a group in one document, so that one request opens everything.
 
-    In format 3 the group's own document holds them, in format 2 a ``.zmetadata`` document beside it.
+    The document is the group's own one in Zarr v3, and ``.zmetadata`` in Zarr v2.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The group.
-        zarr_format: The format, if known; found out otherwise.
-        storage_options: Options for the filesystem of a URL.
+        path: The path of the group in the store.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for the group.
 
     Returns:
@@ -430,18 +358,17 @@ async def consolidate_metadata(
 
     Raises:
         NodeNotFoundError: If there is no node.
-        NodeTypeError: If there is an array.
-        UnsupportedByFormat: If the format has no such thing.
-        UnsupportedOperation: If the store can not list.
+        NodeTypeError: If the node is an array.
+        UnsupportedByFormat: If the format has no consolidated metadata.
+        UnsupportedOperation: If the store cannot list.
     """
-    node, candidates = resolve_node(store, path, zarr_format, storage_options, config)
-    found = await run_on_store(partial(open_node_at, node, candidates), node.store)
-    if not isinstance(found, AsyncGroup):
-        raise NodeTypeError(f"{found.name} is an array", path=found.path, found="array", wanted="group")
-    await run_on_store(partial(_consolidate, found._handle), node.store)
-    opened = await run_on_store(
-        partial(open_node_at, found._handle, (found._handle.format,), consolidated=True), node.store
-    )
+    handle, candidates = resolve_node(store, path, zarr_format, storage_options, config)
+    group = await run_on_store(partial(open_node_at, handle, candidates), handle.store)
+    if not isinstance(group, AsyncGroup):
+        raise wrong_kind(group.name, group.path, group.metadata)
+    handle = handle_of(group)
+    await run_on_store(partial(consolidate, handle), handle.store)
+    opened = await run_on_store(partial(open_node_at, handle, (handle.format,), consolidated=True), handle.store)
     assert isinstance(opened, AsyncGroup)
     return opened
 
@@ -455,33 +382,33 @@ async def save(
     config: ConfigLike = None,
     **arrays: Any,
 ) -> None:
-    """Write arrays in one call, replacing what is there.
+    """Write arrays in one call, replacing existing nodes.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        *args: One array is stored at the path itself; several become ``arr_0``, ``arr_1``, … in a group.
-        path: Where to.
+        *args: Arrays without a name. A single one is stored at the path itself; several become ``arr_0``, ``arr_1``,
+            … in a group.
+        path: The path in the store.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        storage_options: Options for the filesystem of a URL.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
         **arrays: Arrays by name, stored in a group.
     """
     if not args and not arrays:
         raise TypeError("save() needs at least one array")
-    node, _ = resolve_node(store, path, zarr_format, storage_options, config)
+    handle, _ = resolve_node(store, path, zarr_format, storage_options, config)
     if len(args) == 1 and not arrays:
-        await create_array_at(node, data=args[0], overwrite=True)
+        await create_array_at(handle, data=args[0], overwrite=True)
         return
     unnamed = {f"arr_{number}": value for number, value in enumerate(args)}
-    if twice := sorted(unnamed.keys() & arrays.keys()):
-        raise TypeError(f"{twice[0]!r} is what an array without a name is called, and given as one's name, too")
-    named = {**unnamed, **arrays}
-    check_arrays(node, named)
-    planned = {name: {"data": value} for name, value in named.items()}
-    for own in planned.values():  # before anything is replaced
-        await plan_with_data(node, own)
-    group = await create_group_at(node, overwrite=True)
-    await gather([partial(group.create_array, name, **own) for name, own in planned.items()])
+    if duplicates := sorted(unnamed.keys() & arrays.keys()):
+        raise TypeError(f"{duplicates[0]!r} is what an array without a name is called, and given as one's name, too")
+    options = {name: {"data": value} for name, value in {**unnamed, **arrays}.items()}
+    check_array_paths(handle, options)
+    for array_options in options.values():  # before anything is replaced
+        await plan_with_data(handle, array_options)
+    group = await create_group_at(handle, overwrite=True)
+    await gather([partial(group.create_array, name, **array_options) for name, array_options in options.items()])
 
 
 async def load(
@@ -494,19 +421,27 @@ async def load(
 ) -> Any:
     """Read a whole array, or all arrays below a group.
 
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path of the array or group in the store.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+
     Returns:
-        A NumPy array, or a dict of them by path below the group.
+        A NumPy array, or a dict of NumPy arrays by relative path.
 
     Raises:
-        NodeNotFoundError: If there is nothing at the path.
+        NodeNotFoundError: If there is no node.
+        UnsupportedOperation: If the node is a group and the store cannot list.
     """
-    found = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
-    if isinstance(found, AsyncArray):
-        return await found[...].read()
-    members = await found.members(max_depth=None)
-    arrays = [(name, node) for name, node in members if isinstance(node, AsyncArray)]
+    node = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
+    if isinstance(node, AsyncArray):
+        return await node[...].read()
+    members = await node.members(max_depth=None)
+    arrays = [(name, member) for name, member in members if isinstance(member, AsyncArray)]
     values = await gather([array[...].read for _, array in arrays])
-    return {name: value for (name, _), value in zip(arrays, values, strict=True)}
+    return {name: array_values for (name, _), array_values in zip(arrays, values, strict=True)}
 
 
 async def list_nodes(
@@ -518,46 +453,26 @@ async def list_nodes(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> tuple[tuple[str, Literal["array", "group"]], ...]:
-    """The paths and kinds of all nodes at and below a path, sorted.
+    """Return the paths and kinds of all nodes at and below a path.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path of an array or group in the store.
+        max_depth: How many levels of groups below this one to look into; ``None`` for all.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+
+    Returns:
+        Pairs of path in the store and kind, sorted by path.
 
     Raises:
-        NodeNotFoundError: If there is nothing at the path.
-        UnsupportedOperation: If the store can not list.
+        NodeNotFoundError: If there is no node.
+        UnsupportedOperation: If the store cannot list.
     """
-    found = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
-    if isinstance(found, AsyncArray):
-        return ((found.path, "array"),)
-    below = await run_on_store(partial(found._walk, max_depth), found.store)
-    nodes: list[tuple[str, Literal["array", "group"]]] = [(found.path, "group")]
-    for name, metadata in below:
-        nodes.append((found._handle.child(name).path, "array" if isinstance(metadata, ArrayMetadata) else "group"))
-    return tuple(nodes)
-
-
-async def _consolidate(node: NodeHandle) -> None:
-    """Store copies of all documents below a group in one of it."""
-    own, copies = node.format.document_keys(node.path), node.format.consolidated_key(node.path)
-    async with node.store.lock(copies or own[0]):  # what others change meanwhile they note after this
-        documents = await _documents_below(node)
-        values = await node.store.fetch([Request(key) for key in own])
-        present = {key: bytes(v.data) for key, v in zip(own, values, strict=True) if v is not None}
-        await refresh(node.store, node.format, node.path, present, documents)
-
-
-async def _documents_below(node: NodeHandle) -> dict[str, bytes]:
-    """All documents below a group by key, with one batch of requests per level."""
-    format_, found = node.format, dict[str, bytes]()
-    level = [node]
-    while level:
-        listed = await gather([partial(place.children, None) for place in level])
-        below = [place.child(name) for place, own in zip(level, listed, strict=True) for name in own]
-        keys = [format_.document_keys(place.path) for place in below]
-        values = iter(await node.store.fetch([Request(key) for own in keys for key in own]))
-        level = []
-        for place, own in zip(below, keys, strict=True):
-            documents = {key: document_bytes(node, key, next(values)) for key in own}
-            found.update({key: data for key, data in documents.items() if data is not None})
-            is_group = isinstance(formats.parse(format_, place.path, documents), GroupMetadata)
-            if is_group and not format_.separates_metadata:
-                level.append(place)
-    return found
+    node = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
+    if isinstance(node, AsyncArray):
+        return ((node.path, "array"),)
+    handle = handle_of(node)
+    below = await run_on_store(partial(nodes_below, handle, max_depth), handle.store)
+    return ((node.path, "group"), *((handle.child(name).path, kind_name(metadata)) for name, metadata in below))

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary, sample
 from zarrasync.display import values as valuetext
-from zarrasync.display.info import axis_names, chunks_told
+from zarrasync.display.text import axis_names, chunk_shapes
 from zarrasync.errors import NodeTypeError, SelectionError
 from zarrasync.indexing.axis_order import in_c_order
 from zarrasync.indexing.parse_text import Basic, parse_selection
@@ -75,7 +75,7 @@ class Api:
             "kind": "array",
             "shape": list(node.shape),
             "dtype": node.metadata.dtype.name,
-            **chunks_told(node.metadata),
+            **chunk_shapes(node.metadata),
             "dimension_names": axis_names(node.metadata),
             "fill_value": format_fill_value(node.fill_value),
         }

@@ -17,6 +17,7 @@ from zarrasync import config as settings
 from zarrasync import stores
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.pools import codec_pool
+from zarrasync.display.explanation import Explanation
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.split import split_chunks
@@ -28,7 +29,7 @@ from zarrasync.nodes.functions import open as open_node
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.opening import ConfigLike
-from zarrasync.nodes.selection import AsyncSelection, Explanation
+from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import BadQuery, Limits, TooMuch
 

@@ -1,0 +1,62 @@
+"""Text for people: counts, sizes, names of axes and chunk shapes. Used by info, HTML, progress and the command line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from zarrasync.metadata.conventions import DIMENSIONS
+from zarrasync.metadata.types import ArrayMetadata
+
+__all__ = ["axis_names", "chunk_shapes", "counted", "printable", "size_text"]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL_EXCEPT_WHITESPACE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 array``, ``1,200 arrays``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def size_text(nbytes: int) -> str:
+    """Return a number of bytes with a binary unit: ``512 B``, ``1.5 KiB``, ``120 MiB``."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        if size < 1024 or unit == "EiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return a string from an untrusted source with its control characters escaped: they could control the terminal.
+
+    Args:
+        text: The string.
+        lines: Keep tabs and newlines.
+    """
+    pattern = _CONTROL_EXCEPT_WHITESPACE if lines else _CONTROL
+    return pattern.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def axis_names(metadata: ArrayMetadata) -> list[str | None] | None:
+    """Return the names of an array's axes, or ``None`` if it has none.
+
+    In formats without dimension names they are xarray's attribute ``_ARRAY_DIMENSIONS``.
+    """
+    if metadata.dimension_names is not None:
+        return list(metadata.dimension_names)
+    names = metadata.attributes.get(DIMENSIONS)
+    is_valid = isinstance(names, list | tuple) and len(names) == metadata.ndim and all(isinstance(n, str) for n in names)
+    return [str(name) for name in names or ()] if is_valid else None
+
+
+def chunk_shapes(metadata: ArrayMetadata) -> dict[str, Any]:
+    """Return the shapes of chunks and shards for JSON: per axis a size, or a list of sizes if they differ."""
+    write_shape: list[Any] = list(metadata.write_chunks)
+    for axis, sizes in enumerate(metadata.edges or ()):
+        write_shape[axis] = write_shape[axis] if sizes is None else list(sizes)
+    if metadata.shards is None:
+        return {"chunks": write_shape, "shards": None}
+    return {"chunks": list(metadata.chunks), "shards": write_shape}

@@ -1,0 +1,327 @@
+"""Changing the shape of an array: ``resize``, and appends that several writers may make at the same time.
+
+The order of writes decides what an interruption leaves. A smaller shape is stored after the data outside it was erased,
+so that growing the array again shows fill values. An append does one of two things:
+
+* On stores with conditional writes it *reserves* rows: it stores the longer shape first, which tells other writers that
+  the rows are taken, and then writes the values.
+* On stores whose locks hold for every writer it writes the values first, then the shape, so that readers never see fill
+  values. A *pending* note in the store tells the next writer to erase them if the process is killed in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+from zarrasync import transfer
+from zarrasync.errors import ShapeError, StoreError
+from zarrasync.indexing import parse
+from zarrasync.indexing.axis_maps import Stride
+from zarrasync.indexing.transform import Transform
+from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.model.chunk_grids import coords_outside
+from zarrasync.nodes.metadata_cell import MetadataCell
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.transfer import Chunks
+from zarrasync.transfer.unaligned import check_append
+
+__all__ = ["Append", "check_append_shape", "chunks_at", "give_back_rows", "reserve_rows", "resize"]
+
+Cell: TypeAlias = MetadataCell[ArrayMetadata]
+_BATCH = 1000
+"""Values that are erased with one call, and number above which existing ones are listed first."""
+
+
+def chunks_at(handle: NodeHandle, metadata: ArrayMetadata) -> Chunks:
+    """Return the chunks of an array with some metadata, which need not be the stored one."""
+    prefix = handle.format.chunk_prefix(handle.path)
+    return Chunks(handle.chunk_store(metadata), metadata, handle.config, prefix, handle.store, handle.name)
+
+
+# ------------------------------------------------------------------ resize
+
+
+async def resize(cell: Cell, shape: tuple[int, ...]) -> None:
+    """Change the shape of an array; see ``AsyncArray.resize``."""
+    handle = cell.handle
+
+    async def change(present: ArrayMetadata) -> ArrayMetadata:
+        # Data is erased first: an interruption leaves an array that is too long, not one that brings data back.
+        target = present.with_shape(shape)
+        if _is_smaller(target.shape, present.shape):
+            await _erase_beyond(handle, present, target)
+        if _is_smaller(present.shape, target.shape):
+            await _erase_pending(handle, present)
+        return target
+
+    await cell.change(change, fresh=_is_smaller(shape, cell.metadata.shape))
+
+
+def _is_smaller(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether a shape is smaller than another along any axis."""
+    return any(size < other_size for size, other_size in zip(shape, other, strict=True))
+
+
+async def _erase_beyond(
+    handle: NodeHandle, present: ArrayMetadata, target: ArrayMetadata, *, whole_first: bool = False
+) -> None:
+    """Erase the elements of an array outside a smaller shape.
+
+    Chunks at the new edge come first, because writing is more likely to fail than erasing, and a failure then leaves
+    more data; with ``whole_first`` they come last, as the store may have no room to write.
+    """
+    chunks = chunks_at(handle, present)
+    if whole_first:
+        await _erase_outside(chunks, target)
+        await _clear_edges(chunks, target)
+    else:
+        await _clear_edges(chunks, target)
+        await _erase_outside(chunks, target)
+
+
+async def _erase_outside(chunks: Chunks, target: ArrayMetadata) -> None:
+    """Erase the stored values that are completely outside a smaller shape."""
+    metadata, target_grid = chunks.metadata, target.grid.shape
+    grid = metadata.grid.shape
+    count = math.prod(grid) - math.prod(map(min, grid, target_grid))
+    if count > _BATCH and chunks.store.listable:  # most of them do not exist
+        decoded = ((key, metadata.keys.decode(key, metadata.ndim)) for key in await chunks.store.list_prefix(""))
+        keys = (
+            key
+            for key, coords in decoded
+            if coords is not None and any(i >= n for i, n in zip(coords, target_grid, strict=True))
+        )
+    else:
+        keys = (chunks.key(coords) for coords in coords_outside(grid, target_grid))
+    while batch := list(islice(keys, _BATCH)):
+        await chunks.store.erase_values(batch)
+
+
+async def _clear_edges(chunks: Chunks, target: ArrayMetadata) -> None:
+    """Write fill values to the elements outside a smaller shape whose chunks are partly inside."""
+    metadata = chunks.metadata
+    kept = [min(new, old) for new, old in zip(target.shape, metadata.shape, strict=True)]
+    chunk_ends = [
+        min(axis.extent, axis.start(last := axis.find(size - 1)) + axis.size(last)) if size else 0
+        for size, axis in zip(kept, metadata.grid.axes, strict=True)
+    ]
+    for axis, (start, stop) in enumerate(zip(kept, chunk_ends, strict=True)):
+        if start < stop and 0 not in chunk_ends:
+            box = [slice(0, end) for end in chunk_ends]
+            box[axis] = slice(start, stop)
+            await _fill(chunks, tuple(box))
+
+
+async def _fill(chunks: Chunks, box: tuple[slice, ...]) -> None:
+    """Write fill values to a box of elements, in chunks that exist."""
+    transform = parse.basic(box, chunks.metadata.shape)
+    await transfer.write(chunks, transform, chunks.metadata.spec.scalar, only_present=True)
+
+
+# ------------------------------------------------------------------ pending notes
+
+
+def _pending_note(metadata: ArrayMetadata) -> bytes:
+    """Return the note that is stored while values are written beyond the stored shape."""
+    return json.dumps(metadata.shape).encode()
+
+
+async def _erase_pending(handle: NodeHandle, present: ArrayMetadata) -> None:
+    """Erase values beyond the shape that a process has left which was killed during an append."""
+    note = await handle.store.pending(handle.document_key)
+    if note is None:
+        return
+    with contextlib.suppress(ValueError, TypeError):  # an incomplete note: no values were written yet
+        shape = tuple(map(max, json.loads(note), present.shape))
+        if len(shape) == present.ndim and shape != present.shape:
+            await _erase_beyond(handle, present.with_shape(shape), present, whole_first=True)
+    await handle.store.set_pending(handle.document_key, None)
+
+
+# ------------------------------------------------------------------ append
+
+
+class Append:
+    """One append of values to an array.
+
+    Args:
+        cell: The array.
+        values: The values, converted to the array's dtype.
+        axis: The axis to extend, counted from 0.
+    """
+
+    def __init__(self, cell: Cell, values: npt.NDArray[Any], axis: int) -> None:
+        self._cell, self._values, self._axis = cell, values, axis
+        self._handle, self._count = cell.handle, values.shape[axis]
+        self._undo_step: Callable[[], Awaitable[None]] | None = None
+
+    async def run(self) -> None:
+        """Append the values.
+
+        Raises:
+            ShapeError: As for ``AsyncArray.append``.
+        """
+        store = self._handle.store
+        if store.bounded or (store.conditional and not store.exclusive):
+            await self._reserve_then_write()
+        else:
+            await self._write_then_grow()
+
+    @property
+    def needs_undo(self) -> bool:
+        """Whether anything was stored that a failed append must undo."""
+        return self._undo_step is not None
+
+    async def undo(self) -> None:
+        """Undo what was stored before a failure or a cancellation. A thread may have stored all of it."""
+        if self._undo_step is not None:
+            await self._undo_step()
+
+    async def _reserve_then_write(self) -> None:
+        def on_reserved(start: int) -> None:
+            self._undo_step = partial(give_back_rows, self._cell, self._axis, start, start + self._count)
+
+        start = await reserve_rows(self._cell, self._axis, self._values.shape, on_reserved=on_reserved)
+        await self._write(self._cell.metadata, self._cell.metadata, start)
+        self._undo_step = partial(self._give_back_written, start)
+
+    async def _give_back_written(self, start: int) -> None:
+        """Give back rows that are written, unless other writers have appended after them."""
+        await self._cell.refresh()
+        stop = start + self._count
+        if self._cell.metadata.shape[self._axis] == stop:
+            await give_back_rows(self._cell, self._axis, start, stop)
+
+    async def _write_then_grow(self) -> None:
+        handle, axis = self._handle, self._axis
+        grown: ArrayMetadata | None = None
+
+        async def write_and_grow(present: ArrayMetadata) -> ArrayMetadata:
+            nonlocal grown
+            check_append_shape(self._values.shape, axis, present.shape)  # another writer may have resized it
+            start = present.shape[axis]
+            grown = _grow(present, axis, self._count)
+            check_append(chunks_at(handle, present), grown, axis, start, start + self._count)
+            await _erase_pending(handle, present)
+            await handle.store.set_pending(handle.document_key, _pending_note(grown))
+            self._undo_step = partial(self._withdraw, grown, 0)
+            await self._write(present, grown, start)
+            return grown
+
+        def on_stored() -> None:
+            assert grown is not None
+            self._undo_step = partial(self._withdraw, grown, self._count)
+
+        await self._cell.change(write_and_grow, on_stored=on_stored)
+        assert grown is not None
+        with contextlib.suppress(StoreError):  # a note that stays does no harm
+            async with handle.lock():
+                if await handle.store.pending(handle.document_key) == _pending_note(grown):  # not another writer's
+                    await handle.store.set_pending(handle.document_key, None)
+
+    async def _write(self, present: ArrayMetadata, grown: ArrayMetadata, start: int) -> None:
+        """Write the values to rows of the array as it will be."""
+        axis, shape = self._axis, self._values.shape
+        maps = tuple(Stride(number, start if number == axis else 0, 1) for number in range(grown.ndim))
+        check = partial(check_append, chunks_at(self._handle, present), grown, axis, start, start + self._count)
+        await transfer.write(chunks_at(self._handle, grown), Transform(shape, maps), self._values, check=check)
+
+    async def _withdraw(self, grown: ArrayMetadata, count: int) -> None:
+        """Erase values beyond the end, which would come back when the array grows.
+
+        Args:
+            grown: The metadata that the append stores.
+            count: How many rows longer the stored shape already is.
+        """
+        handle, axis = self._handle, self._axis
+
+        async def shrink(present: ArrayMetadata) -> ArrayMetadata:
+            if count and present.shape[axis] != grown.shape[axis]:
+                return present  # others have appended after the values, and would have a gap before theirs
+            target = _grow(present, axis, -count)
+            await _erase_beyond(handle, grown, target, whole_first=True)
+            await handle.store.set_pending(handle.document_key, None)
+            return target
+
+        await self._cell.change(shrink, fresh=True)
+
+
+def check_append_shape(values_shape: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> None:
+    """Check that values can be appended to an array of some shape along an axis.
+
+    Raises:
+        ShapeError: If their other axes differ.
+    """
+    others = [size for number, size in enumerate(shape) if number != axis]
+    values_others = [size for number, size in enumerate(values_shape) if number != axis]
+    if len(values_shape) != len(shape) or values_others != others:
+        raise ShapeError(
+            f"values of shape {values_shape} can not be appended to shape {shape} along axis {axis}: "
+            "the other axes must agree",
+            found=values_shape,
+            wanted=shape,
+        )
+
+
+async def reserve_rows(
+    cell: Cell,
+    axis: int,
+    shape: tuple[int, ...],
+    start: int | None = None,
+    on_reserved: Callable[[int], None] = lambda start: None,
+) -> int:
+    """Make an array longer for values of a shape, in rows that no other writer gets.
+
+    Args:
+        cell: The array.
+        axis: The axis to extend.
+        shape: The shape of the values.
+        start: Where along the axis they go, if rows were reserved in another array of the same dataset. ``None`` for
+            the end of the array.
+        on_reserved: Called with the start once the rows are reserved, also if the caller is cancelled meanwhile.
+
+    Returns:
+        Where along the axis the values go.
+    """
+    first_row = 0
+
+    async def grow(present: ArrayMetadata) -> ArrayMetadata:
+        nonlocal first_row
+        check_append_shape(shape, axis, present.shape)  # another writer may have resized it
+        first_row = present.shape[axis] if start is None else start
+        stop = first_row + shape[axis]
+        grown = _grow(present, axis, max(0, stop - present.shape[axis]))
+        check_append(chunks_at(cell.handle, present), grown, axis, first_row, stop)
+        return grown
+
+    await cell.change(grow, on_stored=lambda: on_reserved(first_row))
+    return first_row
+
+
+async def give_back_rows(cell: Cell, axis: int, start: int, stop: int) -> None:
+    """Write fill values to reserved rows, and make the array shorter if they are still its last ones.
+
+    The values come first: as long as the array has the rows, no other writer gets them.
+    """
+
+    async def shrink(present: ArrayMetadata) -> ArrayMetadata:
+        return _grow(present, axis, start - stop) if present.shape[axis] == stop else present
+
+    box = tuple(slice(start, stop) if number == axis else slice(None) for number in range(cell.metadata.ndim))
+    try:
+        await _fill(chunks_at(cell.handle, cell.metadata), box)
+    finally:
+        await cell.change(shrink, fresh=True)
+
+
+def _grow(metadata: ArrayMetadata, axis: int, count: int) -> ArrayMetadata:
+    """Return the metadata of an array with more rows along an axis, or fewer if the count is negative."""
+    return metadata.with_shape(tuple(size + count * (number == axis) for number, size in enumerate(metadata.shape)))

@@ -1,0 +1,25 @@
+"""Writing consolidated metadata."""
+
+from __future__ import annotations
+
+from zarrasync.nodes.consolidated import put_consolidated
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.walk import documents_below
+from zarrasync.stores import Request
+
+__all__ = ["consolidate"]
+
+
+async def consolidate(group: NodeHandle) -> None:
+    """Store copies of all documents below a group in a document of the group.
+
+    Changes that are made through a group with consolidated metadata wait for the lock, and are then added.
+    """
+    keys, copies_key = group.format.document_keys(group.path), group.format.consolidated_key(group.path)
+    async with group.store.lock(copies_key or keys[0]):
+        documents = await documents_below(group)
+        values = await group.store.fetch([Request(key) for key in keys])
+        group_documents = {
+            key: bytes(value.data) for key, value in zip(keys, values, strict=True) if value is not None
+        }
+        await put_consolidated(group.store, group.format, group.path, group_documents, documents)

@@ -1,0 +1,294 @@
+"""Creating nodes: look up what exists around the path, refuse conflicts, then write the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from zarrasync import formats
+from zarrasync.errors import (
+    ConditionsUnsupported,
+    NodeExistsError,
+    NodeTypeError,
+    UnsupportedOperation,
+    WriteConflictError,
+)
+from zarrasync.formats import CANDIDATES, EntryPointFound, Format
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.nodes.documents import put_documents
+from zarrasync.nodes.erase import erase_node, leftover_chunks
+from zarrasync.nodes.find import FoundNode, find_all
+from zarrasync.nodes.kinds import Metadata
+from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.stores import ABSENT
+
+__all__ = ["bind_format", "create_node"]
+
+
+async def create_node(
+    handle: NodeHandle, metadata: Metadata, *, overwrite: bool = False, erase_leftovers: bool = False
+) -> NodeHandle:
+    """Store the documents of a new node, and of the groups above it that do not exist.
+
+    Args:
+        handle: Where to create it, and in which format.
+        metadata: Its metadata.
+        overwrite: Erase an existing node and everything below it first.
+        erase_leftovers: Erase chunks first that a process has left which was killed while erasing an array.
+
+    Returns:
+        The handle of the new node.
+
+    Raises:
+        NodeExistsError: If a node exists and ``overwrite`` is not set, or values that are not Zarr would be erased.
+        NodeTypeError: If a node above is an array, or a group of another format.
+        UnsupportedByFormat: If the format cannot store the metadata. Nothing is written then.
+        UnsupportedOperation: If ``erase_leftovers`` is set and the store cannot list. Nothing is written then.
+    """
+    handle.format.check_path(handle.path)
+    documents = _new_documents(handle, metadata, overwrite=overwrite)
+    while True:
+        is_conditional = handle.store.conditional and not overwrite
+        creation = _Creation(handle, metadata, documents, overwrite, erase_leftovers, is_conditional)
+        surroundings = await _probe(creation)
+        _refuse_conflicts(creation, surroundings)
+        try:
+            await _write(creation, surroundings)
+        except ConditionsUnsupported:
+            if handle.store.conditional:
+                raise
+            continue  # from now on the store is one without conditional writes, and more is looked up before
+        return replace(handle, format=handle.format.for_written_store(), is_format_known=True)
+
+
+def _new_documents(handle: NodeHandle, metadata: Metadata, *, overwrite: bool) -> dict[str, bytes]:
+    """Return the documents of a new node by key, and those of the entry point if the format has one."""
+    replaces_store = overwrite and not handle.path
+    entry = handle.format.root_documents() if replaces_store or handle.format.unread_entry_point is not None else {}
+    return {**entry, **handle.format.render(handle.path, metadata)}
+
+
+@dataclass(frozen=True)
+class _Creation:
+    """An attempt to create a node.
+
+    Attributes:
+        handle: Where to create it.
+        metadata: Its metadata.
+        documents: Its documents by key.
+        overwrite: Whether to erase an existing node first.
+        erase_leftovers: Whether to erase chunks of an array that does not exist any more first.
+        is_conditional: Whether documents are stored only if there are none, so that two writers cannot create the same
+            node.
+    """
+
+    handle: NodeHandle
+    metadata: Metadata
+    documents: Mapping[str, bytes]
+    overwrite: bool
+    erase_leftovers: bool
+    is_conditional: bool
+
+    @property
+    def is_found_by_writing(self) -> bool:
+        """Whether an existing node need not be looked up, because the only document it can have conflicts."""
+        handle = self.handle
+        return self.is_conditional and handle.is_format_known and len(handle.format.document_keys(handle.path)) == 1
+
+    @property
+    def formats(self) -> list[Format]:
+        """The formats of nodes that may be in the way."""
+        handle = self.handle
+        is_single = len(handle.format.document_keys(handle.path)) == 1
+        if handle.is_format_known and (handle.ancestor_group is not None or is_single):
+            return [handle.format]
+        return _possible_formats(handle.format)
+
+    @property
+    def ancestors(self) -> list[str]:
+        """The paths above the node, except those of groups that are known to exist."""
+        path, known = self.handle.path, self.handle.ancestor_group
+        paths: list[str] = []
+        while path and path != known:
+            path = path.rpartition("/")[0]
+            paths.append(path)
+        return paths if known is None else paths[:-1]
+
+
+def _possible_formats(format_: Format) -> list[Format]:
+    """Return a format, and the others that can be used in the same store."""
+    others = [other for other in CANDIDATES if other.unread_entry_point is None and not other.is_same(format_)]
+    return [format_, *(other for other in others if format_.entry_point not in other.document_keys(""))]
+
+
+# ------------------------------------------------------------------ probe
+
+
+@dataclass
+class _Surroundings:
+    """What exists around the path of a new node.
+
+    Attributes:
+        occupant: The node at the path; also ``None`` if it is not looked up.
+        ancestors: By path above it the node there, or ``None`` if there is none.
+        has_members: Whether nodes exist below the path, which make it an implicit group.
+        foreign_keys: Keys below the path that are not part of any Zarr node, if these would be erased.
+    """
+
+    occupant: FoundNode | None = None
+    ancestors: dict[str, FoundNode | None] = field(default_factory=dict)
+    has_members: bool = False
+    foreign_keys: list[str] = field(default_factory=list)
+
+
+async def _probe(creation: _Creation) -> _Surroundings:
+    handle = creation.handle
+    surroundings = await _probe_paths(creation)
+    if surroundings.occupant is not None:
+        return surroundings
+    if creation.overwrite:
+        surroundings.foreign_keys = await _foreign_keys(handle)
+    elif isinstance(creation.metadata, ArrayMetadata) and handle.format.implicit_groups:
+        with suppress(UnsupportedOperation):
+            surroundings.has_members = bool(await handle.children())
+    return surroundings
+
+
+async def _probe_paths(creation: _Creation) -> _Surroundings:
+    """Look up the nodes at and above the path, with one batch of requests."""
+    handle, ancestors = creation.handle, creation.ancestors
+    paths = ancestors if creation.is_found_by_writing else [handle.path, *ancestors]
+    try:
+        nodes = await find_all(handle.without_consolidated(), paths, creation.formats, strict=False)
+    except EntryPointFound:  # of another format
+        if handle.path or not creation.overwrite:
+            raise
+        return _Surroundings()
+    occupant = None if creation.is_found_by_writing else nodes.pop(0)
+    return _Surroundings(occupant, dict(zip(ancestors, nodes, strict=True)))
+
+
+async def _foreign_keys(handle: NodeHandle) -> list[str]:
+    """Return the keys that erasing a node would erase although they are not part of any Zarr node."""
+    try:
+        listed = [await handle.store.list_prefix(prefix) for prefix in handle.format.erase_prefixes(handle.path)]
+    except UnsupportedOperation:
+        return []
+    return [key for keys in listed for key in keys if not formats.may_be_zarr(key)]
+
+
+# ------------------------------------------------------------------ refuse
+
+
+def _refuse_conflicts(creation: _Creation, surroundings: _Surroundings) -> None:
+    """Raise an error if something is in the way of a new node."""
+    handle = creation.handle
+    if surroundings.occupant is not None and not creation.overwrite:
+        raise _occupied(handle, surroundings.occupant)
+    if surroundings.has_members:
+        raise NodeExistsError(
+            f"{handle.name} in {handle.store!r} is a group: something lies below; pass overwrite=True to replace it",
+            path=handle.path,
+            store=repr(handle.store),
+        )
+    if surroundings.foreign_keys:
+        keys = surroundings.foreign_keys
+        raise NodeExistsError(
+            f"there is no node at {handle.name} in {handle.store!r} to overwrite, but {len(keys):,} "
+            f"other values lie there, which would be erased: {', '.join(sorted(keys)[:3])}",
+            path=handle.path,
+            store=repr(handle.store),
+        )
+    for path, node in surroundings.ancestors.items():
+        if node is not None:
+            _refuse_ancestor(handle, path, node)
+
+
+def _refuse_ancestor(handle: NodeHandle, path: str, node: FoundNode) -> None:
+    """Raise an error if a new node cannot be below an existing one."""
+    if not node.format.is_same(handle.format):
+        raise NodeTypeError(
+            f"{handle.name} can not be created in Zarr format {handle.format.zarr_format!r}: /{path} is of format "
+            f"{node.format.zarr_format!r}, whose readers would not find it; pass zarr_format={node.format.zarr_format!r}",
+            path=path,
+            found=str(node.format.zarr_format),
+            wanted=str(handle.format.zarr_format),
+        )
+    if isinstance(node.metadata, ArrayMetadata):
+        raise NodeTypeError(
+            f"{handle.name} can not be created: there is an array at /{path}", path=path, found="array", wanted="group"
+        )
+
+
+def _occupied(handle: NodeHandle, occupant: FoundNode) -> NodeExistsError:
+    kind = "an array" if isinstance(occupant.metadata, ArrayMetadata) else "a group"
+    if not occupant.format.is_same(handle.format):
+        kind += f" of Zarr format {occupant.format.zarr_format!r}"
+    return NodeExistsError(
+        f"{kind} exists at {handle.name} in {handle.store!r}; pass overwrite=True or mode='w' to replace it",
+        path=handle.path,
+        store=repr(handle.store),
+    )
+
+
+# ------------------------------------------------------------------ write
+
+
+async def _write(creation: _Creation, surroundings: _Surroundings) -> None:
+    """Erase what the new node replaces, and store its documents and those of missing groups above."""
+    handle, documents = creation.handle, dict(creation.documents)
+    if not handle.format.implicit_groups:
+        for path, node in surroundings.ancestors.items():
+            if node is None:
+                documents.update(handle.format.render(path, GroupMetadata()))
+    if creation.overwrite:
+        await erase_node(handle)
+    elif creation.erase_leftovers and isinstance(creation.metadata, ArrayMetadata):
+        await _erase_leftovers(handle, creation.metadata)
+    await _put_new(creation, documents)
+    if handle.consolidated is not None:
+        await handle.consolidated.update(handle.store, documents)
+
+
+async def _erase_leftovers(handle: NodeHandle, metadata: ArrayMetadata) -> None:
+    keys = await leftover_chunks(handle, metadata)
+    if keys:
+        await _refuse_occupant(handle, _possible_formats(handle.format))
+        await handle.chunk_store(metadata).erase_values(keys)
+
+
+async def _put_new(creation: _Creation, documents: Mapping[str, bytes]) -> None:
+    """Store the documents of a new node. The one that makes it exist comes after the others, such as attributes."""
+    handle, is_conditional = creation.handle, creation.is_conditional
+    marker = handle.format.document_keys(handle.path, type(creation.metadata))[0]
+    others = {key: documents[key] for key in handle.format.document_keys(handle.path) if key in documents}
+    last = {key: data for key, data in documents.items() if key == marker or key not in others}
+    del others[marker]
+    try:
+        await put_documents(handle.store, others, dict.fromkeys(others, ABSENT) if is_conditional else {})
+    except WriteConflictError:
+        await _refuse_occupant(handle, [handle.format])
+        await put_documents(handle.store, others, {})  # left by a process that was interrupted
+    try:
+        await put_documents(handle.store, last, {marker: ABSENT} if is_conditional else {})
+    except WriteConflictError:
+        await _refuse_occupant(handle, [handle.format])
+        raise
+
+
+async def _refuse_occupant(handle: NodeHandle, candidates: Sequence[Format]) -> None:
+    """Raise an error if a node exists at the path by now."""
+    (node,) = await find_all(handle.without_consolidated(), [handle.path], candidates, strict=False)
+    if node is not None:
+        raise _occupied(handle, node) from None
+
+
+async def bind_format(handle: NodeHandle, *, overwrite: bool) -> NodeHandle:
+    """Return a handle with the format as its store specifies it, unless the whole store is to be replaced.
+
+    Raises:
+        MetadataError: If the store uses another format.
+    """
+    is_bound = handle.format.unread_entry_point is None or (overwrite and not handle.path)
+    return handle if is_bound else await run_on_store(handle.bind, handle.store)

@@ -1,0 +1,169 @@
+"""Creating many nodes: those of one level concurrently, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from zarrasync._concurrency.gather import gather
+from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
+from zarrasync.metadata.create import attributes_of
+from zarrasync.model.paths import join, normalize_path
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.create_array import create_array_at, plan_with_data
+from zarrasync.nodes.find import load_metadata
+from zarrasync.nodes.group import AsyncGroup, create_group_at, make_node
+from zarrasync.nodes.node import NodeHandle, run_on_store
+
+__all__ = ["check_array_paths", "create_all", "create_levels", "plan_hierarchy"]
+
+
+async def create_levels(
+    root: NodeHandle,
+    paths: Iterable[str],
+    create: Callable[[NodeHandle, str], Coroutine[Any, Any, AsyncArray | AsyncGroup]],
+) -> dict[str, AsyncArray | AsyncGroup]:
+    """Create nodes, those of one level concurrently. Groups that were just created are not looked up again.
+
+    Args:
+        root: The node that paths are relative to.
+        paths: The paths of the nodes, including all groups above them.
+        create: Creates the node of a handle and its relative path.
+
+    Returns:
+        The nodes by relative path.
+    """
+    created: dict[str, AsyncArray | AsyncGroup] = {}
+
+    def handle_at(path: str) -> NodeHandle:
+        parent_path, _, name = path.rpartition("/")
+        parent = created.get(parent_path) if path else None
+        return parent._cell.handle.child(name) if isinstance(parent, AsyncGroup) else root.at(join(root.path, path))
+
+    levels: dict[int, list[str]] = {}
+    for path in paths:
+        levels.setdefault(path.count("/") + bool(path), []).append(path)
+    for _, level in sorted(levels.items()):
+        nodes = await gather([partial(create, handle_at(path), path) for path in level])
+        created.update(zip(level, nodes, strict=True))
+    return created
+
+
+# ------------------------------------------------------------------ create_hierarchy
+
+
+async def plan_hierarchy(
+    root: NodeHandle, nodes: Mapping[str, Mapping[str, Any] | None]
+) -> dict[str, dict[str, Any]]:
+    """Check the nodes of a hierarchy before any is created.
+
+    Args:
+        root: The root of the hierarchy.
+        nodes: By path the options of an array, or the attributes of a group, as for ``zarrasync.create_hierarchy``.
+
+    Returns:
+        The options of all nodes by normalized path, including groups above them that are not among the given ones.
+
+    Raises:
+        NodeExistsError: If a node lies below an array, or two paths are the same.
+        MetadataError: If the options of a node are invalid.
+    """
+    if not isinstance(nodes, Mapping):
+        raise TypeError(f"nodes are a mapping from paths to parameters, found {type(nodes).__name__}")
+    for path, options in nodes.items():
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(
+                f"{path!r} is described by a mapping of parameters, or None for a group, found {type(options).__name__}"
+            )
+    plan = {normalize_path(path): dict(options or {}) for path, options in nodes.items()}
+    if len(plan) != len(nodes):
+        raise NodeExistsError("two of the paths mean the same node")
+    for path in list(plan):
+        parent = path
+        while parent:
+            parent = parent.rpartition("/")[0]
+            if _is_array(plan.setdefault(parent, {})):
+                raise NodeExistsError(f"{path!r} can not be below {parent!r}, which is an array", path=path)
+    for path, options in plan.items():
+        root.format.check_path(path)
+        if _is_array(options):
+            await plan_with_data(root, options)
+        else:
+            attributes_of(options.get("attributes"))
+    return plan
+
+
+async def create_all(
+    root: NodeHandle, plan: Mapping[str, dict[str, Any]], requested_paths: set[str], *, overwrite: bool
+) -> dict[str, AsyncArray | AsyncGroup]:
+    """Create the nodes of a plan.
+
+    Args:
+        root: The root of the hierarchy.
+        plan: The options of all nodes by path, from ``plan_hierarchy``.
+        requested_paths: The paths of nodes that must not exist. Other nodes are groups, which may exist.
+        overwrite: Replace existing nodes at the requested paths.
+    """
+
+    async def create(handle: NodeHandle, path: str) -> AsyncArray | AsyncGroup:
+        options = plan[path]
+        if _is_array(options):
+            return await create_array_at(handle, overwrite=overwrite, **options)
+        if path in requested_paths:
+            return await create_group_at(handle, attributes=options.get("attributes"), overwrite=overwrite)
+        return await _require_group(handle)
+
+    return await create_levels(root, plan, create)
+
+
+def _is_array(options: Mapping[str, Any]) -> bool:
+    """Return whether options are those of an array. A group has only attributes."""
+    return bool(options.keys() - {"attributes"})
+
+
+async def _require_group(handle: NodeHandle) -> AsyncGroup:
+    """Return the group at a path, and create it if it does not exist."""
+    try:
+        return await create_group_at(handle)
+    except NodeExistsError:
+        pass
+    try:
+        metadata = await run_on_store(partial(load_metadata, handle), handle.store)
+    except NodeNotFoundError as error:
+        raise NodeTypeError(
+            f"nodes of Zarr format {handle.format.zarr_format!r} can not be created below {handle.name} in "
+            f"{handle.store!r}, which is of another format; pass its zarr_format",
+            path=handle.path,
+        ) from error
+    group = make_node(replace(handle, is_format_known=True), metadata)
+    if not isinstance(group, AsyncGroup):
+        raise NodeTypeError(f"there is an array at {handle.name}, a group is needed", path=handle.path)
+    return group
+
+
+# ------------------------------------------------------------------ paths
+
+
+def check_array_paths(group: NodeHandle, paths: Iterable[str]) -> None:
+    """Check the paths of arrays to be created below a group, before any is created.
+
+    Raises:
+        InvalidKeyError: If a path is empty or not allowed.
+        NodeExistsError: If an array lies below another one, or two paths are the same.
+    """
+    checked = set[str]()
+    for path in paths:
+        normalized = normalize_path(path)
+        if not normalized:
+            raise InvalidKeyError(f"an array in a group needs a name, found {path!r}")
+        group.format.check_path(join(group.path, normalized))
+        if normalized in checked:
+            raise NodeExistsError(f"two of the paths mean {normalized!r}", path=normalized)
+        checked.add(normalized)
+    for path in checked:
+        parent = path
+        while parent := parent.rpartition("/")[0]:
+            if parent in checked:
+                raise NodeExistsError(f"{path!r} can not be below {parent!r}, which is an array", path=path)

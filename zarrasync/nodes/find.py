@@ -1,0 +1,282 @@
+"""Finding nodes by their metadata documents.
+
+The documents that may exist at a path in several formats are fetched with one batch of requests. Nothing is listed,
+except for implicit groups (of the v3 draft), which have no document.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from zarrasync import formats
+from zarrasync.config import Config
+from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError, UnsupportedOperation
+from zarrasync.formats import EntryPointFound, Format, Kind
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.nodes.consolidated import Consolidated
+from zarrasync.nodes.documents import document_bytes
+from zarrasync.nodes.kinds import Metadata
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import ABSENT, Request
+
+__all__ = ["FoundNode", "find", "find_all", "load_metadata"]
+
+
+class FoundNode(NamedTuple):
+    """A node that exists.
+
+    Attributes:
+        format: Its format.
+        metadata: Its metadata.
+        consolidated: Consolidated metadata of the group, if it was requested and exists.
+    """
+
+    format: Format
+    metadata: Metadata
+    consolidated: Consolidated | None = None
+
+
+async def load_metadata(handle: NodeHandle) -> Metadata:
+    """Return the stored metadata of a node in the format of its handle.
+
+    Raises:
+        NodeNotFoundError: If there is no node.
+        MetadataError: If its documents are invalid.
+    """
+    silent = replace(handle.config, dtype_fallback="allow")  # the warning was given when the node was opened
+    node = await find(replace(handle, consolidated=None, config=silent), (handle.format,))
+    return node.metadata
+
+
+# ------------------------------------------------------------------ one node
+
+
+async def find(
+    handle: NodeHandle,
+    candidates: Sequence[Format],
+    *,
+    consolidated: bool | None = False,
+    kind: Kind | None = None,
+    brief: bool = False,
+) -> FoundNode:
+    """Find the node at a path, in any of several formats.
+
+    Args:
+        handle: The location.
+        candidates: The formats to look for. Those with an entry point document are looked for last.
+        consolidated: Whether to fetch consolidated metadata. ``None``: fetch it and go on without if there is none.
+        kind: The expected kind. The other kind is looked for only if there is no node of this one.
+        brief: Stop after the first batch of requests, although a node may exist that it cannot show. Only for
+            formats without an entry point document.
+
+    Raises:
+        NodeNotFoundError: If there is no node. It lists the keys that were looked up.
+        MetadataError: If the documents are invalid.
+        StoreError: If the store failed.
+    """
+    plain = [candidate for candidate in candidates if candidate.unread_entry_point is None]
+    drafts = [candidate for candidate in candidates if candidate.unread_entry_point is not None]
+    searched, unreadable, node = list(plain), None, None
+    if plain:
+        try:
+            (node,) = await find_all(handle, [handle.path], plain, consolidated=consolidated, kind=kind)
+        except EntryPointFound:
+            if not drafts:
+                raise
+    if node is None and not (brief and plain):
+        usable = plain
+        if drafts:
+            draft, unreadable = await _stored_draft(handle, str(drafts[0].unread_entry_point), optional=bool(plain))
+            searched.extend(drafts if draft is None else [draft])
+            if draft is not None and any(map(draft.is_same, drafts)):
+                (node,) = await find_all(handle, [handle.path], [draft], consolidated=consolidated, kind=kind)
+                usable = [*plain, draft]
+        if node is None and kind is not None:
+            node = await _find_other_kind(handle, usable, kind)
+        if node is None:
+            node = await _find_implicit_group(handle, usable)
+    if node is None:
+        raise _not_found(handle, candidates, searched) from unreadable
+    return node
+
+
+async def _stored_draft(
+    handle: NodeHandle, entry_key: str, *, optional: bool
+) -> tuple[Format | None, StoreError | None]:
+    """Return the format that the store's entry point document specifies, if there is such a document.
+
+    With ``optional``, a store that fails is treated as one without a draft, and the error is returned: credentials for
+    a part of a bucket may not include its root.
+    """
+    try:
+        (value,) = await handle.store.fetch([Request(entry_key)])
+    except StoreError as error:
+        if not optional:
+            raise
+        return None, error
+    data = document_bytes(handle.config, entry_key, value)
+    return None if data is None else formats.parse_entry_point(data), None
+
+
+async def _find_other_kind(handle: NodeHandle, candidates: Sequence[Format], kind: Kind) -> FoundNode | None:
+    """Find a node of the other kind, in formats where its documents have other keys."""
+    other: Kind = GroupMetadata if kind is ArrayMetadata else ArrayMetadata
+    path = handle.path
+    remaining = [one for one in candidates if set(one.document_keys(path, other)) != set(one.document_keys(path))]
+    (node,) = await find_all(handle, [path], remaining, kind=other) if remaining else (None,)
+    return node
+
+
+async def _find_implicit_group(handle: NodeHandle, candidates: Sequence[Format]) -> FoundNode | None:
+    """Find a group that has no document, but nodes below it."""
+    for candidate in candidates:
+        if not candidate.implicit_groups:
+            continue
+        with suppress(UnsupportedOperation):  # in a store that cannot list, only the root is an implicit group
+            if not handle.path or await replace(handle, format=candidate).children():
+                return FoundNode(candidate, GroupMetadata())
+    return None
+
+
+def _not_found(handle: NodeHandle, candidates: Sequence[Format], searched: Sequence[Format]) -> NodeNotFoundError:
+    keys = [key for candidate in searched for key in candidate.document_keys(handle.path)]
+    keys.extend({str(candidate.unread_entry_point): 0 for candidate in searched if candidate.unread_entry_point is not None})
+    names = " or ".join(str(candidate.zarr_format) for candidate in candidates)
+    return NodeNotFoundError(
+        f"no array or group of Zarr format {names} at {handle.name} in {handle.store!r}; looked for {', '.join(keys)}",
+        path=handle.path,
+        store=repr(handle.store),
+        tried=keys,
+    )
+
+
+# ------------------------------------------------------------------ several nodes
+
+
+async def find_all(
+    handle: NodeHandle,
+    paths: Iterable[str],
+    candidates: Sequence[Format],
+    *,
+    strict: bool = True,
+    consolidated: bool | None = False,
+    kind: Kind | None = None,
+) -> list[FoundNode | None]:
+    """Find the nodes at several paths of a store, with one batch of requests.
+
+    Args:
+        handle: Any location in the store. Documents in its consolidated metadata are not fetched.
+        paths: The paths.
+        candidates: The formats whose documents to fetch.
+        strict: Raise an error for invalid documents. Otherwise they count as those of a group.
+        consolidated: As for ``find``.
+        kind: Fetch only documents of this kind of node.
+
+    Returns:
+        Per path the node, or ``None`` if there is none.
+    """
+    lookups = [_Lookup(path, _document_keys(path, candidates, kind, consolidated)) for path in paths]
+    if handle.consolidated is not None:
+        for lookup in lookups:
+            if handle.consolidated.covers(lookup.path):
+                lookup.documents = handle.consolidated.find(lookup.keys)
+    await _fetch(handle, [lookup for lookup in lookups if lookup.documents is None])
+    return [_detect(lookup, candidates, handle.config, strict, consolidated) for lookup in lookups]
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """The documents that may describe the node at a path.
+
+    Attributes:
+        path: The path.
+        keys: Their keys.
+        documents: By key the document, or ``None`` if it does not exist. ``None`` before they are fetched.
+        versions: Their versions, if the store has conditional writes and they were fetched.
+    """
+
+    path: str
+    keys: list[str]
+    documents: dict[str, bytes | None] | None = None
+    versions: dict[str, object] = field(default_factory=dict)
+
+
+def _document_keys(path: str, candidates: Sequence[Format], kind: Kind | None, consolidated: bool | None) -> list[str]:
+    keys = [key for candidate in candidates for key in candidate.document_keys(path, kind)]
+    if consolidated is not False:
+        copies = (candidate.consolidated_key(path) for candidate in candidates)
+        keys.extend(key for key in copies if key is not None and key not in keys)
+    return keys
+
+
+async def _fetch(handle: NodeHandle, lookups: Sequence[_Lookup]) -> None:
+    """Fill in the documents of lookups."""
+    keys = [key for lookup in lookups for key in lookup.keys]
+    with_versions = handle.store.conditional and handle.store.writeable
+    values = await handle.store.fetch([Request(key) for key in keys], versions=with_versions) if keys else []
+    remaining = iter(values)
+    for lookup in lookups:
+        fetched = {key: next(remaining) for key in lookup.keys}
+        lookup.documents = {key: document_bytes(handle.config, key, value) for key, value in fetched.items()}
+        if with_versions:
+            lookup.versions = {key: ABSENT if value is None else value.version for key, value in fetched.items()}
+
+
+def _detect(
+    lookup: _Lookup, candidates: Sequence[Format], config: Config, strict: bool, consolidated: bool | None
+) -> FoundNode | None:
+    """Return the node that documents describe."""
+    documents = lookup.documents or {}
+    try:
+        match = formats.detect(lookup.path, documents, candidates)
+        if match is None:
+            return None
+        format_, metadata = match
+        if metadata.source is not None:
+            metadata.source.versions.update(lookup.versions)
+        if isinstance(metadata, ArrayMetadata):
+            _check_array(lookup.path, metadata, config)
+            return FoundNode(format_, metadata)
+        return FoundNode(format_, metadata, _unpack(lookup.path, format_, documents, consolidated))
+    except EntryPointFound:
+        raise
+    except MetadataError:
+        if strict:
+            raise
+        return FoundNode(candidates[0], GroupMetadata())
+
+
+def _check_array(path: str, metadata: ArrayMetadata, config: Config) -> None:
+    """Check that the settings allow to open an array, and warn of data types that are replaced by a fallback."""
+    if config.dtype_fallback != "allow":
+        for note in metadata.notes:
+            if config.dtype_fallback == "error":
+                raise MetadataError(
+                    f"/{path}: {note.replace(' is used', ' is not used')}: config.dtype_fallback is 'error'"
+                )
+            warnings.warn(f"/{path}: {note}", stacklevel=2)
+    if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not config.allow_pickle:
+        raise MetadataError(
+            f"/{path}: its chunks are pickles, and reading one runs whatever code it names; "
+            "config.allow_pickle=True opens it, for data of your own"
+        )
+
+
+def _unpack(
+    path: str, format_: Format, documents: formats.Documents, consolidated: bool | None
+) -> Consolidated | None:
+    """Return the consolidated metadata of a group, if it was requested and exists."""
+    if consolidated is False:
+        return None
+    try:
+        copies = format_.parse_consolidated(path, documents)
+    except MetadataError as error:
+        if consolidated:
+            raise
+        warnings.warn(f"/{path}: its consolidated metadata is damaged, and not used: {error}", stacklevel=2)
+        return None
+    return None if copies is None else Consolidated(format_, path, copies, complete=consolidated is True)

@@ -1,0 +1,118 @@
+"""The metadata of an open node: changed in place, without losing what other writers change at the same time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from zarrasync._concurrency.retry import ConflictBackoff
+from zarrasync._concurrency.shield import shielded
+from zarrasync.errors import ConditionsUnsupported, WriteConflictError
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+from zarrasync.nodes.documents import put_documents
+from zarrasync.nodes.find import load_metadata
+from zarrasync.nodes.kinds import wrong_kind
+from zarrasync.nodes.node import NodeHandle
+
+__all__ = ["MetadataCell"]
+
+M = TypeVar("M", ArrayMetadata, GroupMetadata)
+
+
+class MetadataCell(Generic[M]):
+    """The only mutable state of an array or group: its metadata, as it was last read or written through this object.
+
+    Attributes:
+        handle: The node.
+        metadata: Its metadata.
+    """
+
+    __slots__ = ("handle", "metadata")
+
+    def __init__(self, handle: NodeHandle, metadata: M) -> None:
+        self.handle = handle
+        self.metadata: M = metadata
+
+    async def refresh(self) -> None:
+        """Read the metadata again.
+
+        Raises:
+            NodeNotFoundError: If the node does not exist any more.
+            NodeTypeError: If it has been replaced by one of the other kind.
+        """
+        self.metadata = await self._load()
+
+    async def change(
+        self,
+        change: Callable[[M], Awaitable[M]],
+        *,
+        fresh: bool = False,
+        on_stored: Callable[[], None] | None = None,
+    ) -> M:
+        """Change the metadata, and store the documents that differ.
+
+        If the store has conditional writes, a document replaces only the version that the change was made from. If
+        another writer was faster, the change is made again from the new document.
+
+        Args:
+            change: Makes new metadata from the present one. It may be called several times.
+            fresh: Read the metadata first. Otherwise that of this object is used if conditional writes show that it
+                is still stored.
+            on_stored: Called when the new metadata is stored. A caller that is cancelled meanwhile waits for it.
+
+        Returns:
+            The new metadata.
+
+        Raises:
+            NodeTypeError: If the node has been replaced by one of the other kind.
+            WriteConflictError: If other writers kept changing it until ``config.total_timeout``.
+        """
+        handle = self.handle
+        store, format_ = handle.store, handle.format
+        backoff = ConflictBackoff(handle.config.total_timeout, f"{handle.name} in {store!r}")
+        cached = None if fresh or not self._is_comparable() else self.metadata
+        async with handle.lock():
+            while True:
+                present = cached if cached is not None else await self._load()
+                target = await change(present)
+                before = present.source or Source(format_.zarr_format, {})
+                rendered = format_.render(handle.path, target)
+                documents = {key: json.loads(data) for key, data in rendered.items()}
+                changed = {key: data for key, data in rendered.items() if before.documents.get(key) != documents[key]}
+                if cached is not None and not changed:
+                    cached = None  # only a write shows whether it is still stored
+                    continue
+                try:
+                    put = partial(put_documents, store, changed, before.versions)
+                    new_versions = await shielded(put, on_stored)
+                    break
+                except WriteConflictError as conflict:
+                    cached = None
+                    await backoff.after(conflict)
+                except ConditionsUnsupported:
+                    if store.conditional:
+                        raise
+                    cached = None  # from now on the store is one without conditional writes
+        if handle.consolidated is not None and changed:
+            await handle.consolidated.update(store, changed)
+        versions = {**before.versions, **new_versions} if before.versions else {}
+        self.metadata = replace(target, source=Source(format_.zarr_format, documents, versions))
+        return self.metadata
+
+    def _is_comparable(self) -> bool:
+        """Return whether a conditional write can show that the metadata is still stored.
+
+        Under a lock that holds for every writer, metadata is read again instead, as no conditional write is needed.
+        """
+        store, source = self.handle.store, self.metadata.source
+        return store.conditional and not store.exclusive and source is not None and bool(source.versions)
+
+    async def _load(self) -> M:
+        kind: type[M] = type(self.metadata)
+        present: Any = await load_metadata(self.handle)
+        if not isinstance(present, kind):
+            raise wrong_kind(self.handle.name, self.handle.path, present, " now")
+        return present

@@ -1,0 +1,167 @@
+"""Opening nodes by store and path: resolving what users pass, and finding the node that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync.config import Config
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, StoreError, ZarrError
+from zarrasync.formats import EntryPointFound, Format, Kind
+from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.model.paths import normalize_path
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.create_array import create_planned_array, plan_array_at
+from zarrasync.nodes.explain_missing import explain_missing
+from zarrasync.nodes.find import find
+from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.kinds import wrong_kind
+from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
+
+__all__ = ["ConfigLike", "Mode", "open_array_at", "open_node_at", "open_or_create_array_at", "resolve_node"]
+
+Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-"]
+"""How to open: read, change, create if absent, replace, create only."""
+ConfigLike: TypeAlias = Config | Mapping[str, Any] | None
+_MODES = ("r", "r+", "a", "w", "w-")
+
+
+def resolve_node(
+    store: StoreLike,
+    path: str,
+    zarr_format: int | str | None,
+    storage_options: Mapping[str, Any] | None,
+    config: ConfigLike,
+    mode: str = "w",
+) -> tuple[NodeHandle, tuple[Format, ...]]:
+    """Return the handle for the arguments of a public function, and the formats that may be found there.
+
+    Args:
+        store: The store as users pass it.
+        path: The path of the node.
+        zarr_format: The format, or ``None`` to detect it, and to create nodes in ``config.zarr_format``.
+        storage_options: Options for the filesystem of a URL.
+        config: The settings as users pass them.
+        mode: The mode. With ``"r"`` the store of the handle is read-only.
+
+    Raises:
+        ValueError: If the mode or the format is not one.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
+    resolved_config = settings.resolve(config)
+    resolved_store: Store = resolve(store, storage_options, resolved_config)
+    if mode == "r":
+        resolved_store = ReadOnlyStore(resolved_store)
+    format_ = formats.by_name(resolved_config.zarr_format if zarr_format is None else zarr_format)
+    candidates = formats.CANDIDATES if zarr_format is None else (format_,)
+    is_format_known = zarr_format is not None
+    handle = NodeHandle(resolved_store, normalize_path(path), format_, resolved_config, is_format_known)
+    return handle, candidates
+
+
+async def open_node_at(
+    handle: NodeHandle,
+    candidates: tuple[Format, ...],
+    *,
+    explain: bool = True,
+    consolidated: bool | None = False,
+    kind: Kind | None = None,
+    brief: bool = False,
+) -> AsyncArray | AsyncGroup:
+    """Open the node at a path.
+
+    Args:
+        handle: The location.
+        candidates: The formats to look for.
+        explain: If there is no node, look around and add the reason to the error message.
+        consolidated: As for ``find``.
+        kind: As for ``find``.
+        brief: As for ``find``.
+
+    Raises:
+        NodeNotFoundError: If there is no node, or it has no consolidated metadata and ``consolidated`` is true.
+    """
+    try:
+        node = await find(handle, candidates, consolidated=consolidated, kind=kind, brief=brief)
+    except NodeNotFoundError as error:
+        reason = await explain_missing(handle) if explain else ""
+        if reason:
+            error.args = (f"{error}; {reason}",)
+        raise
+    if consolidated and node.consolidated is None:
+        raise NodeNotFoundError(
+            f"{handle.name} in {handle.store!r} has no consolidated metadata; consolidate_metadata() makes some",
+            path=handle.path,
+            store=repr(handle.store),
+        )
+    opened = NodeHandle(
+        handle.store, handle.path, node.format, handle.config, is_format_known=True, consolidated=node.consolidated
+    )
+    return make_node(opened, node.metadata)
+
+
+async def open_array_at(
+    handle: NodeHandle,
+    candidates: tuple[Format, ...],
+    *,
+    explain: bool = True,
+    kind: Kind | None = ArrayMetadata,
+    brief: bool = False,
+) -> AsyncArray:
+    """Open the array at a path; see ``open_node_at``.
+
+    Raises:
+        NodeTypeError: If it is a group.
+    """
+    open_node = partial(open_node_at, handle, candidates, explain=explain, kind=kind, brief=brief)
+    node = await run_on_store(open_node, handle.store)
+    if not isinstance(node, AsyncArray):
+        subject = f"{handle.name} in {handle.store!r}"
+        raise wrong_kind(subject, handle.path, node.metadata, "; open_group or open opens it")
+    return node
+
+
+async def open_or_create_array_at(
+    handle: NodeHandle,
+    candidates: tuple[Format, ...],
+    options: Callable[[], dict[str, Any]],
+    *,
+    erase_leftovers: bool = False,
+) -> tuple[AsyncArray, bool]:
+    """Open the array at a path, or create it if there is none.
+
+    One batch of requests finds an existing array. Another one finds everything that is in the way of a new one.
+
+    Args:
+        handle: The location. If its format is known, nodes of other formats are looked for at the path, but not above.
+        candidates: The formats to look for.
+        options: Returns the options of a new array, as for ``create_array``; not called if the array exists.
+        erase_leftovers: Erase chunks first that a process has left which was killed while erasing an array.
+
+    Returns:
+        The array, and whether it is new.
+    """
+    with suppress(NodeNotFoundError):
+        kind = None if handle.is_format_known else ArrayMetadata
+        return await open_array_at(handle, candidates, explain=False, kind=kind, brief=True), False
+    try:
+        plan = await plan_array_at(handle, **{k: v for k, v in options().items() if k != "zarr_format"})
+    except StoreError:
+        raise
+    except (ZarrError, TypeError, ValueError) as error:  # raised only if there is no array
+        refusal: Exception = error
+    else:
+        try:
+            return await create_planned_array(*plan, erase_leftovers=erase_leftovers), True
+        except (NodeExistsError, EntryPointFound) as error:
+            refusal = error
+    try:
+        return await open_array_at(handle, candidates, explain=False), False
+    except NodeNotFoundError:
+        raise refusal from None

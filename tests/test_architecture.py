@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,6 @@ WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
 
 # Imports against that order, and files that are too long: to be mended, and nothing may be added.
 UPWARD = {
-    "display.html -> nodes",
-    "transfer.unaligned -> nodes",
 }
 LONG = {"formats.draft"}
 
@@ -84,6 +83,33 @@ def test_imports_go_down_only():
         if ORDER.index(package(target)) > ORDER.index(package(name))
     }
     assert sorted(upward - UPWARD) == []
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules themselves: ``from zarrasync.display import html`` imports display.html, other names display.__init__."""
+    known, targets = modules(), set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "zarrasync":
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [f"{alias.name}.__init__" for alias in node.names if package(alias.name) == "zarrasync"]
+        else:
+            continue
+        for name in names:
+            inner = name.removeprefix("zarrasync.")
+            home = inner.rpartition(".")[0]
+            options = (inner, f"{inner}.__init__", home, f"{home}.__init__" if home else "__init__")
+            targets.add(next(option for option in options if option in known))
+    return targets
+
+
+def test_no_modules_import_each_other():
+    """Not in circles of any length, neither in functions nor for type checkers. A package stands for its __init__."""
+    graph = {name: imported_modules(path) - {name} for name, path in modules().items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 def test_the_model_knows_no_io():

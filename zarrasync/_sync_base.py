@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -75,8 +76,9 @@ class Facade:
         self._async = async_
 
     @property
+    @abstractmethod
     def _blocking(self) -> bool:
-        return _node(self._async).store.blocking
+        """Whether the store is blocking."""
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         _latest.names = _nothing  # there may be others after this
@@ -95,12 +97,13 @@ class Facade:
         return text
 
 
-def _node(value: AsyncArray | AsyncGroup | AsyncSelection) -> AsyncArray | AsyncGroup:
-    return value.array if isinstance(value, AsyncSelection) else value
-
-
 class _Closing(Facade):
     __slots__ = ()
+
+    @property
+    def _blocking(self) -> bool:
+        blocking: bool = self._async.store.blocking
+        return blocking
 
     def __enter__(self) -> Self:
         return self
@@ -108,8 +111,7 @@ class _Closing(Facade):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        node = _node(self._async)
-        self._run(node.close())
+        self._run(self._async.close())
 
     @property
     def attrs(self) -> Attributes:
@@ -239,6 +241,10 @@ class SelectionBase(Facade):
 
     __slots__ = ()
     _async: AsyncSelection
+
+    @property
+    def _blocking(self) -> bool:
+        return self._async.array.store.blocking
 
     @property
     def async_(self) -> AsyncSelection:

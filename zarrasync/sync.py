@@ -39,8 +39,8 @@ from zarrasync.nodes import array as _array
 from zarrasync.nodes import functions as _functions
 from zarrasync.nodes import group as _group
 from zarrasync.nodes import selection as _selection
-from zarrasync.nodes.functions import _UNSET, CodecsLike
-from zarrasync.nodes.opening import ConfigLike, Mode
+from zarrasync.nodes.functions import UNSET, CodecsLike
+from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
@@ -75,12 +75,12 @@ __all__ = [
 class Array(ArrayBase):
     """An N-dimensional array of chunks in a store.
 
-    Indexing gives a lazy ``Selection``; awaiting that reads it:
+    Indexing returns a lazy ``Selection``, which is read when it is awaited:
 
         block = array[0:10, ::2]
         array[0:10].write(values)
 
-    Arrays come from ``open_array``, ``create_array`` and groups. ``resize``, ``append`` and
+    Arrays are returned by ``open_array``, ``create_array`` and groups. ``resize``, ``append`` and
     ``update_attributes`` change an array in place.
     """
 
@@ -93,12 +93,12 @@ class Array(ArrayBase):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis."""
+        """The number of elements along each axis."""
         return self._async.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype of elements in memory."""
+        """The NumPy dtype of the elements in memory, in native byte order."""
         return self._async.dtype
 
     @property
@@ -113,60 +113,60 @@ class Array(ArrayBase):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements in memory."""
+        """The size of all elements in memory, in bytes."""
         return self._async.nbytes
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The shape of the smallest part that can be read alone (inner chunks where there are shards).
+        """The shape of the smallest part that can be read alone: of inner chunks if the array is sharded.
 
-        Where chunks differ in size, the greatest; ``read_chunk_sizes`` has all.
+        In a rectilinear grid the largest size along each axis; see ``read_chunk_sizes``.
         """
         return self._async.chunks
 
     @property
     def shards(self) -> tuple[int, ...] | None:
-        """The shape of shards, the unit of writing; ``None`` if there are none."""
+        """The shape of shards, which are written as a whole, or ``None`` if the array is not sharded."""
         return self._async.shards
 
     @property
     def read_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Per axis the sizes of its chunks (inner chunks where there are shards), cut off at the array's end."""
+        """Per axis the sizes of chunks (inner chunks if the array is sharded), without what is beyond the array's end."""
         return self._async.read_chunk_sizes
 
     @property
     def write_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Per axis the sizes of its shards, or chunks where there are none, cut off at the array's end."""
+        """Per axis the sizes of shards (chunks if it is not sharded), without what is beyond the array's end."""
         return self._async.write_chunk_sizes
 
     @property
     def fill_value(self) -> Any:
-        """What absent elements read as; ``None`` where that is undefined (v2)."""
+        """The value of elements in chunks that do not exist, or ``None`` if it is undefined (Zarr v2)."""
         return self._async.fill_value
 
     @property
     def filters(self) -> tuple[Codec, ...]:
-        """The array -> array codecs (of the inner chunks, where there are shards)."""
+        """The array -> array codecs, of inner chunks if the array is sharded."""
         return self._async.filters
 
     @property
     def serializer(self) -> Codec:
-        """The array -> bytes codec (of the inner chunks, where there are shards)."""
+        """The array -> bytes codec, of inner chunks if the array is sharded."""
         return self._async.serializer
 
     @property
     def compressors(self) -> tuple[Codec, ...]:
-        """The bytes -> bytes codecs (of the inner chunks, where there are shards)."""
+        """The bytes -> bytes codecs, of inner chunks if the array is sharded."""
         return self._async.compressors
 
     @property
     def dimension_names(self) -> tuple[str | None, ...] | None:
-        """A name or ``None`` per axis, if any were given."""
+        """Per axis its name or ``None``, or ``None`` if the array has no dimension names."""
         return self._async.dimension_names
 
     @property
     def cdata_shape(self) -> tuple[int, ...]:
-        """Chunks along each axis."""
+        """The number of chunks along each axis."""
         return self._async.cdata_shape
 
     @property
@@ -176,7 +176,7 @@ class Array(ArrayBase):
 
     @property
     def info(self) -> Info:
-        """What is known of the array without reading, for people."""
+        """A summary that takes no requests."""
         return self._async.info
 
     @property
@@ -186,85 +186,154 @@ class Array(ArrayBase):
         return result
 
     def getitem(self, selection: Any) -> Any:
-        """Read ``array[selection]``, with NumPy's meaning of it."""
+        """Read ``array[selection]`` with the semantics of NumPy."""
         return self._run(self._async.getitem(selection))
 
     def setitem(self, selection: Any, value: npt.ArrayLike) -> None:
-        """Write ``array[selection] = value``."""
+        """Write ``array[selection] = value`` with the semantics of NumPy."""
         self._run(self._async.setitem(selection, value))
 
     def get_basic_selection(
         self, selection: Any = Ellipsis, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
     ) -> Any:
-        """Read by integers, slices, ``...`` and ``newaxis``.
+        """Read with basic indexing.
 
         Args:
-            selection: The selection.
-            out: An array to read into.
-            fields: Structured fields to read alone.
+            selection: Integers, slices, ``...`` and ``newaxis``.
+            out: An array of the selection's shape and dtype to read into.
+            fields: Names of structured fields to read alone.
+
+        Returns:
+            As ``Selection.read``.
         """
         return self._run(self._async.get_basic_selection(selection, out=out, fields=fields))
 
     def set_basic_selection(
         self, selection: Any, value: npt.ArrayLike, *, fields: str | list[str] | None = None
     ) -> None:
-        """Write by integers, slices, ``...`` and ``newaxis``."""
+        """Write with basic indexing.
+
+        Args:
+            selection: Integers, slices, ``...`` and ``newaxis``.
+            value: The values, broadcast to the selection's shape.
+            fields: Names of structured fields to write alone.
+        """
         self._run(self._async.set_basic_selection(selection, value, fields=fields))
 
     def get_orthogonal_selection(
         self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
     ) -> Any:
-        """Read each axis on its own, as ``oindex`` does."""
+        """Read with orthogonal indexing, as ``oindex``.
+
+        Args:
+            selection: An integer, slice, list of integers or mask per axis.
+            out: An array of the selection's shape and dtype to read into.
+            fields: Names of structured fields to read alone.
+
+        Returns:
+            As ``Selection.read``.
+        """
         return self._run(self._async.get_orthogonal_selection(selection, out=out, fields=fields))
 
     def set_orthogonal_selection(
         self, selection: Any, value: npt.ArrayLike, *, fields: str | list[str] | None = None
     ) -> None:
-        """Write each axis on its own, as ``oindex`` does."""
+        """Write with orthogonal indexing, as ``oindex``.
+
+        Args:
+            selection: An integer, slice, list of integers or mask per axis.
+            value: The values, broadcast to the selection's shape.
+            fields: Names of structured fields to write alone.
+        """
         self._run(self._async.set_orthogonal_selection(selection, value, fields=fields))
 
     def get_coordinate_selection(
         self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
     ) -> Any:
-        """Read points, as ``vindex`` does."""
+        """Read with coordinate indexing, as ``vindex``.
+
+        Args:
+            selection: Integers or integer arrays per axis, which are broadcast against each other.
+            out: An array of the selection's shape and dtype to read into.
+            fields: Names of structured fields to read alone.
+
+        Returns:
+            As ``Selection.read``.
+        """
         return self._run(self._async.get_coordinate_selection(selection, out=out, fields=fields))
 
     def set_coordinate_selection(
         self, selection: Any, value: npt.ArrayLike, *, fields: str | list[str] | None = None
     ) -> None:
-        """Write points, as ``vindex`` does."""
+        """Write with coordinate indexing, as ``vindex``.
+
+        Args:
+            selection: Integers or integer arrays per axis, which are broadcast against each other.
+            value: The values, broadcast to the selection's shape.
+            fields: Names of structured fields to write alone.
+        """
         self._run(self._async.set_coordinate_selection(selection, value, fields=fields))
 
     def get_mask_selection(
         self, mask: npt.ArrayLike, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
     ) -> Any:
-        """Read where a boolean array of the array's shape is true; one-dimensional, in C order."""
+        """Read the elements where a mask is true.
+
+        Args:
+            mask: A boolean array of the array's shape.
+            out: An array of the selection's shape and dtype to read into.
+            fields: Names of structured fields to read alone.
+
+        Returns:
+            A one-dimensional array of the elements in C order.
+        """
         return self._run(self._async.get_mask_selection(mask, out=out, fields=fields))
 
     def set_mask_selection(
         self, mask: npt.ArrayLike, value: npt.ArrayLike, *, fields: str | list[str] | None = None
     ) -> None:
-        """Write where a boolean array of the array's shape is true."""
+        """Write the elements where a mask is true.
+
+        Args:
+            mask: A boolean array of the array's shape.
+            value: The values, one for all or one per element in C order.
+            fields: Names of structured fields to write alone.
+        """
         self._run(self._async.set_mask_selection(mask, value, fields=fields))
 
     def get_block_selection(
         self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
     ) -> Any:
-        """Read whole shards (chunks where there are none), as ``blocks`` does."""
+        """Read whole shards (chunks if the array is not sharded), as ``blocks``.
+
+        Args:
+            selection: Integers and slices of grid coordinates.
+            out: An array of the selection's shape and dtype to read into.
+            fields: Names of structured fields to read alone.
+
+        Returns:
+            As ``Selection.read``.
+        """
         return self._run(self._async.get_block_selection(selection, out=out, fields=fields))
 
     def set_block_selection(
         self, selection: Any, value: npt.ArrayLike, *, fields: str | list[str] | None = None
     ) -> None:
-        """Write whole shards (chunks where there are none), as ``blocks`` does."""
+        """Write whole shards (chunks if the array is not sharded), as ``blocks``.
+
+        Args:
+            selection: Integers and slices of grid coordinates.
+            value: The values, broadcast to the selection's shape.
+            fields: Names of structured fields to write alone.
+        """
         self._run(self._async.set_block_selection(selection, value, fields=fields))
 
     def resize(self, shape: int | tuple[int, ...]) -> None:
-        """Change the shape in place; nothing is moved.
+        """Change the shape in place. No element is moved.
 
-        What a smaller shape cuts off is erased, also inside chunks at the new edge, so that growing
-        again shows the fill value there. Many may make an array longer at the same time; make it smaller while nobody
-        else writes, as what others append meanwhile may be cut off, too.
+        Elements outside the new shape are erased, also in chunks that are partly inside, so that growing the array
+        again shows fill values. Several writers may make an array longer at the same time. Make it smaller only while
+        nobody else is writing, because rows that others append meanwhile may be erased.
 
         Args:
             shape: The new shape, with as many axes as the old one.
@@ -276,114 +345,114 @@ class Array(ArrayBase):
         self._run(self._async.resize(shape))
 
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
-        """Add values at the end of an axis.
+        """Append values along an axis.
 
-        Many may append at the same time, also from other processes and machines, where the store can compare
-        versions: each gets rows of its own. A reader never sees fill values where they will be, but on object
-        stores, where the new shape is stored first: it is what tells other writers that the place is taken.
+        Several writers may append at the same time, also from other processes and machines, if the store has
+        conditional writes: each gets rows of its own. Object stores show fill values in the new rows until their
+        values are written, because the longer shape is stored first to reserve them. Other stores do not.
 
         Args:
-            data: Values whose other axes have the array's sizes.
+            data: The values. Their other axes have the array's sizes.
             axis: The axis to extend.
 
         Returns:
             The new shape.
 
         Raises:
-            ShapeError: If the other axes differ, there is no such axis, or others' rows could be lost, as the store can
-                neither compare nor keep them out, and ``config.unaligned`` does not allow that.
+            ShapeError: If the other axes differ, there is no such axis, or the store can neither lock nor compare, so
+                that rows of other writers could be lost, and ``config.unaligned`` does not allow that.
         """
         return self._run(self._async.append(data, axis))
 
     def nchunks_initialized(self) -> int:
-        """How many stored values (shards, or chunks where there are none) exist. Lists their keys.
+        """Count the stored values (shards, or chunks if there are no shards). Lists their keys.
 
         Raises:
-            UnsupportedOperation: If the store can not list.
+            UnsupportedOperation: If the store cannot list.
         """
         return self._run(self._async.nchunks_initialized())
 
     def nbytes_stored(self) -> int:
-        """Bytes of all stored values (shards, or chunks where there are none), compressed as they are. Lists their keys.
+        """Return the encoded size in bytes of all stored values (shards, or chunks). Lists their keys.
 
         Raises:
-            UnsupportedOperation: If the store can not list.
+            UnsupportedOperation: If the store cannot list.
         """
         return self._run(self._async.nbytes_stored())
 
     def info_complete(self) -> Info:
-        """``info``, and what it takes a listing to know: how many values are stored, and how well they compress.
+        """Return ``info`` with the number of stored values and their compression ratio. Lists their keys.
 
         Raises:
-            UnsupportedOperation: If the store can not list.
+            UnsupportedOperation: If the store cannot list.
         """
         return self._run(self._async.info_complete())
 
     @property
     def store(self) -> Store:
-        """The store it lies in."""
+        """The store."""
         return self._async.store
 
     @property
     def path(self) -> str:
-        """Its path in the store, without slashes at the ends."""
+        """The path in the store, without slashes at the ends."""
         return self._async.path
 
     @property
     def name(self) -> str:
-        """Its path with a leading slash."""
+        """The path with a leading slash."""
         return self._async.name
 
     @property
     def basename(self) -> str:
-        """The last part of its path."""
+        """The last part of the path."""
         return self._async.basename
 
     @property
     def config(self) -> Config:
-        """The settings that held when it was opened."""
+        """The settings that applied when the node was opened."""
         return self._async.config
 
     @property
     def read_only(self) -> bool:
-        """Whether it was opened for reading, or its store can not be written to."""
+        """Whether the node was opened for reading, or its store cannot be written to."""
         return self._async.read_only
 
     @property
     def zarr_format(self) -> int | str:
-        """The format it is stored in."""
+        """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
         return self._async.zarr_format
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes; others stay as they are.
+        """Set attributes. Others keep their values.
 
         Raises:
-            MetadataError: If a value can not be written as JSON.
+            MetadataError: If a value cannot be written as JSON.
             ReadOnlyError: If the node was opened for reading.
         """
         self._run(self._async.update_attributes(attributes))
 
     def refresh(self) -> None:
-        """Read the metadata again: another writer may have resized an array or changed the attributes.
+        """Read the metadata again, because another writer may have resized an array or changed attributes.
 
         Raises:
-            NodeNotFoundError: If the node is gone.
-            NodeTypeError: If one of the other kind stands there now.
+            NodeNotFoundError: If the node does not exist any more.
+            NodeTypeError: If it has been replaced by one of the other kind.
         """
         self._run(self._async.refresh())
 
     def close(self) -> None:
-        """Let go of the store's connections."""
+        """Close the connections of the store."""
         self._run(self._async.close())
 
 
 class Group(GroupBase):
-    """A group: a node that holds arrays and groups by name.
+    """A group: a node that contains arrays and groups by name.
 
         t2m = group["t2m"]
         names = group.array_keys()
 
-    Groups come from ``open_group``, ``create_group`` and other groups.
+    Groups are returned by ``open_group``, ``create_group`` and other groups.
     """
 
     __slots__ = ()
@@ -395,79 +464,91 @@ class Group(GroupBase):
 
     @property
     def info(self) -> Info:
-        """What is known of the group without reading, for people."""
+        """A summary that takes no requests."""
         return self._async.info
 
     def setitem(self, name: str, value: npt.ArrayLike) -> None:
-        """Store values as an array of that name, replacing what is there."""
+        """Store values as an array, replacing an existing node.
+
+        Args:
+            name: The name of the array.
+            value: Its values.
+        """
         self._run(self._async.setitem(name, value))
 
     def getitem(self, name: str) -> Array | Group:
-        """The member of a name, or below members by a path (``"a/b"``).
+        """Return a member, or a node further below by its relative path (``"a/b"``).
 
         Raises:
-            NodeNotFoundError: If there is none.
+            NodeNotFoundError: If there is no such node.
         """
         result: Array | Group = to_sync(self._run(self._async.getitem(name)))
         return result
 
     def contains(self, name: str) -> bool:
-        """Whether there is a member of that name."""
+        """Return whether there is a member of that name."""
         return self._run(self._async.contains(name))
 
     def members(self, max_depth: int | None = 0) -> tuple[tuple[str, Array | Group], ...]:
-        """Members by name: one listing and one batch of documents per level.
+        """Return the members, with one listing per group and one batch of documents per level.
 
         Args:
             max_depth: How many levels of groups below this one to look into; ``None`` for all.
 
         Returns:
-            Pairs of path (relative to this group) and node, sorted by path.
+            Pairs of relative path and node, sorted by path.
 
         Raises:
-            UnsupportedOperation: If the store can not list.
+            UnsupportedOperation: If the store cannot list.
         """
         result: tuple[tuple[str, Array | Group], ...] = to_sync(self._run(self._async.members(max_depth)))
         return result
 
     def arrays(self) -> tuple[tuple[str, Array], ...]:
-        """The arrays among the members, by name."""
+        """Return the members that are arrays, as pairs of name and array."""
         result: tuple[tuple[str, Array], ...] = to_sync(self._run(self._async.arrays()))
         return result
 
     def groups(self) -> tuple[tuple[str, Group], ...]:
-        """The groups among the members, by name."""
+        """Return the members that are groups, as pairs of name and group."""
         result: tuple[tuple[str, Group], ...] = to_sync(self._run(self._async.groups()))
         return result
 
     def array_keys(self) -> tuple[str, ...]:
-        """The names of the arrays."""
+        """Return the names of the arrays."""
         return self._run(self._async.array_keys())
 
     def group_keys(self) -> tuple[str, ...]:
-        """The names of the groups."""
+        """Return the names of the groups."""
         return self._run(self._async.group_keys())
 
     def nmembers(self, max_depth: int | None = 0) -> int:
-        """The number of members."""
+        """Return the number of members; see ``members``."""
         return self._run(self._async.nmembers(max_depth))
 
     def tree(self, max_depth: int | None = None) -> Tree:
-        """The hierarchy below, as text that shows itself as such."""
+        """Return the hierarchy below as a string; notebooks show a tree that unfolds.
+
+        Args:
+            max_depth: How many levels of groups below this one to look into; ``None`` for all.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+        """
         return self._run(self._async.tree(max_depth))
 
     def create_array(self, name: str, *, overwrite: bool = False, **options: Any) -> Array:
         """Create an array below this group.
 
         Args:
-            name: Its name, or a path; groups on the way are made.
-            overwrite: Replace what is there.
+            name: Its name or relative path. Missing groups above it are created.
+            overwrite: Replace an existing node.
             **options: As for ``zarrasync.create_array``: ``shape``, ``dtype``, ``data``, ``chunks``, ``shards``,
                 ``filters``, ``serializer``, ``compressors``, ``fill_value``, ``order``, ``attributes``,
                 ``chunk_key_encoding``, ``dimension_names``.
 
         Raises:
-            NodeExistsError: If a node is there and ``overwrite`` is not set.
+            NodeExistsError: If a node exists and ``overwrite`` is not set.
         """
         result: Array = to_sync(self._run(self._async.create_array(name, overwrite=overwrite, **options)))
         return result
@@ -475,24 +556,29 @@ class Group(GroupBase):
     def create_group(self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False) -> Group:
         """Create a group below this one.
 
+        Args:
+            name: Its name or relative path. Missing groups above it are created.
+            attributes: Its attributes.
+            overwrite: Replace an existing node.
+
         Raises:
-            NodeExistsError: If a node is there and ``overwrite`` is not set.
+            NodeExistsError: If a node exists and ``overwrite`` is not set.
         """
         result: Group = to_sync(self._run(self._async.create_group(name, attributes=attributes, overwrite=overwrite)))
         return result
 
     def require_array(self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any) -> Array:
-        """The array of that name, created if there is none.
+        """Return an array, and create it if it does not exist.
 
         Args:
-            name: The name.
+            name: Its name.
             shape: The shape it must have.
-            dtype: The data type it must have, or one that can be cast to it unless ``exact``.
-            exact: Whether the data type must be the very one.
+            dtype: The data type it must have. Another one that can be cast to it is accepted unless ``exact`` is set.
+            exact: Accept only that data type.
             **options: As for ``create_array``.
 
         Raises:
-            NodeTypeError: If a group is there, or the data type differs.
+            NodeTypeError: If it is a group, or the data type differs.
             ShapeError: If the shape differs.
         """
         result: Array = to_sync(
@@ -501,105 +587,113 @@ class Group(GroupBase):
         return result
 
     def require_group(self, name: str, *, attributes: Mapping[str, Any] | None = None) -> Group:
-        """The group of that name, created if there is none.
+        """Return a group, and create it if it does not exist.
+
+        Args:
+            name: Its name.
+            attributes: Attributes of a group that is created.
 
         Raises:
-            NodeTypeError: If an array is there.
+            NodeTypeError: If it is an array.
         """
         result: Group = to_sync(self._run(self._async.require_group(name, attributes=attributes)))
         return result
 
     def delete(self, name: str) -> None:
-        """Erase a member and everything below it, be its metadata damaged or not.
+        """Erase a member and everything below it, even if its metadata is damaged.
 
         Raises:
-            NodeNotFoundError: If there is none.
+            NodeNotFoundError: If there is no such member.
         """
         self._run(self._async.delete(name))
 
     def move(self, source: str, dest: str) -> None:
-        """Give a member another name or place below this group. Its values are copied, then erased.
+        """Move a member to another name or path below this group. Its values are copied, then erased.
+
+        Args:
+            source: Its name or relative path.
+            dest: The new name or relative path. Missing groups above it are created.
 
         Raises:
             NodeNotFoundError: If there is no such member.
-            NodeExistsError: If the destination exists.
+            NodeExistsError: If there is a node at the new path.
         """
         self._run(self._async.move(source, dest))
 
     @property
     def store(self) -> Store:
-        """The store it lies in."""
+        """The store."""
         return self._async.store
 
     @property
     def path(self) -> str:
-        """Its path in the store, without slashes at the ends."""
+        """The path in the store, without slashes at the ends."""
         return self._async.path
 
     @property
     def name(self) -> str:
-        """Its path with a leading slash."""
+        """The path with a leading slash."""
         return self._async.name
 
     @property
     def basename(self) -> str:
-        """The last part of its path."""
+        """The last part of the path."""
         return self._async.basename
 
     @property
     def config(self) -> Config:
-        """The settings that held when it was opened."""
+        """The settings that applied when the node was opened."""
         return self._async.config
 
     @property
     def read_only(self) -> bool:
-        """Whether it was opened for reading, or its store can not be written to."""
+        """Whether the node was opened for reading, or its store cannot be written to."""
         return self._async.read_only
 
     @property
     def zarr_format(self) -> int | str:
-        """The format it is stored in."""
+        """The Zarr format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``."""
         return self._async.zarr_format
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes; others stay as they are.
+        """Set attributes. Others keep their values.
 
         Raises:
-            MetadataError: If a value can not be written as JSON.
+            MetadataError: If a value cannot be written as JSON.
             ReadOnlyError: If the node was opened for reading.
         """
         self._run(self._async.update_attributes(attributes))
 
     def refresh(self) -> None:
-        """Read the metadata again: another writer may have resized an array or changed the attributes.
+        """Read the metadata again, because another writer may have resized an array or changed attributes.
 
         Raises:
-            NodeNotFoundError: If the node is gone.
-            NodeTypeError: If one of the other kind stands there now.
+            NodeNotFoundError: If the node does not exist any more.
+            NodeTypeError: If it has been replaced by one of the other kind.
         """
         self._run(self._async.refresh())
 
     def close(self) -> None:
-        """Let go of the store's connections."""
+        """Close the connections of the store."""
         self._run(self._async.close())
 
 
 class Selection(SelectionBase):
     """A part of an array that has not been read yet.
 
-    Indexing it again gives a part of the part. ``await`` reads it.
+    Indexing it again selects from the part. ``await`` reads it.
     """
 
     __slots__ = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what would be read."""
+        """The shape of the result."""
         return self._async.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy dtype of what would be read."""
+        """The NumPy dtype of the result."""
         return self._async.dtype
 
     @property
@@ -614,7 +708,7 @@ class Selection(SelectionBase):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what would be read, in memory."""
+        """The size of the result in memory, in bytes."""
         return self._async.nbytes
 
     def read(
@@ -627,30 +721,31 @@ class Selection(SelectionBase):
 
         Args:
             out: An array of the selection's shape and dtype to read into.
-            missing: What absent chunks are: ``"fill"`` values or an ``"error"``.
-            progress: Show a progress bar, or call this with the bytes done since the last call.
+            missing: Read chunks that do not exist as ``"fill"`` values, or raise an ``"error"``.
+            progress: Show a progress bar, or call this function with the number of bytes done since the last call.
 
         Returns:
-            ``out`` if given; else a NumPy array, in Fortran order if the chunks are stored so (in general with the axes
-            in their order). A NumPy scalar where every axis is indexed by an integer.
+            ``out`` if given, else a new NumPy array. Its axes have the memory order of the stored chunks, such as
+            Fortran order. A NumPy scalar if every axis is indexed by an integer.
 
         Raises:
-            MissingChunkError: If chunks are absent and ``missing`` is ``"error"``.
+            MissingChunkError: If chunks do not exist and ``missing`` is ``"error"``.
             CodecError: If a chunk is damaged.
-            StoreError: If the store failed; never for a chunk that is absent.
-            ShapeError: If ``out`` does not fit.
+            StoreError: If the store failed. A chunk that does not exist is not a failure.
+            ShapeError: If ``out`` has another shape or dtype.
         """
         return self._run(self._async.read(out, missing, progress))
 
     def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
-        """Write values, broadcast to the selection's shape.
+        """Write values to the selection.
 
-        Chunks that are covered in part are read, changed and written back. Nothing is lost that others write at the
-        same time to other parts of them: this is refused where a store can neither keep them out nor tell.
+        A chunk that is covered in part is read, changed and written back. What other writers store in its other part
+        at the same time is kept: if the store has neither locks nor conditional writes for that, such writes raise an
+        error.
 
         Args:
-            values: What to write. Masked elements of a NumPy masked array become the fill value.
-            progress: Show a progress bar, or call this with the bytes done since the last call.
+            values: The values, broadcast to the selection's shape. Masked elements become the fill value.
+            progress: Show a progress bar, or call this function with the number of bytes done since the last call.
 
         Raises:
             ShapeError: If the values do not broadcast to the selection, or chunks are covered in part and
@@ -661,19 +756,22 @@ class Selection(SelectionBase):
         self._run(self._async.write(values, progress))
 
     def chunks(self, unit: tuple[int, ...] | Literal["auto"] = "auto") -> Iterator[tuple[Region, npt.NDArray[Any]]]:
-        """Read the selection block by block, the next one while the caller works on this one.
+        """Read the selection block by block. The next block is read while the caller works on the current one.
 
         Args:
-            unit: The shape of a block; by default the array's write unit, cut down to an eighth of the
-                memory budget. Blocks at the edges are smaller.
+            unit: The shape of a block. By default that of a shard (or chunk), reduced to at most an eighth of
+                ``config.memory_budget``. Blocks at the edges are smaller.
 
         Yields:
-            Where the block lies in the selection, as slices, and its values.
+            The location of a block in the selection, as slices, and its values.
         """
         return iterate(self._async.chunks(unit), blocking=self._blocking)
 
     def explain(self) -> Explanation:
-        """What reading the selection would touch: numbers, and in a notebook a picture. Does no IO."""
+        """Explain how many chunks, requests and bytes reading the selection takes. Makes no requests.
+
+        Notebooks show the result with a picture.
+        """
         return self._async.explain()
 
 
@@ -687,20 +785,20 @@ def open(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Array | Group:
-    """Open the array or group at a path. Never creates.
+    """Open the array or group at a path. It must exist.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The node's path in the store.
-        mode: ``"r"`` to read, ``"r+"`` to change.
-        zarr_format: The format, if known; found out otherwise.
-        use_consolidated: Whether members of a group are found in its consolidated metadata, see ``open_group``.
-        storage_options: Options for the filesystem of a URL.
+        path: The path of the node in the store.
+        mode: ``"r"`` to read, ``"r+"`` to read and change.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        use_consolidated: Whether to look up members of a group in its consolidated metadata; see ``open_group``.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this node.
 
     Raises:
-        NodeNotFoundError: If there is no node; says which keys were looked up.
-        MetadataError: If its documents are wrong; lists every problem.
+        NodeNotFoundError: If there is no node. It lists the keys that were looked up.
+        MetadataError: If the documents are invalid. It lists every problem.
         StoreError: If the store failed.
     """
     store_ = resolve(store, storage_options, config)
@@ -725,23 +823,24 @@ def open_array(
     config: ConfigLike = None,
     **options: Any,
 ) -> Array:
-    """Open an array, or create it if the mode says so.
+    """Open an array, or create it if the mode allows it.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The array's path in the store.
-        mode: ``"r"`` reads, ``"r+"`` changes, ``"a"`` creates if absent, ``"w"`` replaces, ``"w-"`` creates only.
-        zarr_format: The format, if known; found out otherwise.
-        storage_options: Options for the filesystem of a URL.
+        path: The path of the array in the store.
+        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: create it if it does not exist; ``"w"``: replace it;
+            ``"w-"``: create it, and fail if it exists.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this array.
-        **options: For creating, as for ``create_array``. The number of axes, data type, chunks and
-            shards must agree with those of an array that is there.
+        **options: Options of a new array, as for ``create_array``. The number of axes, data type, chunks and
+            shards must agree with those of an existing array.
 
     Raises:
-        NodeNotFoundError: If there is no node and the mode does not create.
-        NodeTypeError: If there is a group, or an array of another data type.
-        ShapeError: If there is an array of another number of axes, or with other chunks or shards.
-        NodeExistsError: If there is a node and the mode is ``"w-"``.
+        NodeNotFoundError: If there is no node and the mode does not create one.
+        NodeTypeError: If the node is a group, or an array of another data type.
+        ShapeError: If the array has another number of axes, or other chunks or shards.
+        NodeExistsError: If a node exists and the mode is ``"w-"``.
     """
     store_ = resolve(store, storage_options, config)
     result: Array = to_sync(
@@ -764,24 +863,25 @@ def open_group(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Group:
-    """Open a group, or create it if the mode says so.
+    """Open a group, or create it if the mode allows it.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The group's path in the store.
-        mode: ``"r"`` reads, ``"r+"`` changes, ``"a"`` creates if absent, ``"w"`` replaces, ``"w-"`` creates only.
-        zarr_format: The format, if known; found out otherwise.
-        use_consolidated: Whether members are found in the group's consolidated metadata; ``None`` where it has
-            some, and what is not in there is looked for in the store.
-        attributes: Attributes of a group that is created.
-        storage_options: Options for the filesystem of a URL.
-        config: Settings for this group and what is opened through it.
+        path: The path of the group in the store.
+        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: create it if it does not exist; ``"w"``: replace it;
+            ``"w-"``: create it, and fail if it exists.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        use_consolidated: Whether to look up members in the group's consolidated metadata. ``None``: if it has some,
+            and in the store otherwise.
+        attributes: Attributes of a new group.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this group and its members.
 
     Raises:
-        NodeNotFoundError: If there is no node and the mode does not create.
-        NodeNotFoundError: If consolidated metadata is insisted on and absent.
-        NodeTypeError: If there is an array.
-        NodeExistsError: If there is a node and the mode is ``"w-"``.
+        NodeNotFoundError: If there is no node and the mode does not create one, or the group has no consolidated
+            metadata and ``use_consolidated`` is true.
+        NodeTypeError: If the node is an array.
+        NodeExistsError: If a node exists and the mode is ``"w-"``.
     """
     store_ = resolve(store, storage_options, config)
     result: Group = to_sync(
@@ -814,7 +914,7 @@ def create_array(
     filters: CodecsLike = "auto",
     serializer: CodecsLike = "auto",
     compressors: CodecsLike = "auto",
-    fill_value: Any = _UNSET,
+    fill_value: Any = UNSET,
     order: Literal["C", "F"] = "C",
     zarr_format: int | str | None = None,
     attributes: Mapping[str, Any] | None = None,
@@ -828,33 +928,35 @@ def create_array(
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        name: The array's path in the store (the same as ``path``).
-        path: The array's path in the store; missing groups above it are made.
-        shape: Elements along each axis.
-        dtype: The data type: what NumPy takes, ``str`` for text, or a Zarr v3 name. Default: float64.
-        data: Values to write; gives shape and data type where these are not given.
-        chunks: The shape of the parts that can be read alone; ``"auto"`` for about 4 MiB (256 KiB in shards).
-        shards: The shape of what is stored in one value, a multiple of ``chunks``; ``None`` for no shards.
-        filters: Array -> array codecs (v2: filters).
+        name: The path of the array in the store (the same as ``path``).
+        path: The path of the array in the store. Missing groups above it are created.
+        shape: The number of elements along each axis.
+        dtype: The data type: anything that NumPy accepts, ``str`` for variable-length strings, or a Zarr v3 name.
+            Default: float64.
+        data: Values to write. They determine the shape and the data type if these are not given.
+        chunks: The shape of chunks (inner chunks if the array is sharded). ``"auto"``: about 4 MiB (256 KiB in
+            shards).
+        shards: The shape of shards, a multiple of ``chunks``. ``None``: the array is not sharded.
+        filters: Array -> array codecs (Zarr v2: filters).
         serializer: The array -> bytes codec.
-        compressors: Bytes -> bytes codecs; ``"auto"`` is zstd, ``None`` none. A codec is one of
-            ``zarrasync.codecs``, a name, a v3 entry or a numcodecs codec or configuration.
-        fill_value: What absent elements read as. Default: zero, false or empty. ``None`` leaves it undefined
-            where the format can say that (v2).
-        order: The order of elements inside a chunk.
+        compressors: Bytes -> bytes codecs. ``"auto"``: zstd, ``None``: no compression. A codec is one of
+            ``zarrasync.codecs``, a name, a v3 metadata object, or a numcodecs codec or configuration.
+        fill_value: The value of elements in chunks that do not exist. Default: zero, false or empty. ``None``:
+            undefined, in formats that can store that (Zarr v2).
+        order: The memory order of elements inside a chunk, ``"C"`` or ``"F"``.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        attributes: The attributes.
-        chunk_key_encoding: How chunks are named, as in a v3 document.
+        attributes: The attributes, as JSON can represent them.
+        chunk_key_encoding: How chunk keys are formed, as in v3 metadata.
         dimension_names: A name or ``None`` per axis.
-        storage_options: Options for the filesystem of a URL.
-        overwrite: Replace what is there.
+        storage_options: Options of the filesystem or object store of a URL.
+        overwrite: Replace an existing node.
         config: Settings for this array.
 
     Raises:
-        NodeExistsError: If a node is there and ``overwrite`` is not set.
-        ShapeError: If shapes, chunks and shards do not fit each other.
-        MetadataError: If a type, codec or fill value is wrong.
-        UnsupportedByFormat: If the format can not say it; nothing is written then.
+        NodeExistsError: If a node exists and ``overwrite`` is not set.
+        ShapeError: If the shapes of the array, its chunks and its shards do not fit each other.
+        MetadataError: If the data type, a codec or the fill value is invalid.
+        UnsupportedByFormat: If the format cannot store the array. Nothing is written then.
     """
     store_ = resolve(store, storage_options, config)
     result: Array = to_sync(
@@ -896,19 +998,19 @@ def create_group(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Group:
-    """Create a group; missing groups above it are made.
+    """Create a group, and missing groups above it.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The group's path in the store.
+        path: The path of the group in the store.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         attributes: The attributes.
-        overwrite: Replace what is there.
-        storage_options: Options for the filesystem of a URL.
-        config: Settings for this group and what is opened through it.
+        overwrite: Replace an existing node.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this group and its members.
 
     Raises:
-        NodeExistsError: If a node is there and ``overwrite`` is not set.
+        NodeExistsError: If a node exists and ``overwrite`` is not set.
     """
     store_ = resolve(store, storage_options, config)
     result: Group = to_sync(
@@ -931,24 +1033,24 @@ def create_hierarchy(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> dict[str, Array | Group]:
-    """Create many nodes, those of one level side by side.
+    """Create many nodes, those of one level concurrently.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        nodes: By path: parameters of ``create_array`` for an array; ``None`` or ``{"attributes": …}`` alone for
-            a group. Missing groups above are made.
+        nodes: By path the parameters of ``create_array`` for an array; ``None`` or only ``{"attributes": …}`` for
+            a group. Missing groups above them are created.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        overwrite: Replace nodes that are there.
-        storage_options: Options for the filesystem of a URL.
+        overwrite: Replace existing nodes.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for these nodes.
 
     Returns:
-        The nodes that were asked for, by path.
+        The nodes by the paths in ``nodes``.
 
     Raises:
-        NodeExistsError: If a node is there and ``overwrite`` is not set, or one lies below an array.
-        NodeTypeError: If a group above is an array, or of another format.
-        MetadataError: If JSON can not say an attribute, or a parameter of an array is wrong.
+        NodeExistsError: If a node exists and ``overwrite`` is not set, or a path is below an array.
+        NodeTypeError: If a node above is an array, or of another format.
+        MetadataError: If JSON cannot represent an attribute, or a parameter of an array is invalid.
     """
     store_ = resolve(store, storage_options, config)
     result: dict[str, Array | Group] = to_sync(
@@ -968,15 +1070,15 @@ def consolidate_metadata(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Group:
-    """Keep copies of all metadata below a group in one document of it, so that one request opens everything.
+    """Store copies of all metadata documents below a group in one document, so that one request opens everything.
 
-    In format 3 the group's own document holds them, in format 2 a ``.zmetadata`` document beside it.
+    The document is the group's own one in Zarr v3, and ``.zmetadata`` in Zarr v2.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The group.
-        zarr_format: The format, if known; found out otherwise.
-        storage_options: Options for the filesystem of a URL.
+        path: The path of the group in the store.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for the group.
 
     Returns:
@@ -984,9 +1086,9 @@ def consolidate_metadata(
 
     Raises:
         NodeNotFoundError: If there is no node.
-        NodeTypeError: If there is an array.
-        UnsupportedByFormat: If the format has no such thing.
-        UnsupportedOperation: If the store can not list.
+        NodeTypeError: If the node is an array.
+        UnsupportedByFormat: If the format has no consolidated metadata.
+        UnsupportedOperation: If the store cannot list.
     """
     store_ = resolve(store, storage_options, config)
     result: Group = to_sync(
@@ -1007,14 +1109,15 @@ def save(
     config: ConfigLike = None,
     **arrays: Any,
 ) -> None:
-    """Write arrays in one call, replacing what is there.
+    """Write arrays in one call, replacing existing nodes.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        *args: One array is stored at the path itself; several become ``arr_0``, ``arr_1``, … in a group.
-        path: Where to.
+        *args: Arrays without a name. A single one is stored at the path itself; several become ``arr_0``, ``arr_1``,
+            … in a group.
+        path: The path in the store.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        storage_options: Options for the filesystem of a URL.
+        storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
         **arrays: Arrays by name, stored in a group.
     """
@@ -1035,11 +1138,19 @@ def load(
 ) -> Any:
     """Read a whole array, or all arrays below a group.
 
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path of the array or group in the store.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+
     Returns:
-        A NumPy array, or a dict of them by path below the group.
+        A NumPy array, or a dict of NumPy arrays by relative path.
 
     Raises:
-        NodeNotFoundError: If there is nothing at the path.
+        NodeNotFoundError: If there is no node.
+        UnsupportedOperation: If the node is a group and the store cannot list.
     """
     store_ = resolve(store, storage_options, config)
     return run(_functions.load(store_, path=path, zarr_format=zarr_format, config=config), blocking=store_.blocking)
@@ -1054,11 +1165,22 @@ def list_nodes(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> tuple[tuple[str, Literal["array", "group"]], ...]:
-    """The paths and kinds of all nodes at and below a path, sorted.
+    """Return the paths and kinds of all nodes at and below a path.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path of an array or group in the store.
+        max_depth: How many levels of groups below this one to look into; ``None`` for all.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+
+    Returns:
+        Pairs of path in the store and kind, sorted by path.
 
     Raises:
-        NodeNotFoundError: If there is nothing at the path.
-        UnsupportedOperation: If the store can not list.
+        NodeNotFoundError: If there is no node.
+        UnsupportedOperation: If the store cannot list.
     """
     store_ = resolve(store, storage_options, config)
     return run(

@@ -11,6 +11,9 @@ import pytest
 
 import zarrasync as za
 from zarrasync import stores, sync
+from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.append_resize import Append
+from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.stores import MemoryStore, Store, WrapperStore
 
 
@@ -130,13 +133,12 @@ async def test_rows_that_others_came_behind_stay(reserved):
     """Of an append that is cancelled when all of it is done."""
     store = MemoryStore()
     a = await za.create_array(store, data=np.ones(2, "i4"), chunks=4)
-    undo = []
-    put = a._append_reserved if reserved else a._append_whole
-    await put(np.full(2, 2, "i4"), 0, undo)
+    append = Append(MetadataCell(handle_of(a), a.metadata), np.full(2, 2, "i4"), 0)
+    await (append.reserve_then_write() if reserved else append.write_then_grow())
     other = await za.open_array(store, mode="r+")
     await other.append(np.full(2, 3, "i4"))
-    for step in undo:
-        await step()
+    assert append.needs_undo
+    await append.undo()
     assert (await other.view.read()).tolist() == [1, 1, 2, 2, 3, 3]
 
 

@@ -63,7 +63,7 @@ from zarrasync.metadata.extensions import register_codec, register_data_type, re
 from zarrasync.nodes.functions import UNSET, CodecsLike
 from zarrasync.display.info import Info, Tree
 from zarrasync.indexing.regions import Region
-from zarrasync.nodes.opening import ConfigLike, Mode
+from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.transfer.unaligned import Unaligned
 from zarrasync.display.progress import IngestReport
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata

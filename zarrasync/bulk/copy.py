@@ -32,10 +32,14 @@ from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import chunks_of, handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.create import create_node
+from zarrasync.nodes.create_hierarchy import create_levels
+from zarrasync.nodes.find import find_all
 from zarrasync.nodes.functions import CodecsLike, open
-from zarrasync.nodes.group import AsyncGroup, as_node, create_levels
-from zarrasync.nodes.node import Metadata, NodeHandle, find_all, run_on_store
-from zarrasync.nodes.opening import ConfigLike
+from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.kinds import Metadata
+from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import Request, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 
@@ -251,8 +255,8 @@ async def _make(target: NodeHandle, planned: Metadata, options: _Options, overwr
     """The node at the destination: a new one, or what an earlier copy made."""
     (present,) = await find_all(target, [target.path], (target.format,)) if options.resume else (None,)
     if present is None:
-        made = await target.create(planned, overwrite=overwrite, clear=options.resume)
-        return as_node(made, planned)
+        made = await create_node(target, planned, overwrite=overwrite, erase_leftovers=options.resume)
+        return make_node(made, planned)
 
     def essence(metadata: Metadata) -> Mapping[str, bytes]:
         return target.format.render("", replace(metadata, attributes={}, source=None))
@@ -266,7 +270,7 @@ async def _make(target: NodeHandle, planned: Metadata, options: _Options, overwr
     if planned.attributes != present.metadata.attributes:  # the earlier copy may have ended between the two
         for key, data in target.format.render(target.path, planned).items():
             await target.store.put(key, data)
-    return as_node(replace(target, is_format_known=True), planned)
+    return make_node(replace(target, is_format_known=True), planned)
 
 
 # ------------------------------------------------------------------ copying

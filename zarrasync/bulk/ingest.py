@@ -24,7 +24,7 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import create_array
-from zarrasync.nodes.opening import ConfigLike, Mode, open_array_at, open_or_create_array_at, resolve_node
+from zarrasync.nodes.open_nodes import ConfigLike, Mode, open_array_at, open_or_create_array_at, resolve_node
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned
@@ -157,7 +157,7 @@ async def _target(
         if mode == "r+":
             found, made = await open_array_at(node, formats.CANDIDATES), False
         else:  # of one that was erased chunks may be left
-            found, made = await open_or_create_array_at(node, formats.CANDIDATES, planned, clear=True)
+            found, made = await open_or_create_array_at(node, formats.CANDIDATES, planned, erase_leftovers=True)
     except NodeTypeError as error:
         if error.found != "group":
             raise

@@ -27,8 +27,9 @@ from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import chunks_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated import Consolidated
-from zarrasync.nodes.node import FoundNode, NodeHandle, find, find_all, run_on_store
-from zarrasync.nodes.opening import ConfigLike
+from zarrasync.nodes.find import FoundNode, find, find_all
+from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import ReadOnlyStore, Request, StoreLike, resolve
 
 __all__ = ["Finding", "Report", "validate"]

@@ -32,8 +32,8 @@ from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.metadata.create import check_axes
 from zarrasync.model.paths import join, normalize_path
-from zarrasync.nodes.functions import check_arrays
-from zarrasync.nodes.opening import resolve_node
+from zarrasync.nodes.create_hierarchy import check_array_paths
+from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import Store, resolve
 from zarrasync.stores.local import local_path
 
@@ -165,7 +165,7 @@ def _make_groups(
         Their format.
     """
     zarr_format = FORMATS[given.to] if given.to else None
-    check_arrays(resolve_node(store, given.dest_path, zarr_format, None, None)[0], arrays)
+    check_array_paths(resolve_node(store, given.dest_path, zarr_format, None, None)[0], arrays)
     for name, layout in layouts.items():
         try:
             sync.create_array({}, **creation_of(source_of(arrays[name], {}), layout))

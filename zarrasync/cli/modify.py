@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
 from zarrasync import sync
@@ -23,6 +24,7 @@ from zarrasync.display.text import counted, size_text
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.formats import may_be_zarr
 from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.node import run_on_store
 
 __all__ = ["add"]
@@ -146,7 +148,7 @@ def _erase(given: argparse.Namespace, node: sync.Array | sync.Group) -> None:
     if isinstance(top, sync.Group) and node.path:
         del top[node.path]
     else:
-        run(run_on_store(handle_of(node.async_).erase, node.store), blocking=node.store.blocking)
+        run(run_on_store(partial(erase_node, handle_of(node.async_)), node.store), blocking=node.store.blocking)
 
 
 def _agreed(question: str) -> bool:

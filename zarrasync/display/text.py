@@ -48,7 +48,9 @@ def axis_names(metadata: ArrayMetadata) -> list[str | None] | None:
     if metadata.dimension_names is not None:
         return list(metadata.dimension_names)
     names = metadata.attributes.get(DIMENSIONS)
-    is_valid = isinstance(names, list | tuple) and len(names) == metadata.ndim and all(isinstance(n, str) for n in names)
+    is_valid = (
+        isinstance(names, list | tuple) and len(names) == metadata.ndim and all(isinstance(n, str) for n in names)
+    )
     return [str(name) for name in names or ()] if is_valid else None
 
 

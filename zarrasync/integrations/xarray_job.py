@@ -86,4 +86,4 @@ class WriteJob:
         """Update the documents of some variables in the group's consolidated metadata, if it has any."""
         keys = [key for plan in plans for key in self.format.document_keys(join(self.request.group, plan.name))]
         if self.consolidated is not None and keys:
-            await self.consolidated.note(self.request.store, keys)
+            await self.consolidated.update(self.request.store, keys)

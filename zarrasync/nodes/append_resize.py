@@ -33,7 +33,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.transfer import Chunks
 from zarrasync.transfer.unaligned import check_append
 
-__all__ = ["Append", "check_append_shape", "chunks_at", "give_back_rows", "reserve_rows", "resize"]
+__all__ = ["Append", "check_append_shape", "chunks_at", "fill_box", "give_back_rows", "reserve_rows", "resize"]
 
 Cell: TypeAlias = MetadataCell[ArrayMetadata]
 _BATCH = 1000
@@ -117,10 +117,10 @@ async def _clear_edges(chunks: Chunks, target: ArrayMetadata) -> None:
         if start < stop and 0 not in chunk_ends:
             box = [slice(0, end) for end in chunk_ends]
             box[axis] = slice(start, stop)
-            await _fill(chunks, tuple(box))
+            await fill_box(chunks, tuple(box))
 
 
-async def _fill(chunks: Chunks, box: tuple[slice, ...]) -> None:
+async def fill_box(chunks: Chunks, box: tuple[slice, ...]) -> None:
     """Write fill values to a box of elements, in chunks that exist."""
     transform = parse.basic(box, chunks.metadata.shape)
     await transfer.write(chunks, transform, chunks.metadata.spec.scalar, only_present=True)
@@ -171,9 +171,9 @@ class Append:
         """
         store = self._handle.store
         if store.bounded or (store.conditional and not store.exclusive):
-            await self._reserve_then_write()
+            await self.reserve_then_write()
         else:
-            await self._write_then_grow()
+            await self.write_then_grow()
 
     @property
     def needs_undo(self) -> bool:
@@ -185,7 +185,9 @@ class Append:
         if self._undo_step is not None:
             await self._undo_step()
 
-    async def _reserve_then_write(self) -> None:
+    async def reserve_then_write(self) -> None:
+        """Store the longer shape, then write the values to its new rows."""
+
         def on_reserved(start: int) -> None:
             self._undo_step = partial(give_back_rows, self._cell, self._axis, start, start + self._count)
 
@@ -200,7 +202,8 @@ class Append:
         if self._cell.metadata.shape[self._axis] == stop:
             await give_back_rows(self._cell, self._axis, start, stop)
 
-    async def _write_then_grow(self) -> None:
+    async def write_then_grow(self) -> None:
+        """Write the values beyond the end, then store the longer shape."""
         handle, axis = self._handle, self._axis
         grown: ArrayMetadata | None = None
 
@@ -317,7 +320,7 @@ async def give_back_rows(cell: Cell, axis: int, start: int, stop: int) -> None:
 
     box = tuple(slice(start, stop) if number == axis else slice(None) for number in range(cell.metadata.ndim))
     try:
-        await _fill(chunks_at(cell.handle, cell.metadata), box)
+        await fill_box(chunks_at(cell.handle, cell.metadata), box)
     finally:
         await cell.change(shrink, fresh=True)
 

@@ -149,9 +149,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._cell.metadata.dtype.numpy} {self.store!r}>"
-        )
+        return f"<{type(self).__name__} {self.name} shape={self.shape} dtype={self._cell.metadata.dtype.numpy} {self.store!r}>"
 
     def _repr_html_(self) -> str:
         return html.array(self._cell.metadata, self.info.items, self.name)

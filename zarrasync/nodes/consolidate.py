@@ -19,7 +19,5 @@ async def consolidate(group: NodeHandle) -> None:
     async with group.store.lock(copies_key or keys[0]):
         documents = await documents_below(group)
         values = await group.store.fetch([Request(key) for key in keys])
-        group_documents = {
-            key: bytes(value.data) for key, value in zip(keys, values, strict=True) if value is not None
-        }
+        group_documents = {key: bytes(value.data) for key, value in zip(keys, values, strict=True) if value is not None}
         await put_consolidated(group.store, group.format, group.path, group_documents, documents)

@@ -51,9 +51,7 @@ async def plan_array_at(
     return handle, metadata, data
 
 
-async def plan_with_data(
-    handle: NodeHandle, options: dict[str, Any]
-) -> tuple[ArrayMetadata, npt.NDArray[Any] | None]:
+async def plan_with_data(handle: NodeHandle, options: dict[str, Any]) -> tuple[ArrayMetadata, npt.NDArray[Any] | None]:
     """Return the metadata of an array and its data as it will be stored, or raise an error if either is invalid.
 
     Lazy data in ``options`` is replaced by its values.

@@ -54,9 +54,7 @@ async def create_levels(
 # ------------------------------------------------------------------ create_hierarchy
 
 
-async def plan_hierarchy(
-    root: NodeHandle, nodes: Mapping[str, Mapping[str, Any] | None]
-) -> dict[str, dict[str, Any]]:
+async def plan_hierarchy(root: NodeHandle, nodes: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any]]:
     """Check the nodes of a hierarchy before any is created.
 
     Args:

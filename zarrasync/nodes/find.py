@@ -266,9 +266,7 @@ def _check_array(path: str, metadata: ArrayMetadata, config: Config) -> None:
         )
 
 
-def _unpack(
-    path: str, format_: Format, documents: formats.Documents, consolidated: bool | None
-) -> Consolidated | None:
+def _unpack(path: str, format_: Format, documents: formats.Documents, consolidated: bool | None) -> Consolidated | None:
     """Return the consolidated metadata of a group, if it was requested and exists."""
     if consolidated is False:
         return None

@@ -15,7 +15,7 @@ from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.metadata.create import attributes_of
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
-from zarrasync.model.paths import join, normalize_path
+from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
 from zarrasync.nodes.create import bind_format, create_node

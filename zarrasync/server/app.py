@@ -15,7 +15,7 @@ from aiohttp.payload import Payload
 
 from zarrasync._concurrency import clock
 from zarrasync.errors import NodeNotFoundError
-from zarrasync.nodes.opening import ConfigLike
+from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.server.api import Api
 from zarrasync.server.as_v3 import PresentedStore
 from zarrasync.server.limits import Limits, Turnstile

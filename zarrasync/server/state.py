@@ -23,12 +23,12 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.split import split_chunks
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
-from zarrasync.nodes.access import fields_of, handle_of, transform_of
+from zarrasync.nodes.access import array_of, fields_of, handle_of, transform_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open as open_node
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
-from zarrasync.nodes.opening import ConfigLike
+from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import BadQuery, Limits, TooMuch
@@ -231,7 +231,7 @@ class Source:
             if values.dtype.kind in "OT":  # whose size is known only now
                 _refuse_over(_text_bytes(values), self.limits.max_result_bytes, "bytes")
             return await self.work(partial(finish, values))
-        array, layout = view.array, transform_of(view).layout
+        array, layout = array_of(view), transform_of(view).layout
         parts = split_chunks(layout.projection(), array.metadata.read_grid)
         chunks = await self._gathered(array, parts)
 

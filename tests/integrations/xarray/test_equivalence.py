@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
+from zarrasync.nodes.access import handle_of
 from zarrasync.stores import CountingStore, MemoryStore
 
 xr = pytest.importorskip("xarray")
@@ -191,7 +192,7 @@ def test_the_requests_of_consolidating(zarr_format: Any):
     store.reset()
     sync.consolidate_metadata(store, zarr_format=zarr_format)
     counts = store.reset()
-    documents = len(sync.open_array(store, path="t")._async._handle.format.document_keys("t"))
+    documents = len(handle_of(sync.open_array(store, path="t").async_).format.document_keys("t"))
     assert counts.fetches <= (documents + 1) * 21 + 16
     assert read(store, consolidated=True).sizes == {"t": 3, "x": 4}
 

@@ -15,6 +15,8 @@ from tests.support.api import Api
 from tests.support.s3_server import Bucket
 from zarrasync import stores, sync
 from zarrasync.errors import NodeExistsError, ShapeError
+from zarrasync.nodes.access import chunks_of, handle_of
+from zarrasync.nodes.append_resize import fill_box
 
 BACKENDS = ["obstore", "fsspec"]
 VALUES = np.arange(200 * 200, dtype="i4").reshape(200, 200)
@@ -238,8 +240,8 @@ async def test_clearing_leaves_what_is_others(bucket: Bucket, keep: bool):
     bucket.conditional = False
     where: dict[str, Any] = {"mode": "r+", "storage_options": bucket.options()}
     array = await za.open_array("s3://bucket", config={"unaligned": "allow", "write_empty_chunks": keep}, **where)
-    old = za.AsyncArray(array._handle, array._metadata.with_shape((180, 200)))
-    await old._clear((slice(100, 180), slice(None)))
+    old = za.AsyncArray(handle_of(array), array.metadata.with_shape((180, 200)))
+    await fill_box(chunks_of(old), (slice(100, 180), slice(None)))
     expected = VALUES.copy()
     expected[100:180] = 0
     np.testing.assert_array_equal(sync.open_array(bucket.values)[...], expected)

@@ -144,7 +144,9 @@ async def _find_implicit_group(handle: NodeHandle, candidates: Sequence[Format])
 
 def _not_found(handle: NodeHandle, candidates: Sequence[Format], searched: Sequence[Format]) -> NodeNotFoundError:
     keys = [key for candidate in searched for key in candidate.document_keys(handle.path)]
-    keys.extend({str(candidate.unread_entry_point): 0 for candidate in searched if candidate.unread_entry_point is not None})
+    keys.extend(
+        {str(candidate.unread_entry_point): 0 for candidate in searched if candidate.unread_entry_point is not None}
+    )
     names = " or ".join(str(candidate.zarr_format) for candidate in candidates)
     return NodeNotFoundError(
         f"no array or group of Zarr format {names} at {handle.name} in {handle.store!r}; looked for {', '.join(keys)}",

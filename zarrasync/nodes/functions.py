@@ -17,8 +17,8 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.metadata.create import ChunksLike, ShapeLike, check_options, check_same
 from zarrasync.metadata.types import GroupMetadata
-from zarrasync.model.paths import normalize_path
 from zarrasync.model.dtypes import DataType
+from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidate import consolidate

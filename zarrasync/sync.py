@@ -23,8 +23,7 @@ from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, 
 from zarrasync.bulk import copy as _copy
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.bulk import validate as _validate
-from zarrasync.bulk.copy import CopyReport
-from zarrasync.bulk.validate import Report
+from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation
@@ -1210,40 +1209,40 @@ def copy(
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> CopyReport:
-    """Copy an array, or a group with all below it, in any format to any other.
+    """Copy an array, or a group with all nodes below it, from any format to any other.
 
-    Stored values that need no change are copied as they are; others are decoded and written again, within
-    ``config.memory_budget``. What the new format has no words for is kept in another way where there is one (names
-    of axes as xarray's attribute, filters undone); the report says so.
+    Stored values that stay valid are copied unchanged; others are decoded and encoded again, within
+    ``config.memory_budget``. Metadata that the new format cannot express is kept in another way if possible (names of
+    axes as xarray's attribute, filters undone), which the report mentions.
 
     Args:
         source: A store, path, URL, mapping, or fsspec filesystem or mapper.
         dest: Likewise.
-        source_path: The node to copy.
-        dest_path: Where to.
-        zarr_format: The format to write; that of the source if none is given.
-        chunks: The shape of chunks in all arrays of as many axes; ``"keep"`` for that of the source.
+        source_path: The path of the node to copy.
+        dest_path: The path of the copy.
+        zarr_format: The format of the copy; by default that of the source.
+        chunks: The shape of chunks in all arrays with as many axes; ``"keep"`` for that of the source.
         shards: The shape of shards likewise; ``None`` for none.
         compressors: The compressors of all arrays; ``"keep"`` for those of the source.
-        overwrite: Replace what is at the destination.
-        resume: Go on with a copy that was interrupted: what is there already is left as it is.
-        verify: Read everything again at the end, and compare.
+        overwrite: Replace an existing node.
+        resume: Resume an interrupted copy: stored values of the destination are kept.
+        verify: Read all values back and compare them.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         source_options: Options for the filesystem of a source URL.
         dest_options: Options for the filesystem of a destination URL.
         config: Settings.
 
     Returns:
-        What was done.
+        A report of the nodes and values that were copied.
 
     Raises:
-        NodeNotFoundError: If there is nothing at the source.
-        NodeExistsError: If there is a node at the destination, and ``overwrite`` and ``resume`` are not set; or one
-            that is not what an earlier copy made.
-        UnsupportedByFormat: If the format can not say what the source holds, such as objects in format 3.
+        NodeNotFoundError: If there is no node at the source.
+        NodeExistsError: If a node exists at the destination, and ``overwrite`` and ``resume`` are not set; or if it is
+            not what an earlier copy would have created.
+        UnsupportedByFormat: If the format cannot express the source, such as objects in format 3.
         ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
-        MetadataError: If the compressors can not be used.
-        ChecksumError: If ``verify`` finds a difference.
+        MetadataError: If the compressors are invalid.
+        ChecksumError: If a value that was read back differs.
     """
     source_ = resolve(source, source_options, config)
     dest_ = resolve(dest, dest_options, config)
@@ -1282,49 +1281,47 @@ def ingest(
     config: ConfigLike = None,
     **options: Any,
 ) -> IngestReport:
-    """Write all of a source into an array, block by block; a run that was interrupted is gone on with.
+    """Write all of a source into an array, block by block. A repeated call resumes after interruption.
 
-    Blocks are made of whole chunks (shards where there are such), several are read, encoded and stored at a time, and
-    what is in flight stays within ``config.memory_budget``. A chunk is stored whole or not at all, so that what is
-    there counts as done: with ``mode="a"`` another run writes only what is missing. That is wrong where something else
-    has stored a part of a chunk: an assignment, or blocks and regions which cut chunks in a run with other ones.
-    ``mode="r+"`` writes all again then, and ``verify`` finds such chunks. Of blocks that hold nothing but the fill value
-    nothing is stored, so that another run makes them again.
+    Blocks consist of whole chunks (or shards). Several are read, encoded and stored at a time, and blocks in flight stay
+    within ``config.memory_budget``. A chunk is stored completely or not at all, so stored chunks count as done: with
+    ``mode="a"`` another run writes only the missing ones. That is wrong if something else has stored a part of a chunk:
+    an assignment, or a run with other blocks or regions that cut chunks. ``mode="r+"`` writes everything again, and
+    ``verify`` detects such chunks. Chunks with only the fill value are not stored, so another run repeats them.
 
     Args:
-        source: What to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
-            zarrasync or zarr-python, xarray's variables; what blocks of dask share is computed for each of them, which
-            ``integrations.dask.store`` does once); the path of an ``.npy`` file, or the path or URL of an array; a function that makes the block
-            of a region, given as a tuple of slices, and is called on several threads at a time; or an iterable of pairs of
-            such a region and its block, which may use the memory of a NumPy array again for the next one. Functions
-            and iterables may be asynchronous; they need ``shape`` and ``dtype`` among the options.
+        source: Values to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
+            zarrasync or zarr-python, a variable of xarray; dask computes shared intermediate results once per block,
+            ``integrations.dask.store`` only once); the path of an ``.npy`` file, or the path or URL of an array; a
+            function that returns the values of a region, which is a tuple of slices, and is called on several threads
+            at a time; or an iterable of pairs of such a region and its values, which may reuse the memory of an array.
+            Functions and iterables may be asynchronous. They need ``shape`` and ``dtype`` among the options.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The array's path in the store.
-        mode: ``"a"`` goes on with what is there, or creates; ``"w"`` replaces, ``"w-"`` creates only, ``"r+"`` writes
-            into an array that is there, whatever it holds.
-        region: Where in the array to write, as a tuple of slices of the source's shape; all of it if none is given.
-        unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
-            it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
-            not given.
-        verify: Read everything again at the end, and compare. Values that the array's data type changes are an error,
-            too, unless the source has a type and another one is among the options.
-        concurrency: Blocks at a time; as many as suit the store if 0.
+        mode: ``"a"`` resumes or creates; ``"w"`` replaces; ``"w-"`` only creates; ``"r+"`` writes into an existing array,
+            whatever it contains.
+        region: The part of the array to write, as a tuple of slices; all of it by default.
+        unaligned: Whether the region may cut chunks, which another writer may be writing: ``"safe"`` allows it if the
+            store supports conditional writes, ``"error"`` never, ``"allow"`` always. Default: that of the settings.
+        verify: Read all values back and compare them. Values that the array's data type changes are an error, unless
+            the source has a data type and another one is among the options.
+        concurrency: Blocks at a time; 0 for a default that suits the store.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         storage_options: Options for the filesystem of a URL.
         config: Settings.
-        **options: For creating, as for ``create_array``; shape, data type, names of axes and attributes are the
-            source's if they are not given, and so are the chunks and shards of one in Zarr.
+        **options: Parameters of ``create_array``. By default shape, data type, names of axes and attributes are those
+            of the source, and so are the chunks and shards of a Zarr array.
 
     Returns:
-        What was done.
+        A report of the blocks that were written.
 
     Raises:
-        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` are nothing that there is.
+        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` are invalid.
         ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
         NodeNotFoundError: If there is no array for ``"r+"`` or a region.
-        NodeExistsError: If there is a node and the mode is ``"w-"``.
-        ChecksumError: If ``verify`` finds a difference.
-        WriteConflictError: If others kept changing a chunk.
+        NodeExistsError: If a node exists and the mode is ``"w-"``.
+        ChecksumError: If a value that was read back differs.
+        WriteConflictError: If other writers kept changing a chunk.
     """
     store_ = resolve(store, storage_options, config)
     return run(
@@ -1354,21 +1351,21 @@ def validate(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Report:
-    """Look for what is wrong with an array, or a group and all below it. Nothing is changed.
+    """Check an array, or a group and all nodes below it, for problems. Nothing is changed.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: Where to begin.
-        data: Whether to decode every stored value as well, and to tell of absent ones.
-        zarr_format: The format, if known; found out otherwise.
+        path: The path of the node.
+        data: Whether to decode every stored value, and to report absent ones.
+        zarr_format: The format; ``None`` to detect it.
         storage_options: Options for the filesystem of a URL.
         config: Settings.
 
     Returns:
-        Every problem, with its place.
+        All problems with their locations.
 
     Raises:
-        NodeNotFoundError: If there is nothing at the path.
+        NodeNotFoundError: If there is no node at the path.
         StoreError: If the store failed.
     """
     store_ = resolve(store, storage_options, config)

@@ -83,10 +83,11 @@ class FifoGate:
 
     Args:
         capacity: What can be held at the same time.
+        shared: Whether other calls take permits, too. If not, a call that blocks an event loop waits like any other.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._initial = capacity
+    def __init__(self, capacity: int, *, shared: bool = True) -> None:
+        self._initial, self._shared = capacity, shared
         self._reset()
         _gates.add(self)
 
@@ -104,7 +105,7 @@ class FifoGate:
         """Take an amount, waiting until it fits."""
         amount = min(amount, self.capacity)
         with self._lock:
-            if (not self._waiters and self._free >= amount) or BLOCKED_LOOP.get() is not None:
+            if (not self._waiters and self._free >= amount) or (self._shared and BLOCKED_LOOP.get() is not None):
                 self._free -= amount
                 return
             waiter = Waiter(amount)

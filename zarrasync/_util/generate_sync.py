@@ -56,7 +56,7 @@ from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
-from zarrasync.bulk.copy import CopyReport
+from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.metadata.create import ChunksLike, ShapeLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
@@ -70,7 +70,6 @@ from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.display.explanation import Explanation
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
-from zarrasync.bulk.validate import Report
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Bulk ingestion: blocks of a source into an array, side by side, within the memory budget, again where it was interrupted."""
+"""Bulk ingestion: all of a source into an array, block by block, concurrently and within the memory budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zarrasync import formats
 from zarrasync._concurrency import clock
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.bulk.sources import Source, opened, source_of
+from zarrasync.bulk.sources import Source, open_source, source_of
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
@@ -29,14 +29,14 @@ from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned
 
-__all__ = ["creation_of", "ingest"]
+__all__ = ["creation_options", "ingest"]
 
-_NUMBERS = "biufcmM"
-"""Kinds of types of which NumPy says what fits into what."""
-_SAME = ("chunks", "shards", "dtype")
-"""Parameters of which an array that is there has to be."""
-_PLANNED = ("filters", "serializer", "compressors", "fill_value", "order", "attributes", "dimension_names")
-"""Parameters that have to make sense, though what is there stays as it is."""
+_NUMERIC = "biufcmM"
+"""Kinds of data types that NumPy can compare by what they can hold."""
+_COMPARED = ("chunks", "shards", "dtype")
+"""Parameters of ``create_array`` that must match an existing array."""
+_CHECKED = ("filters", "serializer", "compressors", "fill_value", "order", "attributes", "dimension_names")
+"""Parameters of ``create_array`` that must be valid, but do not change an existing array."""
 
 
 async def ingest(
@@ -54,49 +54,47 @@ async def ingest(
     config: ConfigLike = None,
     **options: Any,
 ) -> IngestReport:
-    """Write all of a source into an array, block by block; a run that was interrupted is gone on with.
+    """Write all of a source into an array, block by block. A repeated call resumes after interruption.
 
-    Blocks are made of whole chunks (shards where there are such), several are read, encoded and stored at a time, and
-    what is in flight stays within ``config.memory_budget``. A chunk is stored whole or not at all, so that what is
-    there counts as done: with ``mode="a"`` another run writes only what is missing. That is wrong where something else
-    has stored a part of a chunk: an assignment, or blocks and regions which cut chunks in a run with other ones.
-    ``mode="r+"`` writes all again then, and ``verify`` finds such chunks. Of blocks that hold nothing but the fill value
-    nothing is stored, so that another run makes them again.
+    Blocks consist of whole chunks (or shards). Several are read, encoded and stored at a time, and blocks in flight stay
+    within ``config.memory_budget``. A chunk is stored completely or not at all, so stored chunks count as done: with
+    ``mode="a"`` another run writes only the missing ones. That is wrong if something else has stored a part of a chunk:
+    an assignment, or a run with other blocks or regions that cut chunks. ``mode="r+"`` writes everything again, and
+    ``verify`` detects such chunks. Chunks with only the fill value are not stored, so another run repeats them.
 
     Args:
-        source: What to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
-            zarrasync or zarr-python, xarray's variables; what blocks of dask share is computed for each of them, which
-            ``integrations.dask.store`` does once); the path of an ``.npy`` file, or the path or URL of an array; a function that makes the block
-            of a region, given as a tuple of slices, and is called on several threads at a time; or an iterable of pairs of
-            such a region and its block, which may use the memory of a NumPy array again for the next one. Functions
-            and iterables may be asynchronous; they need ``shape`` and ``dtype`` among the options.
+        source: Values to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
+            zarrasync or zarr-python, a variable of xarray; dask computes shared intermediate results once per block,
+            ``integrations.dask.store`` only once); the path of an ``.npy`` file, or the path or URL of an array; a
+            function that returns the values of a region, which is a tuple of slices, and is called on several threads
+            at a time; or an iterable of pairs of such a region and its values, which may reuse the memory of an array.
+            Functions and iterables may be asynchronous. They need ``shape`` and ``dtype`` among the options.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The array's path in the store.
-        mode: ``"a"`` goes on with what is there, or creates; ``"w"`` replaces, ``"w-"`` creates only, ``"r+"`` writes
-            into an array that is there, whatever it holds.
-        region: Where in the array to write, as a tuple of slices of the source's shape; all of it if none is given.
-        unaligned: What to do where the region cuts chunks, which somebody else may be writing, too: ``"safe"`` allows
-            it where the store can compare what it replaces, ``"error"`` never, ``"allow"`` always. The settings' if
-            not given.
-        verify: Read everything again at the end, and compare. Values that the array's data type changes are an error,
-            too, unless the source has a type and another one is among the options.
-        concurrency: Blocks at a time; as many as suit the store if 0.
+        mode: ``"a"`` resumes or creates; ``"w"`` replaces; ``"w-"`` only creates; ``"r+"`` writes into an existing array,
+            whatever it contains.
+        region: The part of the array to write, as a tuple of slices; all of it by default.
+        unaligned: Whether the region may cut chunks, which another writer may be writing: ``"safe"`` allows it if the
+            store supports conditional writes, ``"error"`` never, ``"allow"`` always. Default: that of the settings.
+        verify: Read all values back and compare them. Values that the array's data type changes are an error, unless
+            the source has a data type and another one is among the options.
+        concurrency: Blocks at a time; 0 for a default that suits the store.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         storage_options: Options for the filesystem of a URL.
         config: Settings.
-        **options: For creating, as for ``create_array``; shape, data type, names of axes and attributes are the
-            source's if they are not given, and so are the chunks and shards of one in Zarr.
+        **options: Parameters of ``create_array``. By default shape, data type, names of axes and attributes are those
+            of the source, and so are the chunks and shards of a Zarr array.
 
     Returns:
-        What was done.
+        A report of the blocks that were written.
 
     Raises:
-        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` are nothing that there is.
+        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` are invalid.
         ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
         NodeNotFoundError: If there is no array for ``"r+"`` or a region.
-        NodeExistsError: If there is a node and the mode is ``"w-"``.
-        ChecksumError: If ``verify`` finds a difference.
-        WriteConflictError: If others kept changing a chunk.
+        NodeExistsError: If a node exists and the mode is ``"w-"``.
+        ChecksumError: If a value that was read back differs.
+        WriteConflictError: If other writers kept changing a chunk.
     """
     begin = clock.monotonic()
     if unaligned is not None:
@@ -104,21 +102,21 @@ async def ingest(
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:
         raise ValueError(f"concurrency is the number of blocks at a time, or 0, found {concurrency!r}")
     if isinstance(source, str | Path) and not str(source).endswith(".npy"):
-        source = await opened(source)
-    given = source_of(source, options)
-    given.converts = given.typed and options.get("dtype") is not None
+        source = await open_source(source)
+    resolved = source_of(source, options)
+    resolved.converts = resolved.has_dtype and options.get("dtype") is not None
     counting = CountingStore(resolve(store, storage_options, config))
     if mode == "w":
         refuse_self_overwrite(counting.inner, normalize_path(path), source)
-    target, made = await _target(given, counting, path, mode, region, config, options)
+    target, is_new = await _open_target(resolved, counting, path, mode, region, config, options)
     opening = counting.reset()
     report = await write_blocks(
-        given,
+        resolved,
         target,
         region,
         unaligned or target.config.unaligned,
-        resume=mode == "a" and not made,
-        fresh=mode in ("a", "w"),
+        resume=mode == "a" and not is_new,
+        is_new=mode in ("a", "w"),
         verify=verify,
         concurrency=concurrency,
         progress=progress,
@@ -128,7 +126,7 @@ async def ingest(
     return report
 
 
-async def _target(
+async def _open_target(
     source: Source,
     store: CountingStore,
     path: str,
@@ -137,27 +135,27 @@ async def _target(
     config: ConfigLike,
     options: dict[str, Any],
 ) -> tuple[AsyncArray, bool]:
-    """The array to write to, and whether it was made, so that nothing that is there comes from an earlier run."""
+    """Open or create the array to write to. Returns whether it was created, so that no chunk is from an earlier run."""
     if mode not in ("a", "w", "w-", "r+"):
         raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
 
     everything = (slice(None),) * len(source.shape)
 
-    def planned() -> dict[str, Any]:
+    def creation() -> dict[str, Any]:
         if region is not None and region not in (everything, [*everything]):
             raise NodeNotFoundError(
                 f"a region is written into an array that is there, and stays: create {node.name} in {store.inner!r} first"
             )
-        return creation_of(source, options, config)
+        return creation_options(source, options, config)
 
     node, _ = resolve_node(store, path, options.get("zarr_format"), None, config)
     if mode in ("w", "w-"):
-        return await create_array(store, path=path, overwrite=mode == "w", config=config, **planned()), True
+        return await create_array(store, path=path, overwrite=mode == "w", config=config, **creation()), True
     try:
         if mode == "r+":
-            found, made = await open_array_at(node, formats.CANDIDATES), False
-        else:  # of one that was erased chunks may be left
-            found, made = await open_or_create_array_at(node, formats.CANDIDATES, planned, erase_leftovers=True)
+            array, is_new = await open_array_at(node, formats.CANDIDATES), False
+        else:  # chunks of an array may remain if erasing it was interrupted
+            array, is_new = await open_or_create_array_at(node, formats.CANDIDATES, creation, erase_leftovers=True)
     except NodeTypeError as error:
         if error.found != "group":
             raise
@@ -168,99 +166,108 @@ async def _target(
             found="group",
             wanted="array",
         ) from error
-    if not made:
-        _check_fits(source, found, options)
-    return found, made
+    if not is_new:
+        _check_dtype(source, array, options)
+    return array, is_new
 
 
-def creation_of(source: Source, options: Mapping[str, Any], config: ConfigLike = None) -> dict[str, Any]:
-    """What a new array for a source is created with.
+# ------------------------------------------------------------------ existing arrays
+
+
+def _check_dtype(source: Source, array: AsyncArray, options: Mapping[str, Any]) -> None:
+    """Check that an existing array suits the source and the options.
 
     Raises:
-        ShapeError: If the options name another shape than the source's.
+        NodeTypeError: If it has another format, or a data type that cannot hold the source's values.
+        MetadataError: If it has another fill value.
+        ShapeError: If it has other chunks or shards.
     """
-    given = {name: value for name, value in options.items() if name != "dtype" or value is not None}
-    wanted = options.get("zarr_format")
-    written = formats.by_name(settings.resolve(config).zarr_format if wanted is None else wanted)
-    told = {**_described(source, options, written), **_laid_out(source, options, written)}
-    planned = {"dtype": source.dtype, **told, **given}
-    if planned.get("shape") not in (None, source.shape, [*source.shape], *source.shape[:1]):
-        raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
-    return {**planned, "shape": source.shape}
-
-
-def _check_fits(source: Source, found: AsyncArray, options: Mapping[str, Any]) -> None:
-    """Complain about an array that is there, but none for the source."""
-    _check_options(found, options)
-    if options.get("dtype") is not None:  # whoever names it wants values as that
+    _check_options(array, options)
+    if options.get("dtype") is not None:  # the conversion is on purpose
         return
-    own = dtypes.from_numpy(source.dtype).numpy
-    numbers = own.kind in _NUMBERS and found.dtype.kind in _NUMBERS
-    if numbers and not np.can_cast(own, found.dtype, "same_kind"):
+    dtype = dtypes.from_numpy(source.dtype).numpy
+    are_numeric = dtype.kind in _NUMERIC and array.dtype.kind in _NUMERIC
+    if are_numeric and not np.can_cast(dtype, array.dtype, "same_kind"):
         raise NodeTypeError(
-            f"values of type {source.dtype} do not fit {found.name}, which has type {found.dtype}; convert them first",
-            path=found.path,
+            f"values of type {source.dtype} do not fit {array.name}, which has type {array.dtype}; convert them first",
+            path=array.path,
             found=str(source.dtype),
-            wanted=str(found.dtype),
+            wanted=str(array.dtype),
         )
 
 
-def _check_options(found: AsyncArray, options: Mapping[str, Any]) -> None:
-    """Complain about options that would have made another array; attributes and codecs stay those that are there."""
+def _check_options(array: AsyncArray, options: Mapping[str, Any]) -> None:
+    """Check options that would have created another array. Attributes and codecs remain those of the array."""
     check_options(set(options) - {"zarr_format"})
-    own, wanted = handle_of(found).format, options.get("zarr_format")
-    if wanted is not None and not formats.by_name(wanted).is_same(own):
+    array_format, zarr_format = handle_of(array).format, options.get("zarr_format")
+    if zarr_format is not None and not formats.by_name(zarr_format).is_same(array_format):
         raise NodeTypeError(
-            f"{found.name} is there in Zarr format {own.zarr_format!r}, not {wanted!r}",
-            path=found.path,
-            found=str(own.zarr_format),
-            wanted=str(wanted),
+            f"{array.name} is there in Zarr format {array_format.zarr_format!r}, not {zarr_format!r}",
+            path=array.path,
+            found=str(array_format.zarr_format),
+            wanted=str(zarr_format),
         )
-    check_same(found.metadata, found.name, **{name: options[name] for name in _SAME if name in options})
-    parameters = {name: value for name, value in options.items() if name in _PLANNED and value is not None}
-    if not parameters or (found.dtype.kind == "O" and "filters" not in parameters):  # objects need one to be planned
+    check_same(array.metadata, array.name, **{name: options[name] for name in _COMPARED if name in options})
+    parameters = {name: value for name, value in options.items() if name in _CHECKED and value is not None}
+    if not parameters or (array.dtype.kind == "O" and "filters" not in parameters):  # objects require a filter
         return
-    planned = plan_array(own, shape=found.shape, dtype=found.metadata.dtype, **parameters)
-    if "fill_value" in parameters and not _alike(planned.spec.fill_value, found.metadata.spec.fill_value):
+    planned = plan_array(array_format, shape=array.shape, dtype=array.metadata.dtype, **parameters)
+    same_fill = repr(planned.spec.fill_value) == repr(array.metadata.spec.fill_value)  # by repr, as NaN != NaN
+    if "fill_value" in parameters and not same_fill:
         raise MetadataError(
-            f"{found.name} is there with the fill value {found.fill_value!r}, not {options['fill_value']!r}"
+            f"{array.name} is there with the fill value {array.fill_value!r}, not {options['fill_value']!r}"
         )
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two fill values are the same; NaN is."""
-    return repr(one) == repr(other)
+# ------------------------------------------------------------------ new arrays
 
 
-def _laid_out(source: Source, options: Mapping[str, Any], written: Format) -> dict[str, Any]:
-    """The chunks and shards of an array in Zarr, as far as the format that is written has such, and none are given."""
-    kept = {} if "chunks" in options else dict(source.layout)
-    if not written.has_shards:
-        kept.pop("shards", None)
+def creation_options(source: Source, options: Mapping[str, Any], config: ConfigLike = None) -> dict[str, Any]:
+    """Return the parameters of ``create_array`` for a new array.
+
+    Raises:
+        ShapeError: If the options contain another shape than the source's.
+    """
+    explicit = {name: value for name, value in options.items() if name != "dtype" or value is not None}
+    zarr_format = options.get("zarr_format")
+    target = formats.by_name(settings.resolve(config).zarr_format if zarr_format is None else zarr_format)
+    implied = {"dtype": source.dtype, **_properties(source, options, target), **_layout(source, options, target)}
+    parameters = {**implied, **explicit}
+    if parameters.get("shape") not in (None, source.shape, [*source.shape], *source.shape[:1]):
+        raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
+    return {**parameters, "shape": source.shape}
+
+
+def _layout(source: Source, options: Mapping[str, Any], target: Format) -> dict[str, Any]:
+    """Return the source's chunks and shards, as far as the format supports them and the options allow them."""
+    layout = {} if "chunks" in options else dict(source.layout)
+    if not target.has_shards:
+        layout.pop("shards", None)
     shards = options.get("shards")
     sizes = [shards] if isinstance(shards, int) else shards if isinstance(shards, tuple | list) else ()
-    if kept and any(n % max(chunk, 1) for n, chunk in zip(sizes, kept["chunks"], strict=False)):
-        return {}  # they are no parts of such shards
-    return kept
+    if layout and any(n % max(chunk, 1) for n, chunk in zip(sizes, layout["chunks"], strict=False)):
+        return {}  # the shards are not multiples of the chunks
+    return layout
 
 
-def _described(source: Source, options: Mapping[str, Any], written: Format) -> dict[str, Any]:
-    """What a source says of itself, in the words of the format that is written."""
-    told = source.described
-    if "attributes" not in told:
+def _properties(source: Source, options: Mapping[str, Any], target: Format) -> dict[str, Any]:
+    """Return the source's attributes, dimension names and fill value as the format expresses them."""
+    properties = source.properties
+    if "attributes" not in properties:
         return {}
     dtype = dtypes.from_numpy(options.get("dtype") or source.dtype)
     try:
-        fill = fill_values.as_fill(dtype, told.get("fill_value"))
-    except MetadataError:  # one of another type, which the values had before
+        fill = fill_values.as_fill(dtype, properties.get("fill_value"))
+    except MetadataError:  # it belongs to the data type before a cast
         fill = None
-    names = options.get("dimension_names", told.get("dimension_names"))
-    chosen = "fill_value" in options  # then it means what it is
-    own = Described(dtype, told["attributes"], names, fill, written.has_undefined_fill if chosen else source.masks)
-    found = reworded(own, len(source.shape), written)
-    described: dict[str, Any] = {"attributes": found.attributes}
-    if found.names is not None:
-        described["dimension_names"] = found.names
-    if found.fill is not None or (written.has_undefined_fill and found.attributes.get(DIMENSIONS) is not None):
-        described["fill_value"] = found.fill
-    return described
+    names = options.get("dimension_names", properties.get("dimension_names"))
+    # An explicit fill value has the meaning that the format gives it.
+    fill_is_missing = target.has_undefined_fill if "fill_value" in options else source.fill_is_missing
+    described = Described(dtype, properties["attributes"], names, fill, fill_is_missing)
+    converted = reworded(described, len(source.shape), target)
+    result: dict[str, Any] = {"attributes": converted.attributes}
+    if converted.names is not None:
+        result["dimension_names"] = converted.names
+    if converted.fill is not None or (target.has_undefined_fill and converted.attributes.get(DIMENSIONS) is not None):
+        result["fill_value"] = converted.fill
+    return result

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from zarrasync.errors import NodeExistsError
+from zarrasync.nodes.access import array_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import Store, resolve
@@ -62,7 +63,7 @@ def _locations(sources: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
         if isinstance(value, AsyncArray):
             yield physical_location(value.store, value.path)
         elif isinstance(value, AsyncSelection):
-            pending.append(value.array)
+            pending.append(array_of(value))
         elif (store_path := _attribute(value, "store_path")) is not None:  # an array of zarr-python
             yield physical_location(resolve(store_path.store), store_path.path)
         elif isinstance(value, Mapping):  # not every mapping: the values of one may be all objects of a bucket

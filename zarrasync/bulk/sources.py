@@ -1,4 +1,4 @@
-"""What can be ingested, in one form."""
+"""Sources of an ingestion in one form: arrays of several libraries, functions and iterables."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from zarrasync.nodes.functions import open_array
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import resolve
 
-__all__ = ["Source", "opened", "pair_of", "source_of"]
+__all__ = ["Source", "open_source", "pair_of", "source_of"]
 
-_NAMES = ("dims", "dimensions")
-"""What xarray and h5netcdf call the names of axes."""
+_DIMENSION_ATTRIBUTES = ("dims", "dimensions")
+"""Attributes with the names of axes, in xarray and h5netcdf."""
 
 
 @dataclass
 class Source:
-    """What is ingested.
+    """A source of values.
 
     Attributes:
         shape: Its shape.
         dtype: Its data type.
-        read: Makes the block of a region.
-        pairs: Regions and blocks in the order in which they come, where they can not be chosen.
-        asynchronous: Whether these wait for an event loop.
-        instant: Whether making a block is but a view of memory.
-        chunks: The shape of what it reads best.
-        layout: The shapes of its chunks and shards as a creating call takes them, where it has such.
-        described: Names of axes, attributes, and the fill value, where there is one.
-        masks: Whether the fill value means missing, as it does in formats that can leave it undefined.
-        typed: Whether it has that data type by itself, and not because somebody says so.
-        converts: Whether it is asked for as another data type.
+        read: Returns the values of a region.
+        pairs: Regions and their values, if the iterable chooses the regions.
+        asynchronous: Whether ``read`` returns an awaitable, or ``pairs`` is an asynchronous iterable.
+        in_memory: Whether the values of a region are a view of memory.
+        chunks: The shape of regions that are fastest to read.
+        layout: ``chunks`` and ``shards`` as parameters of ``create_array``.
+        properties: ``dimension_names``, ``attributes`` and ``fill_value``, as far as the source has them.
+        fill_is_missing: Whether the fill value means missing, as in formats that can leave it undefined.
+        has_dtype: Whether the data type is the source's own; otherwise the caller passed it.
+        converts: Whether values are converted to another data type on purpose.
     """
 
     shape: tuple[int, ...]
@@ -56,41 +56,42 @@ class Source:
     read: Callable[[Region], Any] | None = None
     pairs: Iterable[tuple[Region, Any]] | AsyncIterator[tuple[Region, Any]] | None = None
     asynchronous: bool = False
-    instant: bool = False
+    in_memory: bool = False
     chunks: tuple[int, ...] | None = None
     layout: dict[str, Any] = field(default_factory=dict)
-    described: dict[str, Any] = field(default_factory=dict)
-    masks: bool = False
-    typed: bool = True
+    properties: dict[str, Any] = field(default_factory=dict)
+    fill_is_missing: bool = False
+    has_dtype: bool = True
     converts: bool = False
 
     async def get(self, region: Region) -> Any:
-        """A block, on an event loop."""
+        """Return the values of a region."""
         assert self.read is not None
+        if driven():
+            values = self.read(region)
+            return bridge.run(_await(values), blocking=False) if inspect.isawaitable(values) else values
         if self.asynchronous:
             return await self.read(region)
-        if self.instant:
+        if self.in_memory:
             return self.read(region)
-        found = await run_in_worker(partial(self._get_here, region))
-        return await found if inspect.isawaitable(found) else found
+        values = await run_in_worker(partial(self._read, region))
+        return await values if inspect.isawaitable(values) else values
 
-    async def _get_here(self, region: Region) -> Any:
+    async def _read(self, region: Region) -> Any:
         assert self.read is not None
         return self.read(region)
 
-    def get_now(self, region: Region) -> Any:
-        """A block, on a thread."""
-        assert self.read is not None
-        found = self.read(region)
-        return bridge.run(_awaited(found), blocking=False) if inspect.isawaitable(found) else found
+
+async def _await(values: Awaitable[Any]) -> Any:
+    return await values
 
 
-async def _awaited(found: Awaitable[Any]) -> Any:
-    return await found
+async def open_source(url: str | Path) -> AsyncArray:
+    """Open the array at a path or URL.
 
-
-async def opened(url: str | Path) -> AsyncArray:
-    """The array at a path or URL."""
+    Raises:
+        TypeError: If there is no array.
+    """
     opening = open_array(store := resolve(url))
     try:
         return bridge.run(opening, blocking=store.blocking) if driven() else await opening
@@ -98,97 +99,109 @@ async def opened(url: str | Path) -> AsyncArray:
         raise TypeError(f"{str(url)!r} is no .npy file, and no array: {error}") from error
 
 
-def source_of(source: Any, options: Mapping[str, Any]) -> Source:
-    """What users give, in one form.
+def source_of(value: Any, options: Mapping[str, Any]) -> Source:
+    """Return a value that users pass as a source.
+
+    Args:
+        value: An array, a selection, the path of an ``.npy`` file, a function or an iterable.
+        options: Options with ``shape`` and ``dtype`` of functions and iterables.
 
     Raises:
-        TypeError: If it is nothing that can be ingested.
+        TypeError: If it cannot be ingested.
     """
-    if isinstance(source, str | Path):
-        source = np.load(source, mmap_mode="r")
-    inner = as_async(source)
+    if isinstance(value, str | Path):
+        value = np.load(value, mmap_mode="r")
+    inner = as_async(value)
     if isinstance(inner, AsyncArray):
-        found = Source(
-            inner.shape, inner.metadata.dtype, lambda region: inner.view[(*region, ...)].read(), asynchronous=True
-        )
-        regular = inner.metadata.edges is None
-        _tell(found, inner, handle_of(inner).format, (inner.chunks, inner.shards) if regular else None)
-        found.chunks = inner.metadata.write_chunks
-        return found
+        return _zarr_source(inner)
     if isinstance(inner, AsyncSelection):
         return Source(inner.shape, inner.dtype, lambda region: inner[(*region, ...)].read(), asynchronous=True)
-    if hasattr(source, "shape") and hasattr(source, "dtype") and hasattr(source, "__getitem__"):
-        return _array_like(source)
+    if hasattr(value, "shape") and hasattr(value, "dtype") and hasattr(value, "__getitem__"):
+        return _array_source(value)
+    is_iterable = (hasattr(value, "__iter__") or hasattr(value, "__aiter__")) and not isinstance(value, bytes)
+    if not (callable(value) or is_iterable):
+        raise TypeError(f"{type(value).__name__} can not be ingested: give an array, a function or pairs of blocks")
     missing = [name for name in ("shape", "dtype") if options.get(name) is None]
-    if not (callable(source) or hasattr(source, "__iter__") or hasattr(source, "__aiter__")) or isinstance(
-        source, bytes
-    ):
-        raise TypeError(f"{type(source).__name__} can not be ingested: give an array, a function or pairs of blocks")
     if missing:
-        raise TypeError(f"ingesting {type(source).__name__} needs {' and '.join(missing)}")
+        raise TypeError(f"ingesting {type(value).__name__} needs {' and '.join(missing)}")
     shape = options["shape"]
     shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
-    if callable(source):
-        return Source(shape, options["dtype"], source, asynchronous=inspect.iscoroutinefunction(source), typed=False)
-    return Source(shape, options["dtype"], pairs=source, asynchronous=hasattr(source, "__aiter__"), typed=False)
-
-
-def _array_like(source: Any) -> Source:
-    """An array of another library."""
-    data = getattr(source, "variable", source)  # of a DataArray
-    if any(math.isnan(n) for n in data.shape):  # NaN, says dask
-        raise ShapeError(f"the source has an unknown size: {data.shape}; compute_chunk_sizes() finds it out")
-    found = Source(
-        tuple(int(n) for n in data.shape),
-        data.dtype,
-        lambda region: np.asanyarray(data[region]),  # a mask is kept: what it hides is missing
-        instant=isinstance(data, np.ndarray),
-    )
-    if hasattr(source, "store_path"):
-        _of_zarr_python(found, source)
-        return found
-    names = next((own for own in (getattr(source, word, None) for word in _NAMES) if isinstance(own, tuple)), None)
-    if names is not None and hasattr(source, "attrs"):
-        found.described = {"dimension_names": tuple(map(str, names)), "attributes": dict(source.attrs)}
-    elif type(source).__module__.partition(".")[0] == "h5py" and hasattr(
-        source, "dims"
-    ):  # not of a view of another type
-        found.described = {"dimension_names": hdf5.names_of(source), "attributes": hdf5.attributes_of(source)}
-    chunks = getattr(data, "chunks", None)
-    if chunks and len(chunks) == len(found.shape):  # dask's are sizes per axis
-        found.chunks = tuple(max(1, *own) if isinstance(own, tuple) else own for own in chunks)
-    return found
-
-
-def _of_zarr_python(found: Source, array: Any) -> None:
-    try:
-        layout = (array.chunks, getattr(array, "shards", None))
-        found.chunks = layout[1] or layout[0]
-    except NotImplementedError:  # they differ in size
-        layout = None
-        found.chunks = tuple(map(max, array.read_chunk_sizes))
-    _tell(found, array, formats.by_name(array.metadata.zarr_format), layout)
-
-
-def _tell(found: Source, array: Any, format_: Format, layout: tuple[Any, Any] | None) -> None:
-    """Say of a source what its array in Zarr says of itself, and the shapes of its chunks and shards if they are regular."""
-    metadata = array.metadata
-    names = getattr(metadata, "dimension_names", None)
-    found.described = {"dimension_names": names, "attributes": dict(metadata.attributes)}
-    if array.fill_value is not None:
-        found.described["fill_value"] = array.fill_value
-    found.masks = format_.has_undefined_fill
-    if layout is not None:
-        found.layout = dict(zip(("chunks", "shards"), layout, strict=True))
+    source = Source(shape, options["dtype"], has_dtype=False)
+    if callable(value):
+        source.read, source.asynchronous = value, inspect.iscoroutinefunction(value)
+    else:
+        source.pairs, source.asynchronous = value, hasattr(value, "__aiter__")
+    return source
 
 
 def pair_of(item: Any) -> tuple[Region, Any]:
-    """What an iterable gives, if it is a region and its block, which is copied: it may be used for the next one.
+    """Return an item of an iterable as a region and its values, copied because the iterable may reuse the memory.
 
     Raises:
         TypeError: If it is something else.
     """
     if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
         raise TypeError(f"an iterable gives pairs of a region and its block, found {type(item).__name__}: {item!r:.80}")
-    region, block = item
-    return region, block.copy() if isinstance(block, np.ndarray) else block
+    region, values = item
+    return region, values.copy() if isinstance(values, np.ndarray) else values
+
+
+# ------------------------------------------------------------------ arrays
+
+
+def _zarr_source(array: AsyncArray) -> Source:
+    metadata = array.metadata
+    source = Source(array.shape, metadata.dtype, lambda region: array.view[(*region, ...)].read(), asynchronous=True)
+    layout = (array.chunks, array.shards) if metadata.edges is None else None
+    _add_zarr_properties(source, array, handle_of(array).format, layout)
+    source.chunks = metadata.write_chunks
+    return source
+
+
+def _array_source(value: Any) -> Source:
+    """Return an array of another library as a source."""
+    data = getattr(value, "variable", value)  # of a DataArray
+    if any(math.isnan(n) for n in data.shape):  # in dask
+        raise ShapeError(f"the source has an unknown size: {data.shape}; compute_chunk_sizes() finds it out")
+    source = Source(
+        tuple(int(n) for n in data.shape),
+        data.dtype,
+        lambda region: np.asanyarray(data[region]),  # keeps masks, as masked values are missing ones
+        in_memory=isinstance(data, np.ndarray),
+    )
+    if hasattr(value, "store_path"):
+        _add_zarr_python_properties(source, value)
+        return source
+    candidates = (getattr(value, name, None) for name in _DIMENSION_ATTRIBUTES)
+    names = next((candidate for candidate in candidates if isinstance(candidate, tuple)), None)
+    is_h5py = type(value).__module__.partition(".")[0] == "h5py" and hasattr(value, "dims")  # views have no dims
+    if names is not None and hasattr(value, "attrs"):
+        source.properties = {"dimension_names": tuple(map(str, names)), "attributes": dict(value.attrs)}
+    elif is_h5py:
+        source.properties = {"dimension_names": hdf5.names_of(value), "attributes": hdf5.attributes_of(value)}
+    chunks = getattr(data, "chunks", None)
+    if chunks and len(chunks) == len(source.shape):  # dask has all sizes per axis
+        source.chunks = tuple(max(1, *sizes) if isinstance(sizes, tuple) else sizes for sizes in chunks)
+    return source
+
+
+def _add_zarr_python_properties(source: Source, array: Any) -> None:
+    try:
+        layout = (array.chunks, getattr(array, "shards", None))
+        source.chunks = layout[1] or layout[0]
+    except NotImplementedError:  # chunks of different sizes
+        layout = None
+        source.chunks = tuple(map(max, array.read_chunk_sizes))
+    _add_zarr_properties(source, array, formats.by_name(array.metadata.zarr_format), layout)
+
+
+def _add_zarr_properties(source: Source, array: Any, format_: Format, layout: tuple[Any, Any] | None) -> None:
+    """Add the metadata of a Zarr array to a source, and its chunks and shards if they are regular."""
+    metadata = array.metadata
+    names = getattr(metadata, "dimension_names", None)
+    source.properties = {"dimension_names": names, "attributes": dict(metadata.attributes)}
+    if array.fill_value is not None:
+        source.properties["fill_value"] = array.fill_value
+    source.fill_is_missing = format_.has_undefined_fill
+    if layout is not None:
+        source.layout = dict(zip(("chunks", "shards"), layout, strict=True))

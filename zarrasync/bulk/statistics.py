@@ -1,44 +1,42 @@
-"""Numbers that describe the values of an array: in one pass over all of them, or from a sample of its chunks."""
+"""Summary statistics of an array: of all values in one pass, or of a sample of its chunks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import NodeTypeError
 from zarrasync.model.chunk_grids import Axis
-
-if TYPE_CHECKING:
-    from zarrasync.nodes.array import AsyncArray
-    from zarrasync.nodes.selection import AsyncSelection
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.selection import AsyncSelection
 
 __all__ = ["Summary", "sample", "summarize"]
 
-_CHUNKS = 400
-"""Chunks that a sample is taken from."""
+_MOST_CHUNKS = 400
+"""Chunks of a sample at most."""
 
 
 @dataclass
 class Summary:
-    """What values are like.
+    """Summary statistics of values.
 
     Attributes:
-        count: Values that were looked at.
-        invalid: Of these, NaN.
-        infinite: Of these, infinities, which the other numbers leave out.
-        minimum: The least, ``None`` if there is none.
-        maximum: The greatest.
+        count: The number of values, including NaN and infinities.
+        invalid: The number of NaN.
+        infinite: The number of infinities. The other statistics are of finite values.
+        minimum: The least value; ``None`` without finite values.
+        maximum: The greatest value.
         mean: The mean.
         std: The standard deviation (of the population).
-        total: Values there are; more than ``count`` if a sample was taken.
-        histogram: How many values lie in each of as many ranges of one width from ``low`` to ``high``.
-        low: Where the first of these ranges begins: the 0.5th percentile of a sample, or the minimum.
-        high: Where the last ends.
+        total: The number of values in the selection; greater than ``count`` for a sample.
+        histogram: Counts of values in bins of equal width from ``low`` to ``high``.
+        low: The left edge of the histogram: the 0.5th percentile of a sample, or the minimum.
+        high: The right edge of the histogram: the 99.5th percentile of a sample, or the maximum.
     """
 
     count: int = 0
@@ -56,40 +54,41 @@ class Summary:
     _squares: float = field(default=0.0, repr=False)
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Take more values into account."""
-        own = _numbers(values)
-        valid = _finite(own)
+        """Include more values."""
+        numbers = _numbers(values)
+        valid = _finite(numbers)
         self.count += values.size
-        self.infinite += int(np.isinf(own).sum()) if own.dtype.kind == "f" else 0
-        self.invalid += int(np.isnan(own).sum()) if own.dtype.kind == "f" else 0
+        self.infinite += int(np.isinf(numbers).sum()) if numbers.dtype.kind == "f" else 0
+        self.invalid += int(np.isnan(numbers).sum()) if numbers.dtype.kind == "f" else 0
         if not valid.size:
             return
-        with np.errstate(over="ignore", invalid="ignore"):  # what has no finite sum has no finite mean
+        with np.errstate(over="ignore", invalid="ignore"):  # the sum may overflow
             low, high = valid.min().item(), valid.max().item()
             self.minimum = low if self.minimum is None else min(low, self.minimum)
             self.maximum = high if self.maximum is None else max(high, self.maximum)
-            # Chan's way to join the moments of two sets, which keeps the digits where the mean is large.
-            known, mean = self._valid, float(valid.mean(dtype=np.float64))
+            # Chan's method of combining moments, which is precise even if the mean is large.
+            before, mean = self._valid, float(valid.mean(dtype=np.float64))
             squares = float(np.square(np.subtract(valid, mean, dtype=np.float64)).sum())
             self._valid += valid.size
-            apart = mean - (self.mean or 0.0)
-            self.mean = (self.mean or 0.0) + apart * valid.size / self._valid
-            self._squares += squares + apart * apart * known * valid.size / self._valid
+            delta = mean - (self.mean or 0.0)
+            self.mean = (self.mean or 0.0) + delta * valid.size / self._valid
+            self._squares += squares + delta * delta * before * valid.size / self._valid
             self.std = math.sqrt(self._squares / self._valid)
 
     def bin(self, values: npt.NDArray[Any], bins: int, *, trim: bool) -> None:
-        """Make the histogram of values, between their extremes or (``trim``) between outer percentiles."""
-        own = _finite(_numbers(values))
-        if not own.size:
+        """Set the histogram of values, between their extremes or (``trim``) between outer percentiles."""
+        finite = _finite(_numbers(values))
+        if not finite.size:
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            low, high = (float(n) for n in (np.percentile(own, (0.5, 99.5)) if trim else (own.min(), own.max())))
+            edges = np.percentile(finite, (0.5, 99.5)) if trim else (finite.min(), finite.max())
+        low, high = (float(edge) for edge in edges)
         if not low < high:
-            low, high = float(own.min()), float(own.max())
-        self.histogram, self.low, self.high = _histogram(own, low, high, bins).tolist(), low, high
+            low, high = float(finite.min()), float(finite.max())
+        self.histogram, self.low, self.high = _histogram(finite, low, high, bins).tolist(), low, high
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers for JSON."""
+        """Return the statistics as JSON values."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
@@ -106,27 +105,27 @@ def _finite(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _histogram(values: npt.NDArray[Any], low: float, high: float, bins: int) -> npt.NDArray[np.int64]:
-    """How many values lie in each of some ranges of one width; all in the first where there is no width to speak of.
+    """Return counts of values in bins of equal width; all in the first one if the width is zero.
 
-    NumPy's refuses ranges that are narrow beside their values, such as those of a plane of one value.
+    ``numpy.histogram`` raises an error if the range is too narrow for its values.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        half = np.multiply(values, 0.5, dtype=np.float64) - low / 2  # so that the span of all floats is a number
+        half = np.multiply(values, 0.5, dtype=np.float64) - low / 2  # halved, as the range of all floats overflows
         width = (high / 2 - low / 2) / bins
         inside = half[(half >= 0) & (half <= high / 2 - low / 2)]
-        places = inside / width if width > 0 else np.zeros(len(inside))
-    return np.bincount(np.minimum(places.astype(np.int64), bins - 1), minlength=bins)
+        numbers = inside / width if width > 0 else np.zeros(len(inside))
+    return np.bincount(np.minimum(numbers.astype(np.int64), bins - 1), minlength=bins)
 
 
 async def summarize(view: AsyncSelection, bins: int = 0) -> Summary:
-    """Describe all values of a selection, block by block.
+    """Return statistics of all values of a selection, read block by block.
 
     Args:
         view: The selection.
-        bins: Parts of a histogram; it takes a second pass.
+        bins: Bins of the histogram, which takes a second pass; 0 for none.
 
     Raises:
-        NodeTypeError: If the values are no real numbers.
+        NodeTypeError: If the values are not real numbers.
     """
     summary = Summary(total=view.size)
     _numbers(np.empty(0, view.dtype))
@@ -142,37 +141,38 @@ async def summarize(view: AsyncSelection, bins: int = 0) -> Summary:
 
 
 def sample(array: AsyncArray, index: Sequence[int | None], limit: int, cells: int = 1 << 20) -> AsyncSelection:
-    """A selection of whole chunks here and there, thinned out, that stands for more.
+    """Return a sample of an array: a selection of evenly spaced chunks, or of some of their elements.
 
     Args:
         array: The array.
-        index: Per axis the index that is held, or ``None`` for all of the axis.
-        limit: Bytes to decode at the most (or one chunk).
-        cells: Values to take at the most.
+        index: Per axis a fixed index, or ``None`` for the whole axis.
+        limit: Bytes to decode at most, but at least one chunk.
+        cells: Values to select at most.
     """
     metadata = array.metadata
     grid = metadata.read_grid
-    each = metadata.chain.nbytes / math.prod(metadata.write_chunks) * math.prod(metadata.chunks)
-    free = [axis for axis, held in enumerate(index) if held is None]
-    steps = dict.fromkeys(free, 1)
+    chunk_bytes = metadata.chain.nbytes / math.prod(metadata.write_chunks) * math.prod(metadata.chunks)
+    free_axes = [axis for axis, fixed in enumerate(index) if fixed is None]
+    steps = dict.fromkeys(free_axes, 1)
 
-    def taken(axis: int) -> int:
+    def chunks_along(axis: int) -> int:
         return -(-grid.shape[axis] // steps[axis])
 
-    def chosen_chunks() -> int:
-        return math.prod(map(taken, free))
+    def is_too_large() -> bool:
+        chunks = math.prod(map(chunks_along, free_axes))
+        return chunks * chunk_bytes > limit or chunks > _MOST_CHUNKS
 
-    while (chosen_chunks() * each > limit or chosen_chunks() > _CHUNKS) and any(taken(axis) > 1 for axis in free):
-        steps[max(free, key=taken)] *= 2
-    chosen = {axis: _members(grid.axes[axis], steps[axis]) for axis in free}
-    while math.prod(len(own) for own in chosen.values()) > cells:
-        longest = max(chosen, key=lambda axis: len(chosen[axis]))
-        chosen[longest] = chosen[longest][::2]
-    return array.oindex[tuple(chosen[axis] if held is None else held for axis, held in enumerate(index))]
+    while is_too_large() and any(chunks_along(axis) > 1 for axis in free_axes):
+        steps[max(free_axes, key=chunks_along)] *= 2
+    indices = {axis: _indices(grid.axes[axis], steps[axis]) for axis in free_axes}
+    while math.prod(map(len, indices.values())) > cells:
+        longest = max(indices, key=lambda axis: len(indices[axis]))
+        indices[longest] = indices[longest][::2]
+    return array.oindex[tuple(indices[axis] if fixed is None else fixed for axis, fixed in enumerate(index))]
 
 
-def _members(axis: Axis, step: int) -> npt.NDArray[np.int64]:
-    """The indices in every so many-th chunk of an axis."""
+def _indices(axis: Axis, step: int) -> npt.NDArray[np.int64]:
+    """Return the indices in every ``step``-th chunk of an axis."""
     if step == 1:
         return np.arange(axis.extent)
     first = min(step // 2, axis.nchunks - 1)

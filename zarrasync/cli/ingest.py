@@ -14,7 +14,7 @@ import zarrasync
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._concurrency.gather import for_each
-from zarrasync.bulk.ingest import creation_of
+from zarrasync.bulk.ingest import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import source_of
 from zarrasync.cli.arguments import (
@@ -168,7 +168,7 @@ def _make_groups(
     check_array_paths(resolve_node(store, given.dest_path, zarr_format, None, None)[0], arrays)
     for name, layout in layouts.items():
         try:
-            sync.create_array({}, **creation_of(source_of(arrays[name], {}), layout))
+            sync.create_array({}, **creation_options(source_of(arrays[name], {}), layout))
         except ZarrError as error:
             if given.overwrite or not _is_there(store, join(normalize_path(given.dest_path), name)):
                 error.add_note(f"that is {name!r} of {given.url}; nothing was written")

@@ -1,0 +1,142 @@
+"""The blocks of a source: which regions of an array they are written to, and which are left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from zarrasync.bulk.sources import Source
+from zarrasync.errors import ShapeError
+from zarrasync.indexing.chunk_blocks import plan_blocks, plan_chosen_blocks
+from zarrasync.indexing.coverage import partial_chunks, touched_chunks
+from zarrasync.indexing.regions import Region, resolve_corners, split_region
+from zarrasync.nodes.access import stored_chunks
+from zarrasync.nodes.array import AsyncArray
+
+__all__ = ["BlockPlan"]
+
+_SPARSE = 8
+"""If fewer than one in so many stored values are written, only those are visited."""
+_UNSIZED_BYTES = 16
+"""Assumed size of an element if the data type has none."""
+
+
+class BlockPlan:
+    """The blocks in which a source is written to an array.
+
+    Args:
+        source: The source.
+        target: The array.
+        region: The part of the array that the source is written to; all of it if ``None``.
+        chosen: The grid coordinates of the stored values to write; all if ``None``.
+
+    Attributes:
+        start: The first indices of the region.
+        stop: The indices after its last ones.
+        nbytes: Bytes of the source in memory.
+
+    Raises:
+        ShapeError: If the source has another shape than the region.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        target: AsyncArray,
+        region: Region | None = None,
+        chosen: Collection[tuple[int, ...]] | None = None,
+    ) -> None:
+        self._source, self._target, self._chosen = source, target, chosen
+        self.start, self.stop = resolve_corners(source.shape, target.shape, region)
+        self.nbytes = math.prod(source.shape) * max(target.dtype.itemsize, 1)
+        self._stored: set[tuple[int, ...]] = set()
+
+    async def leave_out_stored(self) -> None:
+        """Leave out blocks that an earlier run has stored. Lists the keys of the array."""
+        # Stored values that the region covers in part may come from other writers.
+        cut = partial_chunks(tuple(map(slice, self.start, self.stop)), self._target.metadata.grid)
+        self._stored = await stored_chunks(self._target) - set(cut)
+
+    # -------------------------------------------------------------- memory
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes of blocks in memory at a time; the rest of the memory budget is for encoding them."""
+        return max(1, 3 * self._target.config.memory_budget // 4)
+
+    def fit_memory(self, concurrency: int) -> int:
+        """Return how many of the smallest blocks to write at a time, at most ``concurrency``."""
+        if self._source.in_memory:  # blocks are views
+            return concurrency
+        unit = max(self._target.metadata.chain.nbytes, 1)
+        return max(1, min(concurrency, self.memory_limit // unit))
+
+    def size(self, region: Region) -> int:
+        """Return the bytes of a region in memory."""
+        count: int = math.prod(part.stop - part.start for part in region)
+        return count * max(self._target.dtype.itemsize, 1)
+
+    # -------------------------------------------------------------- regions
+
+    def regions(self, concurrency: int, skip: Callable[[int], None]) -> Iterator[Region]:
+        """Yield the regions of the array that are written, each of whole stored values.
+
+        Args:
+            concurrency: How many are written at a time.
+            skip: Called with the bytes of what is left out.
+        """
+        grid, dtype, chosen = self._target.metadata.grid, self._target.metadata.dtype, self._chosen
+        most = self._target.config.memory_budget // (4 * concurrency) // (dtype.itemsize or _UNSIZED_BYTES)
+        corners = self.start, self.stop
+        if chosen is not None and len(chosen) < grid.size // _SPARSE:
+            blocks = list(plan_chosen_blocks(grid, chosen, self._source.chunks, most, *corners))
+            skip(self.nbytes - sum(map(self.size, blocks)))
+            yield from blocks
+            return
+        for block in plan_blocks(grid, self._source.chunks, most, *corners, concurrency):
+            yield from self._remaining_parts(block, skip)
+
+    def _remaining_parts(self, block: Region, skip: Callable[[int], None]) -> Iterator[Region]:
+        """Yield a block, or only the stored values of it that are to be written."""
+        if not self._stored and self._chosen is None:
+            yield block
+            return
+        parts = dict(split_region(block, self._target.metadata.grid))
+        chosen = [coords for coords in parts if self._chosen is None or coords in self._chosen]
+        stored = sum(coords in self._stored for coords in chosen)
+        if len(chosen) == len(parts) and stored in (0, len(parts)):
+            yield block
+            return
+        skip(self.size(block) - sum(self.size(parts[coords]) for coords in chosen))
+        yield from (parts[coords] for coords in chosen)
+
+    def is_stored(self, region: Region) -> bool:
+        """Return whether an earlier run has stored all of a region, which is unknown for parts of stored values."""
+        if not self._stored:
+            return False
+        grid = self._target.metadata.grid
+        if any(True for _ in partial_chunks(region, grid)):
+            return False
+        return all(coords in self._stored for coords in touched_chunks(region, grid))
+
+    def to_source(self, region: Region) -> Region:
+        """Return the region of the source that is written to a region of the array."""
+        return tuple(slice(part.start - a, part.stop - a) for part, a in zip(region, self.start, strict=True))
+
+    def to_target(self, region: Any) -> Region:
+        """Return the region of the array that a region of the source, as users pass it, is written to.
+
+        Raises:
+            ShapeError: If it is not a tuple of slices without steps.
+        """
+        parts = region if isinstance(region, tuple) else (region,)
+        if len(parts) != len(self._source.shape) or not all(isinstance(part, slice) for part in parts):
+            raise ShapeError(f"a block's region is a tuple of {len(self._source.shape)} slices, found {region!r}")
+        slices = []
+        for part, n, offset in zip(parts, self._source.shape, self.start, strict=True):
+            start, stop, step = part.indices(n)
+            if step != 1:
+                raise ShapeError(f"a block's region has no steps, found {region!r}")
+            slices.append(slice(start + offset, max(start, stop) + offset))
+        return tuple(slices)

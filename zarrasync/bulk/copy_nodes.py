@@ -1,0 +1,119 @@
+"""The nodes of a copy: their metadata in the new format and layout, and their creation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from zarrasync.bulk.reports import CopyReport
+from zarrasync.errors import NodeExistsError
+from zarrasync.formats import Format
+from zarrasync.metadata.convert import Changes, translate
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.model.paths import join
+from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.create import create_node
+from zarrasync.nodes.create_hierarchy import create_levels
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.kinds import Metadata
+from zarrasync.nodes.node import NodeHandle, run_on_store
+
+__all__ = ["CopyPlan", "create_copies", "plan_copies"]
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """What a copy is to become.
+
+    Attributes:
+        target: The node that is created, with the format of the copy.
+        changes: Changes of chunks, shards and compressors.
+        overwrite: Whether an existing node is replaced.
+        resume: Whether an interrupted copy is resumed.
+    """
+
+    target: NodeHandle
+    changes: Changes
+    overwrite: bool
+    resume: bool
+
+
+def plan_copies(
+    nodes: Sequence[tuple[str, AsyncArray | AsyncGroup]], target: NodeHandle, changes: Changes, report: CopyReport
+) -> dict[str, Metadata]:
+    """Return the metadata of the copies by path, and add counts and notes to a report.
+
+    Raises:
+        UnsupportedByFormat: If the target's format cannot express a node.
+        MetadataError: If the compressors are invalid.
+    """
+    has_names = any(isinstance(node, AsyncArray) and node.dimension_names for _, node in nodes)
+    planned = {}
+    for path, node in nodes:
+        target.format.check_path(join(target.path, path))
+        planned[path] = _plan_copy(node, target.format, changes, report, has_names=has_names)
+    report.notes[:] = dict.fromkeys(report.notes)
+    return planned
+
+
+def _plan_copy(
+    node: AsyncArray | AsyncGroup, target: Format, changes: Changes, report: CopyReport, *, has_names: bool
+) -> Metadata:
+    """Return the metadata of one copy. ``has_names``: arrays without axes count as named, as others have named axes."""
+    metadata = node.metadata
+    planned: Metadata
+    if isinstance(metadata, ArrayMetadata):
+        source = handle_of(node).format
+        planned = translate(metadata, node.name, source, target, changes, report.notes, named=has_names)
+        report.arrays += 1
+    else:
+        planned = GroupMetadata(attributes=metadata.attributes)
+        report.groups += 1
+    target.render("", planned)  # raises if the format cannot express it
+    return planned
+
+
+async def create_copies(
+    target: NodeHandle, planned: Mapping[str, Metadata], plan: CopyPlan
+) -> dict[str, AsyncArray | AsyncGroup]:
+    """Create the nodes of a copy, or open those that an interrupted run has created.
+
+    Raises:
+        NodeExistsError: If another node exists.
+    """
+
+    async def create(handle: NodeHandle, path: str) -> AsyncArray | AsyncGroup:
+        if plan.resume:
+            (existing,) = await find_all(handle, [handle.path], (handle.format,))
+            if existing is not None:
+                return await _reuse(handle, planned[path], existing.metadata)
+        overwrite = plan.overwrite and not path
+        created = await create_node(handle, planned[path], overwrite=overwrite, erase_leftovers=plan.resume)
+        return make_node(created, planned[path])
+
+    return await run_on_store(partial(create_levels, target, planned, create), target.store)
+
+
+async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> AsyncArray | AsyncGroup:
+    """Return a node that an interrupted run has created.
+
+    Raises:
+        NodeExistsError: If it differs from the plan in more than attributes.
+    """
+
+    def without_attributes(metadata: Metadata) -> Mapping[str, bytes]:
+        return handle.format.render("", replace(metadata, attributes={}, source=None))
+
+    if without_attributes(planned) != without_attributes(existing):
+        raise NodeExistsError(
+            f"{handle.name} in {handle.store!r} is not what this copy would make; pass overwrite=True to replace it",
+            path=handle.path,
+            store=repr(handle.store),
+        )
+    if planned.attributes != existing.attributes:  # format 2 stores them in a second document
+        for key, data in handle.format.render(handle.path, planned).items():
+            await handle.store.put(key, data)
+    return make_node(replace(handle, is_format_known=True), planned)

@@ -1,0 +1,142 @@
+"""The values of a copy: stored values as they are, or decoded and encoded again."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from zarrasync._concurrency.gather import for_each
+from zarrasync.bulk.blocks import Ingestion
+from zarrasync.bulk.reports import CopyReport
+from zarrasync.bulk.sources import source_of
+from zarrasync.display.progress import IngestReport
+from zarrasync.errors import ChecksumError, UnsupportedOperation
+from zarrasync.indexing.chunk_blocks import plan_blocks
+from zarrasync.indexing.coverage import touched_chunks
+from zarrasync.metadata.convert import alike
+from zarrasync.model.chunk_grids import lazy_product
+from zarrasync.nodes.access import chunks_of, stored_chunks
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.node import run_on_store
+from zarrasync.stores import Request
+from zarrasync.transfer.threads import Progress
+
+__all__ = ["compare_arrays", "copy_array"]
+
+_BATCH = 256
+"""Stored values between two calls of the progress callback."""
+_WORTH_LISTING = 64
+"""Stored values of a target from which on listing the source saves time."""
+
+
+async def copy_array(
+    source: AsyncArray, target: AsyncArray, report: CopyReport, progress: Progress, *, resume: bool, is_new: bool
+) -> None:
+    """Copy all values of an array.
+
+    Args:
+        source: The array to copy.
+        target: The new array.
+        report: The report that stored values are counted in.
+        progress: Called with the bytes done since the last call.
+        resume: Whether stored values of the target are kept.
+        is_new: Whether none of the other values is stored in the target.
+    """
+    if alike(source.metadata, target.metadata):
+        await _copy_stored(source, target, await stored_chunks(target) if resume else set(), report, progress)
+        return
+    ingested = IngestReport()
+    chosen = await _chosen_values(source, target, is_new=is_new)
+    ingestion = Ingestion(source_of(source, {}), target, None, "allow", ingested, chosen=chosen)
+    await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
+    report.copied += ingested.blocks
+    report.skipped += ingested.skipped
+    report.nbytes += ingested.nbytes
+
+
+async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool) -> set[tuple[int, ...]] | None:
+    """Return which of the target's values to write: those for which the source stores something. ``None`` for all.
+
+    Reading other elements would show that they are the fill value, which takes long if most are. If the fill value is
+    undefined, it would not even show that.
+    """
+    source_spec, target_spec, grid = source.metadata.spec, target.metadata.spec, target.metadata.grid
+    same_fill = repr(source_spec.fill_value) == repr(target_spec.fill_value)
+    saves_time = grid.size > _WORTH_LISTING and same_fill
+    if target.config.write_empty_chunks or not (target_spec.undefined or saves_time):
+        return None
+    try:
+        stored = await stored_chunks(source)
+        # Values of the target may have to be erased.
+        existing = set() if is_new or target_spec.undefined else await stored_chunks(target)
+    except UnsupportedOperation:
+        return None
+    chosen = set(filter(grid.__contains__, existing))
+    axes, shape = source.metadata.grid.axes, source.shape
+    for coords in filter(source.metadata.grid.__contains__, stored):
+        starts = tuple(axis.start(i) for i, axis in zip(coords, axes, strict=True))
+        sizes = (axis.size(i) for i, axis in zip(coords, axes, strict=True))
+        stops = tuple(min(start + size, n) for start, size, n in zip(starts, sizes, shape, strict=True))
+        chosen.update(touched_chunks(tuple(map(slice, starts, stops)), grid))
+    return chosen
+
+
+async def _copy_stored(
+    source: AsyncArray, target: AsyncArray, existing: set[tuple[int, ...]], report: CopyReport, progress: Progress
+) -> None:
+    """Copy stored values without decoding them, except for existing ones."""
+    origin, dest = chunks_of(source), chunks_of(target)
+    is_blocking = origin.store.blocking and dest.store.blocking
+    concurrency = 1 if is_blocking else min(origin.concurrency, dest.concurrency)
+    grid, chain = source.metadata.grid, source.metadata.chain
+    # Absent values have a defined value in the source, and an arbitrary one for some readers of the target.
+    becomes_undefined = target.metadata.spec.undefined > source.metadata.spec.undefined
+    absent = chain.encode_fill_chunk() if becomes_undefined else None
+    copied = 0
+
+    async def copy_one(coords: tuple[int, ...]) -> None:
+        nonlocal copied
+        async with origin.budget(chain.nbytes):
+            requests = [Request(origin.key(coords))]
+            (value,) = await run_on_store(partial(origin.store.fetch, requests), origin.store)
+            data = absent if value is None else value.data
+            if data is not None:
+                await run_on_store(partial(dest.store.put, dest.key(coords), data), dest.store)
+                copied += 1
+
+    coordinates = lazy_product([range(n) for n in grid.shape])
+    while batch := list(islice(coordinates, _BATCH)):
+        missing = [coords for coords in batch if coords not in existing]
+        await for_each(copy_one, missing, concurrency)
+        report.skipped += len(batch) - len(missing)
+        report.copied += copied
+        report.nbytes += copied * chain.nbytes
+        copied = 0
+        progress(len(batch) * chain.nbytes)
+
+
+async def compare_arrays(source: AsyncArray, target: AsyncArray) -> None:
+    """Compare all values of two arrays.
+
+    Raises:
+        ChecksumError: If they differ.
+    """
+    metadata = target.metadata
+    most = source.config.memory_budget // 8 // (metadata.dtype.itemsize or 16)
+    for region in plan_blocks(metadata.grid, source.metadata.write_chunks, most):
+        values, copied = [await array.view[(*region, ...)].read() for array in (source, target)]
+        if not _are_equal(values, copied):
+            text = ", ".join(f"{part.start}:{part.stop}" for part in region)
+            raise ChecksumError(
+                f"{target.name}[{text}] in {target.store!r} differs from {source.name} in {source.store!r}"
+            )
+
+
+def _are_equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    """Return whether two arrays are equal bit by bit."""
+    if one.dtype.kind in "TO":
+        return bool(one.shape == other.shape and one.astype(object).tolist() == other.astype(object).tolist())
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()

@@ -1,0 +1,95 @@
+"""Reports of copies and validations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from zarrasync.display.text import counted, size_text
+
+__all__ = ["CopyReport", "Finding", "Report", "Severity"]
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+
+
+@dataclass
+class CopyReport:
+    """What a copy did.
+
+    Attributes:
+        groups: Groups that were created.
+        arrays: Arrays that were copied.
+        copied: Stored values, or blocks of several, that were copied.
+        skipped: Those that an earlier run had copied.
+        nbytes: Decoded bytes of the copied elements.
+        notes: Metadata that could not be kept, and what replaced it.
+    """
+
+    groups: int = 0
+    arrays: int = 0
+    copied: int = 0
+    skipped: int = 0
+    nbytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        done = counted(self.copied, "part") + " copied" + (f", {self.skipped:,} were there" if self.skipped else "")
+        nodes = f"{counted(self.arrays, 'array')} and {counted(self.groups, 'group')}"
+        return "\n".join([f"{nodes}: {done}, {size_text(self.nbytes)}", *self.notes])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem of a stored hierarchy.
+
+    Attributes:
+        severity: ``"error"``: cannot be read, or must not be; ``"warning"``: readable here, but invalid by the
+            specification, or stale; ``"note"``: worth knowing.
+        key: The store key of the document or chunk.
+        location: The position inside a document, in JSON path notation; empty for chunks.
+        message: The problem, and what is expected.
+    """
+
+    severity: Severity
+    key: str
+    location: str
+    message: str
+
+    def __str__(self) -> str:
+        position = f"{self.key}: {self.location}" if self.location else self.key
+        return f"{self.severity}: {position}: {self.message}"
+
+
+@dataclass
+class Report:
+    """The problems of a stored hierarchy.
+
+    Attributes:
+        findings: The problems, by key.
+        groups: Groups that were checked.
+        arrays: Arrays that were checked.
+        chunks: Stored values that were decoded.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    groups: int = 0
+    arrays: int = 0
+    chunks: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no errors."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {**asdict(self), "ok": self.ok}
+
+    def __str__(self) -> str:
+        totals = Counter(finding.severity for finding in self.findings)
+        counts = ", ".join(counted(totals[kind], kind) for kind in ("error", "warning", "note") if totals[kind])
+        nodes = ", ".join((counted(self.arrays, "array"), counted(self.groups, "group")))
+        chunks = f", {counted(self.chunks, 'stored value')}" if self.chunks else ""
+        head = f"{nodes}{chunks}: {counts or 'nothing wrong'}"
+        return "\n".join([head, *map(str, self.findings)])

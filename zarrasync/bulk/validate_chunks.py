@@ -1,0 +1,52 @@
+"""Validation of stored values by decoding them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from zarrasync._concurrency.gather import for_each
+from zarrasync.bulk.validate_hierarchy import Validation
+from zarrasync.errors import UnsupportedOperation, ZarrError
+from zarrasync.nodes.access import chunks_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.stores import Request
+
+__all__ = ["check_chunks"]
+
+
+async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickle: bool) -> None:
+    """Decode all stored values of an array, and report errors, keys outside the grid and absent values."""
+    chunks, metadata = chunks_of(array), array.metadata
+    grid = metadata.grid
+    if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not allow_pickle:
+        message = "its chunks are pickles and were not looked at: reading one runs code (config.allow_pickle)"
+        validation.add("note", chunks.prefix or array.name, message)
+        return
+    stored = 0
+
+    async def check(key: str) -> None:
+        nonlocal stored
+        coords = metadata.keys.decode(key, metadata.ndim)
+        if coords is None:
+            return
+        if coords not in grid:
+            validation.add("warning", chunks.full_key(key), f"a chunk outside of the grid of {grid.shape}")
+            return
+        try:
+            (value,) = await chunks.store.fetch([Request(key)])
+            if value is not None:
+                stored += 1
+                metadata.chain_of(grid.chunk_shape(coords)).decode(value.data)
+        except Exception as error:  # any failure is a finding, and the others are checked all the same
+            text = str(error) if isinstance(error, ZarrError) else f"{type(error).__name__}: {error}"
+            validation.add("error", chunks.full_key(key), text)
+
+    try:
+        keys = sorted(await chunks.store.list_prefix(""))
+    except UnsupportedOperation:
+        keys = [chunks.key(coords) for coords in product(*map(range, grid.shape))]
+    await for_each(check, keys, 1 if chunks.store.blocking else chunks.concurrency)
+    validation.report.chunks += stored
+    if stored < grid.size:
+        message = f"{grid.size - stored:,} of {grid.size:,} stored values are absent and read as the fill value"
+        validation.add("note", chunks.prefix or array.name, message)

@@ -1,0 +1,92 @@
+"""Validation of metadata documents, and of consolidated metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zarrasync._util import json as _json
+from zarrasync.bulk.validate_hierarchy import Validation
+from zarrasync.errors import MetadataError, ZarrError
+from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.model.paths import join
+from zarrasync.nodes.consolidated import Consolidated
+from zarrasync.nodes.find import FoundNode, find_all
+from zarrasync.stores import Request
+
+__all__ = ["check_consolidated", "check_documents"]
+
+
+async def check_documents(validation: Validation) -> dict[str, bytes] | None:
+    """Report repeated names in documents, and groups that an array hides.
+
+    Returns:
+        The documents in the consolidated metadata by key; ``None`` if there is none.
+    """
+    root, nodes = validation.root, validation.nodes
+    format_, consolidated_key = root.format, root.format.consolidated_key(root.path)
+    paths = {key: path for path in nodes for key in format_.document_keys(path)}
+    if consolidated_key:
+        paths[consolidated_key] = root.path
+    values = await root.store.fetch([Request(key) for key in paths])
+    documents = {key: bytes(value.data) for key, value in zip(paths, values, strict=True) if value is not None}
+    for key, data in documents.items():
+        for name in sorted(set(_json.repeated(data))):
+            validation.add("warning", key, f"{name!r} is there more than once in an object; the last one counts")
+        path = paths[key]
+        is_array = isinstance(nodes[path].metadata, ArrayMetadata)
+        if is_array and key not in (*format_.document_keys(path, ArrayMetadata), consolidated_key):
+            validation.add("warning", key, f"there is an array at /{path}, too, which hides this group")
+    try:
+        return format_.parse_consolidated(root.path, {key: documents.get(key) for key in paths})
+    except MetadataError as error:
+        validation.add_error(error, str(consolidated_key))
+        return None
+
+
+async def check_consolidated(validation: Validation, documents: Mapping[str, bytes]) -> None:
+    """Report differences between consolidated metadata and the documents that it is a copy of."""
+    key = str(validation.root.format.consolidated_key(validation.root.path))
+    copies, nodes = await _consolidated_nodes(validation, documents, key), validation.nodes
+    for path in sorted({*nodes, *copies} - {validation.root.path}):
+        if path not in copies and nodes[path].metadata.source is None:
+            continue  # a group without documents
+        if path not in copies:
+            message = f"/{path} is missing from the consolidated metadata, which is stale"
+        elif path not in nodes:
+            message = f"/{path} is in the consolidated metadata, but not in the store"
+        elif _own_documents(copies[path]) != _own_documents(nodes[path]):
+            message = f"the consolidated metadata is stale: its copy of /{path} differs from the documents there"
+        else:
+            continue
+        validation.add("warning", key, message)
+
+
+async def _consolidated_nodes(validation: Validation, documents: Mapping[str, bytes], key: str) -> dict[str, FoundNode]:
+    """Return the nodes in consolidated metadata by path. Invalid ones are reported."""
+    root = validation.root
+    consolidated = Consolidated(root.format, root.path, documents, complete=True)
+    nodes, level = dict[str, FoundNode](), [replace(root, consolidated=consolidated)]
+    while level:
+        children = [parent.at(join(parent.path, name)) for parent in level for name in await parent.children(None)]
+        level = []
+        for child in children:
+            try:
+                (found,) = await find_all(child, [child.path], (root.format,))
+            except ZarrError as error:
+                validation.add("error", key, f"the copy of /{child.path} is damaged: {error}")
+                continue
+            if found is not None:
+                nodes[child.path] = found
+                if not isinstance(found.metadata, ArrayMetadata) and not root.format.separates_metadata:
+                    level.append(child)
+    return nodes
+
+
+def _own_documents(found: FoundNode) -> list[dict[str, Any]]:
+    """Return a node's documents without consolidated metadata in them."""
+    documents = found.metadata.source.documents.values() if found.metadata.source is not None else ()
+    return [
+        {name: value for name, value in document.items() if name != "consolidated_metadata"} for document in documents
+    ]

@@ -1,0 +1,207 @@
+"""Validation of the nodes of a hierarchy, and of keys that belong to none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from zarrasync.bulk.reports import Finding, Report, Severity
+from zarrasync.display.text import axis_names
+from zarrasync.errors import InvalidKeyError, MetadataError, UnsupportedOperation, ZarrError
+from zarrasync.formats import CANDIDATES
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.model.paths import join
+from zarrasync.nodes.find import FoundNode, find_all
+from zarrasync.nodes.node import NodeHandle
+
+__all__ = ["Validation", "check_keys", "check_lengths", "check_node", "check_parent", "find_nodes", "list_keys"]
+
+_MOST_UNUSED = 20
+"""Unused keys that are reported one by one."""
+_MULTISCALE = frozenset({"multiscales", "ome"})
+"""Attributes of groups whose arrays are one image at several resolutions."""
+
+
+@dataclass
+class Validation:
+    """The state of one validation.
+
+    Attributes:
+        root: The node at the top.
+        report: The report that problems are added to.
+        nodes: The readable nodes by path.
+        unreadable: The paths of nodes whose documents are invalid.
+    """
+
+    root: NodeHandle
+    report: Report
+    nodes: dict[str, FoundNode] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+
+    def add(self, severity: Severity, key: str, message: str, location: str = "") -> None:
+        """Add a problem."""
+        self.report.findings.append(Finding(severity, key, location, message))
+
+    def add_error(self, error: ZarrError, key: str) -> None:
+        """Add each problem of an error."""
+        problems = getattr(error, "problems", ())
+        for problem in problems:
+            self.add("error", problem.key or key, problem.message, problem.location)
+        if not problems:
+            self.add("error", key, str(error))
+
+
+def _is_array(found: FoundNode) -> bool:
+    return isinstance(found.metadata, ArrayMetadata)
+
+
+# ------------------------------------------------------------------ nodes
+
+
+async def find_nodes(validation: Validation) -> None:
+    """Add all nodes below the root. Invalid ones are reported."""
+    root = validation.root
+    level = [] if _is_array(validation.nodes[root.path]) else [root]
+    while level:
+        next_level: list[NodeHandle] = []
+        for parent in level:
+            for name, is_implicit in (await parent.children(None)).items():
+                child = parent.at(join(parent.path, name))
+                found = await _find_child(validation, child, is_implicit=is_implicit)
+                if found is not None:
+                    validation.nodes[child.path] = found
+                    if not _is_array(found) and not root.format.separates_metadata:
+                        next_level.append(child)
+        level = next_level
+
+
+async def _find_child(validation: Validation, child: NodeHandle, *, is_implicit: bool) -> FoundNode | None:
+    """Return the node at a path where one may exist. ``is_implicit``: a group without documents exists there."""
+    try:
+        child.format.check_path(child.path)
+    except InvalidKeyError as error:
+        validation.add("error", child.path, str(error))
+    try:
+        (found,) = await find_all(child, [child.path], (child.format,))
+    except (MetadataError, InvalidKeyError) as error:
+        validation.add_error(error, child.path)
+        validation.unreadable.append(child.path)
+        return None
+    if found is None and is_implicit:
+        return FoundNode(child.format, GroupMetadata())
+    return found
+
+
+def check_parent(validation: Validation, path: str) -> None:
+    """Report a node below an array."""
+    parent = path.rpartition("/")[0]
+    if path != validation.root.path and parent in validation.nodes and _is_array(validation.nodes[parent]):
+        key = validation.root.format.document_keys(path)[0]
+        validation.add("error", key, f"lies below /{parent}, which is an array")
+
+
+async def check_node(validation: Validation, path: str) -> None:
+    """Report lenient readings of a node's documents, and documents of other formats. Counts the node."""
+    found, node = validation.nodes[path], validation.root.at(path)
+    key = node.format.document_keys(path)[0]
+    for location, message in node.format.deviations(found.metadata):
+        validation.add("warning", key, message, location)
+    for other in await _find_other_formats(node):
+        validation.add("warning", key, f"there are documents of format {other.format.zarr_format}, too")
+    if not isinstance(found.metadata, ArrayMetadata):
+        validation.report.groups += 1
+        return
+    validation.report.arrays += 1
+    for note in found.metadata.notes:
+        validation.add("warning", key, note)
+
+
+async def _find_other_formats(node: NodeHandle) -> list[FoundNode]:
+    """Return the nodes of other formats at the same path."""
+    if node.format.separates_metadata:
+        return []
+    formats = [
+        format_ for format_ in CANDIDATES if format_.unread_entry_point is None and not format_.is_same(node.format)
+    ]
+    try:
+        return [found for found in await find_all(node, [node.path], formats, strict=False) if found is not None]
+    except MetadataError:
+        return []
+
+
+def check_lengths(validation: Validation) -> None:
+    """Report dimensions that have several lengths in the arrays of a group, which interrupted appends leave."""
+    lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
+    for path, found in validation.nodes.items():
+        group, _, name = path.rpartition("/")
+        if not isinstance(found.metadata, ArrayMetadata) or not path or group not in validation.nodes:
+            continue
+        if not _MULTISCALE.isdisjoint(validation.nodes[group].metadata.attributes):
+            continue
+        for dim, length in zip(axis_names(found.metadata) or (), found.metadata.shape, strict=False):
+            if dim is not None:
+                lengths.setdefault((group, dim), {}).setdefault(length, []).append(name)
+    for (group, dim), arrays in lengths.items():
+        if len(arrays) > 1:
+            parts = (f"{length:,} in {', '.join(sorted(names)[:3])}" for length, names in sorted(arrays.items()))
+            message = (
+                f"arrays have different sizes along {dim!r} ({'; '.join(parts)}), so that xarray does not open the "
+            )
+            message += "group; where an append was killed, resize() those that are too long"
+            validation.add("note", validation.root.format.document_keys(group, GroupMetadata)[0], message)
+
+
+# ------------------------------------------------------------------ keys
+
+
+async def list_keys(validation: Validation) -> list[str] | None:
+    """Return all keys that may belong to the hierarchy; ``None`` if the store cannot list."""
+    root = validation.root
+    try:
+        listed = [await root.store.list_prefix(prefix) for prefix in root.format.erase_prefixes(root.path)]
+    except UnsupportedOperation:
+        return None
+    return sorted(key for keys in listed for key in keys)
+
+
+async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
+    """Report keys that belong to no node, and temporary keys of interrupted writers."""
+    root = validation.root
+    unused = _unused_keys(validation, keys)
+    for key in unused[:_MOST_UNUSED]:
+        validation.add("note", key, "belongs to no array or group")
+    if len(unused) > _MOST_UNUSED:
+        more = f"{len(unused) - _MOST_UNUSED:,} more keys belong to no array or group"
+        validation.add("note", root.path or "/", more)
+    for prefix in root.format.erase_prefixes(root.path):
+        for key in await root.store.unfinished(prefix):
+            message = "is what a writer that was killed left; nobody reads it, and it may be deleted"
+            validation.add("note", key, message)
+
+
+def _unused_keys(validation: Validation, keys: Sequence[str]) -> list[str]:
+    format_, nodes = validation.root.format, validation.nodes
+    arrays = {
+        format_.chunk_prefix(path): found.metadata
+        for path, found in nodes.items()
+        if isinstance(found.metadata, ArrayMetadata)
+    }
+    documents = {key for path in (*nodes, *validation.unreadable) for key in format_.document_keys(path)}
+    documents |= {str(format_.consolidated_key(path)) for path in nodes} | {format_.entry_point or ""}
+    # Keys of unreadable nodes cannot be judged.
+    unreadable = tuple(format_.chunk_prefix(path) for path in validation.unreadable)
+
+    def is_chunk(key: str) -> bool:
+        prefix = next((prefix for prefix in _prefixes(key) if prefix in arrays), None)
+        if prefix is None:
+            return False
+        metadata = arrays[prefix]
+        return metadata.keys.decode(key[len(prefix) :], metadata.ndim) is not None
+
+    return [key for key in keys if key not in documents and not key.startswith(unreadable) and not is_chunk(key)]
+
+
+def _prefixes(key: str) -> list[str]:
+    """Return the prefixes of a key, from the longest to the empty one."""
+    parts = key.split("/")[:-1]
+    return ["/".join(parts[:n]) + "/" for n in range(len(parts), 0, -1)] + [""]

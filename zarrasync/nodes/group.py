@@ -209,7 +209,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             ShapeError: If the shape differs.
         """
         create = partial(self.create_array, name, shape=shape, dtype=dtype, **options)
-        array = await find_or_create(partial(self.get, name), create)
+        array = await find_or_create(lambda: self.get(name), create)
         if not isinstance(array, AsyncArray):
             raise wrong_kind(array.name, array.path, array.metadata, ", not an array")
         _check_array(array, (shape,) if isinstance(shape, int) else tuple(shape), dtype, exact=exact)
@@ -226,7 +226,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             NodeTypeError: If it is an array.
         """
         create = partial(self.create_group, name, attributes=attributes)
-        group = await find_or_create(partial(self.get, name), create)
+        group = await find_or_create(lambda: self.get(name), create)
         if not isinstance(group, AsyncGroup):
             raise wrong_kind(group.name, group.path, group.metadata, ", not a group")
         return group

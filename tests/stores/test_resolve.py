@@ -72,16 +72,16 @@ def test_names_that_are_no_utf8(tmp_path: Path):
 
 def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As in containers whose /tmp is read-only."""
-    monkeypatch.setattr(local_locks, "_SHARED", ("/proc", str(tmp_path)))
+    monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
     array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
     array[1] = 5
     assert (tmp_path / "zarrasync.lock").is_file()
     monkeypatch.setattr(local_locks, "_LOCK_FILE", "sys")  # others have one that can not be opened here
-    monkeypatch.setattr(local_locks, "_SHARED", ("/proc", str(tmp_path)))
+    monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
     with pytest.raises(StoreError, match="no place for the file"):
         array[1] = 6
     monkeypatch.setattr(local_locks, "_LOCK_FILE", "zarrasync.lock")
-    monkeypatch.setattr(local_locks, "_SHARED", ("/proc",))
+    monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc",))
     with pytest.raises(StoreError, match="no place for the file"):
         array[1] = 6
     assert array[:3].tolist() == [0, 5, 2]

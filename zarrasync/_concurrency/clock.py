@@ -14,7 +14,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
-__all__ = ["Environment", "current", "monotonic", "replaced", "sleep", "sleep_blocking", "uniform", "wall_time"]
+__all__ = [
+    "Environment",
+    "current",
+    "exponential",
+    "monotonic",
+    "replaced",
+    "sleep",
+    "sleep_blocking",
+    "uniform",
+    "wall_time",
+]
 
 
 class Environment:
@@ -31,6 +41,10 @@ class Environment:
     def uniform(self, low: float, high: float) -> float:
         """Return a random number between two bounds."""
         return random.uniform(low, high)  # noqa: S311  # random pauses keep no secret
+
+    def exponential(self, mean: float) -> float:
+        """Return an exponentially distributed random number."""
+        return random.expovariate(1 / mean)
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the current task."""
@@ -87,6 +101,11 @@ def wall_time() -> float:
 def uniform(low: float, high: float) -> float:
     """Return a random number between two bounds."""
     return _environment.uniform(low, high)
+
+
+def exponential(mean: float) -> float:
+    """Return an exponentially distributed random number."""
+    return _environment.exponential(mean)
 
 
 async def sleep(seconds: float) -> None:

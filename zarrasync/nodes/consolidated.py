@@ -15,7 +15,8 @@ from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflict
 from zarrasync.formats import Format
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
-from zarrasync.stores.base import ABSENT, Listing, Request, Store
+from zarrasync.stores.base import Store
+from zarrasync.stores.values import ABSENT, Listing, Request
 
 __all__ = ["Consolidated", "put_consolidated"]
 

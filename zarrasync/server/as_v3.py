@@ -22,7 +22,7 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.server.cache import Cache
 from zarrasync.stores import MemoryStore, Request, Store, Value
-from zarrasync.stores.base import clip
+from zarrasync.stores.values import clip
 
 if TYPE_CHECKING:
     from zarrasync.server.state import Source

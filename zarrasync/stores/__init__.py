@@ -1,10 +1,11 @@
-"""Stores: where values live. ``resolve`` makes one of whatever users give."""
+"""Stores, which keep values under keys. ``resolve`` makes one from a path, a URL, a mapping and other objects."""
 
 from __future__ import annotations
 
-from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
+from zarrasync.stores.base import Store
 from zarrasync.stores.cache import CacheStats, CachingStore
 from zarrasync.stores.cloud.obstore import ObjectStore
+from zarrasync.stores.counting import CountingStore, Counts
 from zarrasync.stores.disk_cache import DiskCachingStore
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.http.store import HTTPStore
@@ -14,7 +15,8 @@ from zarrasync.stores.remote_zip import RemoteZipStore
 from zarrasync.stores.resolve import StoreLike, resolve
 from zarrasync.stores.testing import FaultyStore, LatencyStore
 from zarrasync.stores.tracing import Event, Latencies, TracingStore
-from zarrasync.stores.wrappers import AliasStore, CountingStore, Counts, PrefixStore, ReadOnlyStore, WrapperStore
+from zarrasync.stores.values import ABSENT, Listing, Request, Value
+from zarrasync.stores.wrappers import AliasStore, PrefixStore, ReadOnlyStore, WrapperStore
 from zarrasync.stores.zarr_python import ZarrPythonStore
 from zarrasync.stores.zip import ZipStore
 

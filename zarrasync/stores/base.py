@@ -1,29 +1,26 @@
-"""What a store is: values under keys, in the words of the Zarr specification.
+"""The interface of stores: values under keys, as in the abstract store interface of the Zarr specification.
 
-Underneath the specification's operations lie two that carry what an engine needs. ``fetch`` gets a
-batch of values or parts of them, counted from the start or from the end, with their versions.
-``put`` stores a value, if asked only when its version is still the expected one. A store implements
-these, and what it can of erasing and listing; everything else has a fallback here.
+Every operation of the specification has an implementation here that builds on two primitives. ``fetch`` gets a batch
+of values or byte ranges with their versions. ``put`` stores a value, optionally on condition that its version has not
+changed. A subclass implements these, and erasing and listing where it can.
 
-Rules that hold for every store and are tested on each:
+Rules for every store, tested on each:
 
-* An absent key is ``None``. Everything else that goes wrong is a ``StoreError``.
-* A range is clipped to the value, as slicing does: past the end there are no bytes.
-* A value is stored whole or not at all.
+* The value of an absent key is ``None``. Any other failure is a ``StoreError``.
+* A byte range is clipped to the value, like a slice: there are no bytes past the end.
+* A value is stored completely or not at all.
 * Coroutines of a *blocking* store never suspend; the engine runs them on threads.
 """
 
 from __future__ import annotations
 
 import builtins
-import operator
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Self
 
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
@@ -32,81 +29,28 @@ from zarrasync._concurrency.locks import KeyLock, KeyLocks
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.stores.values import Listing, Request, Value
 
-__all__ = ["ABSENT", "Listing", "Request", "Store", "Value"]
-
-
-class Request(NamedTuple):
-    """A value or a part of it to fetch.
-
-    Attributes:
-        key: The key.
-        start: The first byte.
-        length: The number of bytes; ``None`` for all that follow.
-        suffix: Whether to get the last ``length`` bytes instead.
-        into: Memory the store may put the bytes into, if they fit; it need not.
-    """
-
-    key: str
-    start: int = 0
-    length: int | None = None
-    suffix: bool = False
-    into: Buffer | None = None
-
-
-class Value(NamedTuple):
-    """What was fetched.
-
-    Attributes:
-        data: The bytes.
-        version: What tells this value from later ones, where the store has such a thing and was asked.
-        size: The size of the whole value, where known.
-    """
-
-    data: Buffer
-    version: object = None
-    size: int | None = None
-
-
-class Listing(NamedTuple):
-    """What lies directly under a prefix.
-
-    Attributes:
-        keys: Keys, in full.
-        prefixes: Longer prefixes, in full, each ending with ``/``.
-    """
-
-    keys: tuple[str, ...]
-    prefixes: tuple[str, ...]
-
-
-class _Absent:
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-    def __reduce__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT: Final = _Absent()
-"""The version of a value that does not exist: ``put(..., if_version=ABSENT)`` creates only."""
+__all__ = ["Store"]
 
 
 class Store(ABC):
-    """A store. Subclasses are readable, writeable and listable as they say.
+    """A key-value store.
+
+    Specification: abstract store interface of Zarr version 3, section "Stores".
 
     Attributes:
         readable: Whether values can be fetched.
         writeable: Whether values can be stored and erased.
         listable: Whether keys can be listed.
         conditional: Whether ``put`` can compare versions.
-        exclusive: Whether its locks hold among all who could write, so that nobody comes between who holds one.
-        bounded: Whether it refuses chunks outside of the array that they belong to, as its document describes it.
+        exclusive: Whether ``lock`` excludes all other writers, so that no one else changes a locked value.
+        bounded: Whether the store rejects chunks outside the array that its metadata document describes.
         blocking: Whether coroutines never suspend and must not run on an event loop.
-        parallel: Whether operations of a blocking store let other threads run beside them.
-        near: Whether values come from this machine's memory or disk, so that nobody waits long for them.
-        concurrency: Requests in flight at the most.
-        missing: HTTP statuses that count as absence, beside those that every store of the kind takes for it.
+        parallel: Whether operations of a blocking store let other threads run meanwhile.
+        near: Whether values come from this machine's memory or disk, with little latency.
+        concurrency: Maximum number of requests in flight.
+        missing: HTTP statuses that mean absence, besides those that always do for this kind of store.
     """
 
     readable: bool = True
@@ -121,12 +65,12 @@ class Store(ABC):
     concurrency: int = 64
     missing: frozenset[int] = frozenset()
 
-    # -------------------------------------------------------------- what a store implements
+    # -------------------------------------------------------------- primitives, which stores implement
 
     @property
     @abstractmethod
     def identity(self) -> Hashable:
-        """What is equal for two stores on the same data; used for locks and limits."""
+        """A value that is equal for two stores over the same data. Locks and request limits depend on it."""
 
     @property
     def lasting(self) -> bool:
@@ -135,108 +79,114 @@ class Store(ABC):
 
     @property
     def guarded(self) -> bool:
-        """Whether nobody comes unnoticed between a look at a value and its replacement."""
+        """Whether read-modify-write cycles are safe: other writers are excluded or detected."""
         return self.conditional or self.exclusive
 
     @property
     def portable(self) -> bool:
-        """Whether copies of it in other processes read and write the same data."""
+        """Whether a pickled copy in another process reads and writes the same data."""
         return True
 
     @abstractmethod
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        """Get values or parts of them, in the order asked; ``None`` for an absent key.
+        """Fetch values or byte ranges, in the order of the requests; ``None`` for an absent key.
 
         Args:
-            requests: What to get. Keys are valid; callers check those that users give.
-            versions: Whether versions and sizes are wanted even where they cost something.
+            requests: The values or byte ranges. Keys are valid; callers check keys that users pass.
+            versions: Whether to return versions and sizes even if that takes longer.
 
         Raises:
-            StoreError: If a value could not be got for any reason but its absence.
+            StoreError: If a value cannot be fetched for another reason than absence.
         """
 
     async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
-        """Get many whole values: ``fetch`` for an engine that wants nothing but bytes.
+        """Fetch whole values without versions or sizes.
 
         Args:
             keys: Valid keys.
-            spaces: Per key memory that the store may put the bytes into, if they fit; it need not.
+            spaces: For each key, memory that the store may read into if the value fits. Stores may ignore it.
 
         Raises:
-            StoreError: If a value could not be got for any reason but its absence.
+            StoreError: If a value cannot be fetched for another reason than absence.
         """
-        wanted = [Request(k, 0, None, False, s) for k, s in zip(keys, spaces, strict=True)]
-        return [None if value is None else value.data for value in await self.fetch(wanted)]
+        requests = [Request(key, 0, None, False, space) for key, space in zip(keys, spaces, strict=True)]
+        return [None if value is None else value.data for value in await self.fetch(requests)]
 
     async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
-        """Store many values, each whole or not at all.
+        """Store several values, each completely or not at all.
 
         Raises:
-            StoreError: If one failed; some of the others may be stored then.
+            StoreError: If one failed. Some of the others may have been stored.
         """
         for key, value in zip(keys, values, strict=True):
             await self.put(key, value)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        """Store a value, whole or not at all.
+        """Store a value, completely or not at all.
 
         Args:
             key: A valid key.
-            data: The bytes; not kept after the call returns.
-            if_version: Store only if the value's version is this one, or ``ABSENT``.
+            data: The bytes. The store does not refer to them after the call.
+            if_version: Store only if this is the value's current version; ``ABSENT`` only creates.
 
         Returns:
-            The new version, where the store has such a thing.
+            The new version, or ``None`` if the store has no versions.
 
         Raises:
-            WriteConflictError: If the version is another one.
-            UnsupportedOperation: If the store can not write, or not compare.
-            StoreError: If it failed.
+            WriteConflictError: If the current version is another one.
+            UnsupportedOperation: If the store cannot write or compare versions.
+            StoreError: If the value cannot be stored.
         """
-        raise self._unable("write")
+        raise self._unsupported("write")
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
-        """Erase a value; an absent one is no error.
+        """Erase a value. Erasing an absent value does nothing.
 
         Args:
             key: A valid key.
-            if_version: Erase only if the value's version is this one.
+            if_version: Erase only if this is the value's current version.
 
         Raises:
-            WriteConflictError: If the version is another one.
-            UnsupportedOperation: If the store can not erase, or not compare.
-            StoreError: If it failed.
+            WriteConflictError: If the current version is another one.
+            UnsupportedOperation: If the store cannot erase or compare versions.
+            StoreError: If the value cannot be erased.
         """
-        raise self._unable("erase")
+        raise self._unsupported("erase")
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        """All keys that begin with a prefix (which is empty or ends with ``/``), in no particular order.
+        """Return all keys that begin with a prefix, in no particular order.
+
+        Args:
+            prefix: Empty, or ending with ``/``.
 
         Raises:
-            UnsupportedOperation: If the store can not list.
+            UnsupportedOperation: If the store cannot list.
         """
-        raise self._unable("list")
+        raise self._unsupported("list")
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
-        """All keys that begin with a prefix, with the bytes of their values.
+        """Return the size in bytes of every value whose key begins with a prefix.
 
-        Without a capability of its own a store is asked about each.
+        The default implementation makes a request for each key.
+
+        Args:
+            prefix: Empty, or ending with ``/``.
 
         Raises:
-            UnsupportedOperation: If the store can not list.
+            UnsupportedOperation: If the store cannot list.
         """
         keys = await self.list_prefix(prefix)
         if self.blocking:
-            found = [await self.stat(key) for key in keys]
+            stats = [await self.stat(key) for key in keys]
         else:
-            found = await gather([partial(self.stat, key) for key in keys]) if keys else []
-        told = zip(keys, found, strict=True)
-        return {key: value.size for key, value in told if value is not None and value.size is not None}
+            stats = await gather([partial(self.stat, key) for key in keys]) if keys else []
+        values = zip(keys, stats, strict=True)
+        return {key: value.size for key, value in values if value is not None and value.size is not None}
 
     async def stat(self, key: str) -> Value | None:
-        """The size of a value, and its version where the store has such a thing; ``None`` for an absent key.
+        """Return the size and version of a value, without its data; ``None`` for an absent key.
 
-        Without a capability of its own a store is asked for a byte, and for all where that does not tell the size.
+        The default implementation fetches one byte, and the whole value if the size is still unknown.
         """
         (value,) = await self.fetch([Request(check_key(key), 0, 1)], versions=True)
         if value is None or value.size is not None:
@@ -244,19 +194,24 @@ class Store(ABC):
         (value,) = await self.fetch([Request(key)], versions=True)
         return None if value is None else Value(b"", value.version, len(value.data))
 
-    # -------------------------------------------------------------- the specification's words
+    # -------------------------------------------------------------- operations of the specification
 
     async def get(self, key: str) -> bytes | None:
-        """The value of a key, or ``None``."""
+        """Return a value, or ``None`` if the key is absent."""
         (value,) = await self.fetch([Request(check_key(key))])
         return None if value is None else bytes(value.data)
 
     async def get_partial_values(
         self, key_ranges: Iterable[tuple[str, tuple[int, int | None]]]
     ) -> builtins.list[bytes | None]:
-        """Parts of values: ``(key, (start, length))`` pairs, a length of ``None`` meaning to the end.
+        """Return byte ranges of values, in the order of the argument; ``None`` for absent keys.
 
-        A negative start counts from the end and takes everything from there, as ``value[start:]`` does.
+        Args:
+            key_ranges: Pairs ``(key, (start, length))``, in bytes. A length of ``None`` extends the range to the end. A
+                negative start counts from the end, as in ``value[start:]``.
+
+        Raises:
+            ValueError: If a range from the end has a length, or a length is negative.
         """
         requests = []
         for key, (start, length) in key_ranges:
@@ -272,7 +227,7 @@ class Store(ABC):
         return [None if value is None else bytes(value.data) for value in await self.fetch(requests)]
 
     async def exists(self, key: str) -> bool:
-        """Whether a key has a value."""
+        """Return whether a key has a value."""
         (value,) = await self.fetch([Request(check_key(key), 0, 1)])
         return value is not None
 
@@ -281,10 +236,16 @@ class Store(ABC):
         await self.put(check_key(key), value)
 
     async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
-        """Replace parts of values: ``(key, start, bytes)`` triples that do not overlap.
+        """Replace parts of values.
 
-        A value grows as needed, zeros filling a gap. Without a capability of its own a store reads,
-        changes and writes each value whole, under a lock that holds within the process.
+        A value grows as needed, with zeros in gaps. The default implementation reads, modifies and writes whole values,
+        under a lock that excludes other writers of this process.
+
+        Args:
+            key_start_values: Triples ``(key, start, bytes)`` that do not overlap.
+
+        Raises:
+            ValueError: If a start is negative.
         """
         changes: dict[str, builtins.list[tuple[int, Buffer]]] = {}
         for key, start, value in key_start_values:
@@ -301,7 +262,7 @@ class Store(ABC):
                 await self.put(key, data)
 
     async def erase_values(self, keys: Iterable[str]) -> None:
-        """Erase many values."""
+        """Erase several values."""
         for key in keys:
             await self.erase(key)
 
@@ -310,22 +271,11 @@ class Store(ABC):
         await self.erase_values(await self.list_prefix(check_prefix(prefix)))
 
     async def list(self) -> builtins.list[str]:
-        """All keys."""
+        """Return all keys."""
         return await self.list_prefix("")
 
-    async def unfinished(self, prefix: str) -> builtins.list[str]:
-        """Where writers that were killed left something below a prefix that is no value; nothing in most stores."""
-        return []
-
-    async def pending(self, key: str) -> bytes | None:
-        """What was begun with a value, and not ended, as its writer was killed; where the store keeps such notes."""
-        return None
-
-    async def set_pending(self, key: str, note: bytes | None) -> None:  # noqa: B027  # optional
-        """Note what is begun with a value, or that it has ended; for who holds its lock. Only stores of files keep it."""
-
     async def list_dir(self, prefix: str) -> Listing:
-        """What lies directly under a prefix."""
+        """Return the keys and prefixes directly under a prefix."""
         check_prefix(prefix)
         keys, prefixes = [], set()
         for key in await self.list_prefix(prefix):
@@ -336,38 +286,54 @@ class Store(ABC):
                 keys.append(key)
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
 
-    # -------------------------------------------------------------- around it
+    # -------------------------------------------------------------- interrupted writers
+
+    async def unfinished(self, prefix: str) -> builtins.list[str]:
+        """Return the names of temporary data that interrupted writers left below a prefix. Only file stores have any."""
+        return []
+
+    async def pending(self, key: str) -> bytes | None:
+        """Return the note of ``set_pending``, which is still there if the writer was interrupted."""
+        return None
+
+    async def set_pending(self, key: str, note: bytes | None) -> None:  # noqa: B027  # optional
+        """Store a note about a change that has begun; ``None`` removes it. The caller holds the lock of the value.
+
+        Only file stores keep notes.
+        """
+
+    # -------------------------------------------------------------- locks, limits, lifetime
 
     @property
     def viewer(self) -> Hashable:
-        """As whom it asks: who may not see a value must not get it out of somebody else's cache."""
+        """The identity whose permissions apply. Caches keep values of different viewers apart."""
         return ""
 
     def location(self, key: str) -> Hashable:
-        """What is equal for two keys of two stores that mean the same value."""
+        """Return a value that is equal for two keys, possibly of two stores, that refer to the same value."""
         return (self.identity, key)
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
-        """The lock on a value: process-wide, and among the processes of a machine where the store can do that."""
+        """Return the lock of a value: for the process, and for all processes of the machine if the store supports that."""
         return KeyLock(self.location(key))
 
     def locks(self, keys: Iterable[str]) -> KeyLocks:
-        """The process-wide locks on several values."""
+        """Return the process-wide locks of several values."""
         return KeyLocks([self.location(key) for key in sorted(keys)])
 
     def limiter(self) -> AdaptiveLimiter:
-        """The gate of requests in flight, shared by all who opened the same data."""
+        """Return the gate of requests in flight, which stores over the same data share."""
         return request_limiter(self.identity, self.concurrency)
 
     def describe(self, path: str) -> str:
-        """What stands at a path where no node was found, as far as can be said without a request; for messages."""
+        """Describe a path at which there is no node, without making requests; for error messages."""
         return ""
 
-    def _unable(self, verb: str) -> UnsupportedOperation:
+    def _unsupported(self, verb: str) -> UnsupportedOperation:
         return UnsupportedOperation(f"{self!r} can not {verb}")
 
     async def close(self) -> None:  # noqa: B027  # optional
-        """Let go of connections that this store made; a later call makes new ones."""
+        """Close connections that this store opened. A later call opens new ones."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -390,33 +356,3 @@ class Store(ABC):
 
     def __hash__(self) -> int:
         return hash(self.identity)
-
-
-def clip(data: Any, request: Request) -> Any:
-    """The part of a whole value that a request asks for."""
-    if request.suffix:
-        assert request.length is not None
-        return data[max(0, len(data) - request.length) :]
-    if request.length is None:
-        return data[request.start :] if request.start else data
-    return data[request.start : request.start + request.length]
-
-
-def statuses(given: Iterable[int]) -> frozenset[int]:
-    """HTTP statuses, as users name them.
-
-    Raises:
-        ValueError: If there is something else among them.
-    """
-    try:
-        found = frozenset(map(operator.index, given if isinstance(given, Iterable) else [given]))
-    except TypeError:
-        found = frozenset({0})
-    if not all(400 <= status < 500 for status in found):
-        raise ValueError(f"missing takes HTTP statuses from 400 to 499, such as [403], found {given!r}")
-    return found
-
-
-def from_environment(variables: Iterable[str]) -> str:
-    """What the first of some variables says that says something."""
-    return next((os.environ[name] for name in variables if os.environ.get(name)), "")

@@ -1,4 +1,4 @@
-"""A store of local files."""
+"""A store over a directory of local files."""
 
 from __future__ import annotations
 
@@ -10,39 +10,30 @@ import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from urllib.parse import unquote
 
 from zarrasync import config
+from zarrasync._concurrency.locks import KeyLock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
-from zarrasync.stores.base import ABSENT, Listing, Request, Store, Value
+from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.local_files import (
     CLOEXEC,
-    ONE_CALL,
-    PARTIAL,
-    READ,
-    process_token,
-    read_exactly,
+    READ_FLAGS,
+    SINGLE_READ_LIMIT,
+    TEMPORARY_SUFFIX,
+    read_fully,
     readv,
+    remove_directory,
     sync_directory,
-    temporary_names,
+    temporary_path,
     version_of,
-    write_all,
+    write_fully,
 )
-from zarrasync.stores.local_locks import (
-    FileLock,
-    held_files,
-    remove_folder,
-)
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLock, locked_paths
+from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
 __all__ = ["LocalStore", "local_path"]
 
@@ -50,28 +41,29 @@ __all__ = ["LocalStore", "local_path"]
 class LocalStore(Store):
     """Files under a directory; a key is a path relative to it.
 
-    A value gets its name in one step after it is complete (temporary file, then rename), so a reader
-    or a crash never sees half of one. Conditional writes and locks hold among the threads and processes of a machine
-    that see the same ``/tmp`` (``/dev/shm`` or ``/var/tmp`` where that can not be written), where the file lies whose bytes
-    they lock (on Windows among threads; creating, ``if_version=ABSENT``, among processes too). Machines that share a disk
-    do not lock each other out.
+    A value is written to a temporary file and then renamed, so that neither a reader nor a crash sees a partial value.
+
+    Conditional writes and locks hold among all threads and processes of a machine. They lock bytes of a file in
+    ``/tmp`` (``/dev/shm`` or ``/var/tmp`` if that cannot be written), which the processes must share. On Windows they
+    hold among threads only, except for creation (``if_version=ABSENT``). Machines that share a disk do not exclude each
+    other.
 
     Args:
-        root: The directory. It is made when the first value is written.
-        fsync: Flush each file to the disk before it gets its name.
+        root: The directory, which is created when the first value is written.
+        fsync: Whether to flush each file to the disk before it is renamed; the configured setting by default.
     """
 
     blocking = True
     near = True
     conditional = True
-    exclusive = fcntl is not None
+    exclusive = BETWEEN_PROCESSES
     concurrency = 16
 
     def __init__(self, root: str | os.PathLike[str], *, fsync: bool | None = None) -> None:
         self._base = f"{os.path.abspath(os.fspath(root)).rstrip('/')}/"
         settings = config.get()
         self._fsync = settings.fsync if fsync is None else fsync
-        self._patience = settings.total_timeout
+        self._lock_timeout = settings.total_timeout
 
     @cached_property
     def root(self) -> Path:
@@ -79,81 +71,82 @@ class LocalStore(Store):
         return Path(self._base)
 
     @cached_property
-    def _real(self) -> str:
+    def _real_root(self) -> str:
         return os.path.realpath(self._base)
 
     @property
     def identity(self) -> Hashable:
-        return ("file", self._real)
+        return ("file", self._real_root)
 
     def location(self, key: str) -> Hashable:
-        return ("file", f"{self._real}/{key}")
+        return ("file", f"{self._real_root}/{key}")
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"
 
     def describe(self, path: str) -> str:
-        place = self.root / path
+        full_path = self.root / path
         if str(self.root).rpartition("/")[2].startswith("~") or "/~" in str(self.root):
             return f"'~' is not expanded: {os.path.expanduser('~')!r} is this user's home directory"
-        if place.is_file():
-            return f"{str(place)!r} is a file"
-        if not place.exists():
-            return f"there is no directory {str(place)!r}"
-        names = sorted(entry.name for entry in itertools.islice(os.scandir(place), 100))
+        if full_path.is_file():
+            return f"{str(full_path)!r} is a file"
+        if not full_path.exists():
+            return f"there is no directory {str(full_path)!r}"
+        names = sorted(entry.name for entry in itertools.islice(os.scandir(full_path), 100))
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        return f"{str(place)!r} is a directory that holds {shown or 'nothing'}"
+        return f"{str(full_path)!r} is a directory that holds {shown or 'nothing'}"
 
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        found: list[Value | None] = []
-        opened, handle = None, -1
+        values: list[Value | None] = []
+        open_key, handle = None, -1  # consecutive requests for the same key open the file once
         try:
             for request in requests:
-                if request.key != opened:
+                if request.key != open_key:
                     if handle >= 0:
                         os.close(handle)
-                    opened, handle = request.key, -1
+                    open_key, handle = request.key, -1
                     handle = self._open(request.key)
-                found.append(None if handle < 0 else self._read(handle, request, versions))
+                values.append(None if handle < 0 else self._read(handle, request, versions))
         finally:
             if handle >= 0:
                 os.close(handle)
-        return found
+        return values
 
     async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
-        # The loop that small chunks spend their time in: open, read, close and nothing else.
+        # Reads of small chunks spend their time in this loop, so it makes no calls except for open, readv and close.
         if readv is None:
             return await super().fetch_values(keys, spaces)
-        base, spare, found = self._base, bytearray(1), list[Buffer | None]()
+        base, extra, values = self._base, bytearray(1), list[Buffer | None]()
         for key, space in zip(keys, spaces, strict=True):
             count, room = -1, 0
             if space is not None:
                 try:
-                    handle = os.open(base + key, READ)
+                    handle = os.open(base + key, READ_FLAGS)
                     try:
-                        # One byte more than fits tells a value that just fills the memory from a longer one.
-                        count, room = readv(handle, (space, spare)), len(space)
+                        # An extra byte distinguishes a value that just fills the memory from a longer one.
+                        count, room = readv(handle, (space, extra)), len(space)
                     finally:
                         os.close(handle)
                 except (FileNotFoundError, NotADirectoryError):
-                    found.append(None)
+                    values.append(None)
                     continue
                 except OSError:
-                    pass  # ``fetch`` below meets it again, and says what it is
+                    pass  # fetch below raises it as a StoreError
             if space is not None and count == room:
-                found.append(space)
-            elif space is not None and 0 <= count < min(room, ONE_CALL):
-                found.append(space[:count])
+                values.append(space)
+            elif space is not None and 0 <= count < min(room, SINGLE_READ_LIMIT):
+                values.append(space[:count])
             else:
                 (value,) = await self.fetch([Request(key)])
-                found.append(None if value is None else value.data)
-        return found
+                values.append(None if value is None else value.data)
+        return values
 
     def _open(self, key: str) -> int:
+        """Return a descriptor of a file; -1 if it does not exist."""
         try:
-            return os.open(self._base + key, READ)
+            return os.open(self._base + key, READ_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             return -1
         except OSError as error:
@@ -168,7 +161,7 @@ class LocalStore(Store):
             start = max(0, size - (request.length or 0)) if request.suffix else min(request.start, size)
             length = size - start if request.length is None else min(request.length, size - start)
             version = version_of(state) if versions else None
-            return Value(read_exactly(handle, start, length, request.into), version, size)
+            return Value(read_fully(handle, start, length, request.into), version, size)
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -177,18 +170,23 @@ class LocalStore(Store):
     # -------------------------------------------------------------- writing
 
     def lock(self, key: str) -> FileLock:
-        return FileLock(super().lock(key), f"{self._real}/{key}", self._patience)
+        path = f"{self._real_root}/{key}"
+        return FileLock(KeyLock(("file", path)), path, self._lock_timeout)
+
+    def _is_locked(self, key: str) -> bool:
+        """Return whether the current call holds the lock of a value."""
+        return f"{self._real_root}/{key}" in locked_paths.get()
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)
-        if if_version is None or if_version is ABSENT or f"{self._real}/{key}" in held_files.get():
+        if if_version is None or if_version is ABSENT or self._is_locked(key):
             return self._put(key, data, if_version)
         async with self.lock(key):
             return self._put(key, data, if_version)
 
     def _put(self, key: str, data: Buffer, if_version: object) -> object:
         path = self._base + key
-        temporary = f"{path}.{process_token()}-{next(temporary_names):x}{PARTIAL}"
+        temporary = temporary_path(path)
         try:
             try:
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o666)
@@ -197,13 +195,16 @@ class LocalStore(Store):
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o666)
             try:
                 try:
-                    write_all(handle, data)
+                    write_fully(handle, data)
                     if self._fsync:
                         os.fsync(handle)
                     version = None if if_version is None else version_of(os.fstat(handle))
                 finally:
                     os.close(handle)
-                self._publish(temporary, path, key, if_version)
+                if if_version is None:
+                    os.replace(temporary, path)
+                else:
+                    _publish(temporary, path, key, if_version)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)
@@ -216,63 +217,69 @@ class LocalStore(Store):
         except OSError as error:
             raise store_error(error, key, "write", self) from error
 
-    def _publish(self, temporary: str, path: str, key: str, if_version: object) -> None:
-        if if_version is None:
-            os.replace(temporary, path)
-            return
-        if if_version is ABSENT:
-            try:
-                os.link(temporary, path)  # fails if the name is taken, whoever took it
-            except FileExistsError:
-                if os.path.isdir(path):
-                    raise IsADirectoryError(errno.EISDIR, "a directory has its name", path) from None
-                raise _conflict(key) from None
-            os.unlink(temporary)
-            return
-        if not self._is_still(path, if_version):
-            raise _conflict(key)
-        os.replace(temporary, path)
-
-    def _is_still(self, path: str, version: object) -> bool:
-        try:
-            return version_of(os.stat(path)) == version
-        except FileNotFoundError:
-            return False
-
     async def erase(self, key: str, *, if_version: object = None) -> None:
         check_key(key)
-        if if_version is not None and f"{self._real}/{key}" not in held_files.get():
+        path = self._base + key
+        if if_version is not None and not self._is_locked(key):
             async with self.lock(key):
                 await self.erase(key, if_version=if_version)
             return
-        if if_version is not None and not self._is_still(self._base + key, if_version):
+        if if_version is not None and not _has_version(path, if_version):
             raise _conflict(key)
         try:
-            os.unlink(self._base + key)
+            os.unlink(path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             pass
         except OSError as error:
-            if not self._is_directory(key):
+            if not _is_directory(path):
                 raise store_error(error, key, "erase", self) from error
-
-    def _is_directory(self, key: str) -> bool:
-        return os.path.isdir(self._base + key)
 
     async def erase_prefix(self, prefix: str) -> None:
         check_prefix(prefix)
         directory = (self._base + prefix).rstrip("/")
         try:
             if prefix:
-                remove_folder(directory)
+                remove_directory(directory)
                 return
             entries = sorted(os.scandir(directory), key=lambda entry: entry.is_dir(follow_symlinks=False))
-            for entry in entries:  # files first, as documents are such
-                with contextlib.suppress(FileNotFoundError):  # somebody else was faster
-                    (remove_folder if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
+            for entry in entries:  # files first, because metadata documents are files
+                with contextlib.suppress(FileNotFoundError):  # erased by another process
+                    (remove_directory if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
             raise store_error(error, prefix, "erase", self) from error
+
+    # -------------------------------------------------------------- interrupted writers
+
+    def _note_path(self, key: str) -> Path:
+        """Return the path of the note about a change that has begun."""
+        return Path(f"{self._base}{key}.pending{TEMPORARY_SUFFIX}")
+
+    async def pending(self, key: str) -> bytes | None:
+        try:
+            return self._note_path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise store_error(error, key, "read", self) from error
+
+    async def set_pending(self, key: str, note: bytes | None) -> None:
+        try:
+            if note is None:
+                self._note_path(key).unlink(missing_ok=True)
+            else:
+                self._note_path(key).write_bytes(note)
+        except OSError as error:
+            raise store_error(error, key, "write", self) from error
+
+    async def unfinished(self, prefix: str) -> builtins.list[str]:
+        directories = [prefix]
+        for directory in directories:
+            directories.extend(f"{directory}{entry.name}/" for entry in self._scan(directory) if entry.is_dir())
+        return [
+            f"{directory}{entry.name}" for directory in directories for entry in self._scan(directory, unfinished=True)
+        ]
 
     # -------------------------------------------------------------- listing
 
@@ -282,46 +289,9 @@ class LocalStore(Store):
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         sizes = {}
         for key, entry in self._walk(check_prefix(prefix)):
-            with contextlib.suppress(FileNotFoundError):  # erased since
+            with contextlib.suppress(FileNotFoundError):  # erased meanwhile
                 sizes[key] = entry.stat().st_size
         return sizes
-
-    async def pending(self, key: str) -> bytes | None:
-        try:
-            return self._note_on(key).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise store_error(error, key, "read", self) from error
-
-    async def set_pending(self, key: str, note: bytes | None) -> None:
-        try:
-            if note is None:
-                self._note_on(key).unlink(missing_ok=True)
-            else:
-                self._note_on(key).write_bytes(note)
-        except OSError as error:
-            raise store_error(error, key, "write", self) from error
-
-    def _note_on(self, key: str) -> Path:
-        """The file that tells what was begun with a value."""
-        return Path(f"{self._base}{key}.pending{PARTIAL}")
-
-    async def unfinished(self, prefix: str) -> builtins.list[str]:
-        folders = [prefix]
-        for folder in folders:
-            folders.extend(f"{folder}{entry.name}/" for entry in self._scan(folder) if entry.is_dir())
-        return [f"{folder}{entry.name}" for folder in folders for entry in self._scan(folder, unfinished=True)]
-
-    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        waiting = [prefix]
-        while waiting:
-            under = waiting.pop()
-            for entry in self._scan(under):
-                if entry.is_dir():
-                    waiting.append(f"{under}{entry.name}/")
-                else:
-                    yield under + entry.name, entry
 
     async def list_dir(self, prefix: str) -> Listing:
         check_prefix(prefix)
@@ -333,14 +303,57 @@ class LocalStore(Store):
                 keys.append(prefix + entry.name)
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
 
+    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Yield the keys below a prefix, with their directory entries."""
+        remaining = [prefix]
+        while remaining:
+            directory = remaining.pop()
+            for entry in self._scan(directory):
+                if entry.is_dir():
+                    remaining.append(f"{directory}{entry.name}/")
+                else:
+                    yield directory + entry.name, entry
+
     def _scan(self, prefix: str, *, unfinished: bool = False) -> Iterable[os.DirEntry[str]]:
+        """Return the entries of a directory: values and directories, or temporary files and directories."""
         try:
             with os.scandir(self._base + prefix) as entries:
-                return [entry for entry in entries if entry.name.endswith(PARTIAL) == unfinished]
+                return [entry for entry in entries if entry.name.endswith(TEMPORARY_SUFFIX) == unfinished]
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
             raise store_error(error, prefix, "list", self) from error
+
+
+def _publish(temporary: str, path: str, key: str, expected: object) -> None:
+    """Rename a complete temporary file if the current version of the value is the expected one.
+
+    Raises:
+        WriteConflictError: If it is not.
+    """
+    if expected is ABSENT:
+        try:
+            os.link(temporary, path)  # fails if the name exists, also against other machines
+        except FileExistsError:
+            if os.path.isdir(path):
+                raise IsADirectoryError(errno.EISDIR, "a directory has its name", path) from None
+            raise _conflict(key) from None
+        os.unlink(temporary)
+        return
+    if not _has_version(path, expected):
+        raise _conflict(key)
+    os.replace(temporary, path)
+
+
+def _has_version(path: str, version: object) -> bool:
+    try:
+        return version_of(os.stat(path)) == version
+    except FileNotFoundError:
+        return False
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path)
 
 
 def _conflict(key: str) -> WriteConflictError:
@@ -348,7 +361,7 @@ def _conflict(key: str) -> WriteConflictError:
 
 
 def local_path(url: str) -> str:
-    """The path of a ``file://`` URL, which may be a relative one, as fsspec has it; it has no query and no fragment."""
+    """Return the path of a ``file://`` URL, which has no query or fragment. Like in fsspec, the path may be relative."""
     from fsspec.implementations.local import LocalFileSystem
 
     return str(LocalFileSystem._strip_protocol(unquote(url.replace("file://localhost/", "file:///", 1))))

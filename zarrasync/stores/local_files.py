@@ -1,56 +1,65 @@
-"""Reading and writing local files: flags, complete transfers, names of temporary files."""
+"""Low-level access to local files: complete reads and writes, names of temporary files, removal of directories."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import shutil
 
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["PARTIAL"]
+__all__ = [
+    "CLOEXEC",
+    "READ_FLAGS",
+    "SAFE_FLAGS",
+    "SINGLE_READ_LIMIT",
+    "TEMPORARY_SUFFIX",
+    "read_fully",
+    "readv",
+    "remove_directory",
+    "sync_directory",
+    "temporary_path",
+    "version_of",
+    "write_fully",
+]
 
-
-PARTIAL = ".zarrasync-partial"
-"""How the names of files end that are no values: of halves of some, and notes."""
-
-
+TEMPORARY_SUFFIX = ".zarrasync-partial"
+"""Suffix of the names of files and directories that are not values: incomplete ones, and notes."""
 CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-
-
-READ = os.O_RDONLY | CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # who opens a pipe would wait for somebody to write
-
-
-SAFE = CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-
-
-ONE_CALL = 1 << 30
-"""A read that gets fewer bytes has met the end; above, systems cut a call short (Linux at 2 GiB)."""
-
-
-temporary_names = itertools.count()
-
-
-_token = ""
-
+READ_FLAGS = os.O_RDONLY | CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for a writer
+SAFE_FLAGS = CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+SINGLE_READ_LIMIT = 1 << 30
+"""Size in bytes up to which one system call reads everything up to the end of a file (Linux stops at 2 GiB)."""
 
 readv = getattr(os, "readv", None)
 
+_counter = itertools.count()
+_token = ""
+
+
+def temporary_path(path: str) -> str:
+    """Return a path for a temporary file beside another file, which no other process uses, even on shared disks."""
+    global _token
+    process = f"{os.getpid():x}."
+    if not _token.startswith(process):  # the first call, or the first one after a fork
+        _token = process + os.urandom(4).hex()
+    return f"{path}.{_token}-{next(_counter):x}{TEMPORARY_SUFFIX}"
+
 
 def version_of(state: os.stat_result) -> object:
+    """Return the version of a file."""
     return (state.st_mtime_ns, state.st_ino, state.st_size)
 
 
-def process_token() -> str:
-    """What tells this process's temporary files from all others', also on shared disks."""
-    global _token
-    own = f"{os.getpid():x}."
-    if not _token.startswith(own):  # the first call, or after a fork
-        _token = own + os.urandom(4).hex()
-    return _token
+def read_fully(handle: int, start: int, length: int, into: Buffer | None) -> Buffer:
+    """Return bytes of an open file; fewer than requested only if the file was truncated meanwhile.
 
-
-def read_exactly(handle: int, start: int, length: int, into: Buffer | None) -> Buffer:
-    """Bytes of an open file; fewer only if it got shorter meanwhile."""
+    Args:
+        handle: File descriptor.
+        start: Position of the first byte.
+        length: Number of bytes.
+        into: Memory to read into, if it is large enough and the system supports that.
+    """
     if into is not None and length <= len(into) and hasattr(os, "preadv"):
         view, done = memoryview(into)[:length], 0
         while done < length:
@@ -73,13 +82,15 @@ def read_exactly(handle: int, start: int, length: int, into: Buffer | None) -> B
         return file.read(length)
 
 
-def write_all(handle: int, data: Buffer) -> None:
+def write_fully(handle: int, data: Buffer) -> None:
+    """Write all bytes to an open file."""
     view = memoryview(data)
     while len(view) > 0:
         view = view[os.write(handle, view) :]
 
 
 def sync_directory(path: str) -> None:
+    """Flush the entries of a directory to the disk."""
     if os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -87,3 +98,23 @@ def sync_directory(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def remove_directory(path: str) -> None:
+    """Remove a directory with its content. It is renamed first, so that an interruption leaves no partial data.
+
+    Raises:
+        FileNotFoundError: If it does not exist.
+        OSError: If it cannot be removed.
+    """
+    removed = temporary_path(path)
+    try:
+        if os.path.islink(path):
+            removed = f"{path}/"  # remove the content of the target, and keep the link
+        else:
+            os.rename(path, removed)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a mount point, or in use (on Windows)
+        removed = path
+    shutil.rmtree(removed)

@@ -1,4 +1,4 @@
-"""A store in the process's memory."""
+"""A store over a mapping in the memory of the process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
-from zarrasync.stores.base import ABSENT, Request, Store, Value, clip
+from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
+from zarrasync.stores.values import ABSENT, Request, Value, clip
 
 __all__ = ["MemoryStore"]
 
@@ -20,8 +21,8 @@ class MemoryStore(Store):
     """Values in a mapping.
 
     Args:
-        values: The mapping to use; a new dict if none is given. It is used as it is, so its owner sees
-            what is written, and by several threads. Values are copied on the way in and never changed in place.
+        values: The mapping; a new dict by default. It is used directly, so its owner sees changes, and several threads
+            may access it. Values are copied when they are stored, and never modified in place.
     """
 
     blocking = True
@@ -47,7 +48,7 @@ class MemoryStore(Store):
         return False
 
     def __repr__(self) -> str:
-        kind = type(self.values)  # others may take their time to count, or fail
+        kind = type(self.values)  # other mappings may count slowly, or fail
         return f"MemoryStore({len(self.values)} values)" if kind is dict else f"MemoryStore({kind.__name__})"
 
     def describe(self, path: str) -> str:
@@ -57,70 +58,79 @@ class MemoryStore(Store):
         return {"values": dict(self.values)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["values"])  # type: ignore[misc]  # the one way to set the fields
+        self.__init__(state["values"])  # type: ignore[misc]  # the only way to set the fields
+
+    # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        found: list[Value | None] = []
+        values: list[Value | None] = []
         for request in requests:
             data = self._get(request.key)
-            version = None if data is None or not versions else _version(data)
-            found.append(None if data is None else Value(clip(data, request), version, len(data)))
-        return found
+            if data is None:
+                values.append(None)
+            else:
+                values.append(Value(clip(data, request), _version(data) if versions else None, len(data)))
+        return values
+
+    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+        mapping, values = self.values, list[Buffer | None]()
+        for key in keys:
+            try:
+                data = mapping[key]
+            except KeyError:
+                values.append(None)
+            except Exception:
+                values.append(self._get(key))  # raises it as a StoreError
+            else:
+                values.append(data if type(data) is bytes else self._get(key))
+        return values
 
     def _get(self, key: str) -> memoryview | None:
-        """The bytes of a value.
+        """Return the bytes of a value, or ``None``.
 
         Raises:
-            StoreError: If the mapping fails, or holds something else.
+            StoreError: If the mapping fails, or the value is not a buffer.
         """
         try:
             data = _view(self.values[key])
             return data if data.format == "B" and data.ndim == 1 else data.cast("B")
         except KeyError:
             return None
-        except Exception as error:  # mappings are of all kinds
+        except Exception as error:  # mappings can raise anything
             raise store_error(error, key, "read", self) from error
 
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
-        values, found = self.values, list[Buffer | None]()
-        for key in keys:
-            try:
-                data = values[key]
-            except KeyError:
-                found.append(None)
-            except Exception:
-                found.append(self._get(key))  # which says what is wrong
-            else:
-                found.append(data if type(data) is bytes else self._get(key))
-        return found
+    # -------------------------------------------------------------- writing
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)
         value = bytes(data)
         with self._lock:
-            self._check(key, if_version)
+            if if_version is not None:
+                self._check_version(key, if_version)
             try:
                 self.values[key] = value
             except Exception as error:
                 raise store_error(error, key, "write", self) from error
         return value
 
-    def _check(self, key: str, version: object) -> None:
-        """Complain if there is another value than the one that was seen; mappings may make objects anew for each look."""
-        if version is None:
-            return
+    def _check_version(self, key: str, expected: object) -> None:
+        """Raise ``WriteConflictError`` if the current version is another one."""
         data = self._get(key)
-        there = ABSENT if data is None else _version(data)
-        if there is not version and (version is ABSENT or there != version):
+        current = ABSENT if data is None else _version(data)
+        # Mappings may make a new object for each access, so versions are also compared by value.
+        if current is not expected and (expected is ABSENT or current != expected):
             raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         with self._lock:
-            self._check(key, if_version)
+            if if_version is not None:
+                self._check_version(key, if_version)
             try:
                 self.values.pop(key, None)
             except Exception as error:
                 raise store_error(error, key, "erase", self) from error
+
+    # -------------------------------------------------------------- listing
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         check_prefix(prefix)
@@ -142,11 +152,11 @@ class MemoryStore(Store):
 
 
 def _view(value: Any) -> memoryview:
-    """A value's bytes; those of mappings that zarr-python has written are no buffers, but hold one."""
+    """Return the bytes of a value; those that zarr-python wrote to a mapping are not buffers, but contain one."""
     return memoryview(value.to_bytes() if hasattr(value, "as_numpy_array") else value)
 
 
 def _version(data: memoryview) -> object:
-    """What a value is told by: itself, as it is never changed in place; mappings may make it anew for each look."""
-    whole = data.obj
-    return whole if type(whole) is bytes and len(whole) == len(data) else bytes(data)
+    """Return the version of a value: the bytes object itself, which is never modified, or else a copy."""
+    value = data.obj
+    return value if type(value) is bytes and len(value) == len(data) else bytes(data)

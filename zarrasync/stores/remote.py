@@ -1,4 +1,4 @@
-"""What stores behind a network have in common: a limit of requests in flight that adapts, retries, time limits."""
+"""What stores behind a network have in common: an adaptive request limit, retries, timeouts, conditional writes."""
 
 from __future__ import annotations
 
@@ -14,46 +14,54 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._concurrency.shield import shielded
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
-from zarrasync.stores.base import ABSENT, Store
+from zarrasync.stores.base import Store
+from zarrasync.stores.values import ABSENT
 
-__all__ = ["MARK", "Attempt", "Present", "RemoteStore", "Unsure", "asked", "in_flight"]
+__all__ = [
+    "WRITE_MARK",
+    "CurrentValue",
+    "RemoteStore",
+    "TransientError",
+    "UnknownOutcome",
+    "request_limits",
+    "run_request",
+]
 
 T = TypeVar("T")
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _CHANGES = ("write", "erase")
-_USUAL, _MOST = 256, 512
-"""Requests in flight at first, and while the other side answers as quickly as ever."""
+_INITIAL_LIMIT, _MAXIMUM_LIMIT = 256, 512
 
 
-def in_flight(asked: int) -> tuple[int, int]:
-    """How many requests to have in flight at first, and at the most.
+def request_limits(concurrency: int) -> tuple[int, int]:
+    """Return how many requests to have in flight, initially and at most.
 
-    Each may take a file descriptor, of which processes have few on some systems; half of them are for others.
+    A request may need a file descriptor, of which some systems allow few per process. Half of them are left to others.
 
     Args:
-        asked: What the user asks for, 0 for the usual.
+        concurrency: The user's limit; 0 for the default.
     """
-    if asked:
-        return asked, asked
+    if concurrency:
+        return concurrency, concurrency
     try:
         import resource
-    except ImportError:  # Windows, where sockets are no descriptors
-        return _USUAL, _MOST
+    except ImportError:  # Windows, where sockets are not file descriptors
+        return _INITIAL_LIMIT, _MAXIMUM_LIMIT
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    room = _MOST if descriptors == resource.RLIM_INFINITY else max(descriptors // 2, 1)
-    return min(_USUAL, room), min(_MOST, room)
+    maximum = _MAXIMUM_LIMIT if descriptors == resource.RLIM_INFINITY else max(descriptors // 2, 1)
+    return min(_INITIAL_LIMIT, maximum), min(_MAXIMUM_LIMIT, maximum)
 
 
-async def asked(make: Callable[[], Awaitable[T]], verb: str, seconds: float = 0.0) -> T:
-    """A request's answer. One that changes something is not broken off, as it may take effect all the same, and later.
+async def run_request(make: Callable[[], Awaitable[T]], verb: str, seconds: float = 0.0) -> T:
+    """Return the result of a request. Changes are not cut short, because they may take effect later all the same.
 
     Args:
         make: Makes the request.
-        verb: What is done: "write" and "erase" are changes.
-        seconds: That it may take; 0 for as many as it likes.
+        verb: What the request does: "write" and "erase" are changes.
+        seconds: Timeout; 0 for no limit.
 
     Raises:
-        TimeoutError: If it takes longer; says so.
+        TimeoutError: If it takes longer.
     """
     attempt = partial(_within, make, seconds) if seconds else make
     return await (shielded(attempt) if verb in _CHANGES else attempt())
@@ -70,30 +78,26 @@ async def _within(make: Callable[[], Awaitable[T]], seconds: float) -> T:
         raise
 
 
-class Attempt(Exception):
-    """A request that failed in a way that may pass.
+class TransientError(Exception):
+    """A failed request that may succeed when it is repeated.
 
     Attributes:
-        reason: What happened, for messages.
+        reason: The failure, for messages.
         slow_down: Whether the server asked for fewer requests.
-        wait: Seconds after which it may be asked again, if it said so.
+        retry_after: Seconds that the server asked to wait; 0 if it did not.
     """
 
-    def __init__(self, reason: str, *, slow_down: bool = False, wait: float = 0.0) -> None:
+    def __init__(self, reason: str, *, slow_down: bool = False, retry_after: float = 0.0) -> None:
         super().__init__(reason)
-        self.reason, self.slow_down, self.wait = reason, slow_down, wait
+        self.reason, self.slow_down, self.retry_after = reason, slow_down, retry_after
 
 
-MARK = "zarrasync"
-"""The name under which a value that was compared says which write it comes from, beside its bytes."""
-
-
-class Unsure(Exception):
-    """A compared write that failed in a way that does not tell whether it took effect.
+class UnknownOutcome(Exception):
+    """A conditional write that failed in a way that leaves open whether it took effect.
 
     Attributes:
-        failure: What to raise if it did not, and nothing else helps.
-        answered: Whether the other side has answered at all: then it did not, or hardly ever.
+        failure: The error to raise if it did not take effect and is not repeated.
+        answered: Whether the service responded at all. If it did, the write hardly ever took effect.
     """
 
     def __init__(self, failure: StoreError, *, answered: bool) -> None:
@@ -101,145 +105,151 @@ class Unsure(Exception):
         self.failure, self.answered = failure, answered
 
 
-class Present(NamedTuple):
-    """What is stored now: its version, and the mark of the write that it comes from, if it has one."""
+WRITE_MARK = "zarrasync"
+"""Name of the object metadata that identifies the conditional write which stored a value."""
+
+
+class CurrentValue(NamedTuple):
+    """The version of a stored value, and the mark of the write that stored it, if it has one."""
 
     version: object
     mark: str | None
 
 
 class RemoteStore(Store):
-    """A store behind a network. Subclasses make one request at a time through ``_request``.
+    """A store behind a network.
 
     Attributes:
-        settings: Retries and time limits; those that held when the store was made.
-        usual: Requests in flight at first; up to ``concurrency`` while the other side answers as quickly as ever.
+        settings: Retries and timeouts, captured when the store was made.
+        usual: Initial number of requests in flight; it grows up to ``concurrency`` while the server responds quickly.
     """
 
     settings: Config
     usual: int
-    _bare: bool | None = None
-    """Whether the service compares tags without their quotes; ``None`` as long as that is not known."""
+    _unquoted_tags: bool | None = None
+    """Whether the service compares entity tags without their quotes; ``None`` while unknown."""
 
-    async def _put_once(
+    async def _put_if_unchanged(
         self,
         put: Callable[[object, str], Awaitable[object]],
-        look: Callable[[], Awaitable[Present | None]],
+        look_up: Callable[[], Awaitable[CurrentValue | None]],
         expected: object,
     ) -> object:
-        """The version of a value that was stored in the place of another one, or of none.
+        """Replace one version of a value by another (compare-and-swap), and return the new version.
 
-        A write whose answer is lost must not be made again without a look: who appends would do so twice. It is known
-        again by its mark. Older gateways of Ceph's compare tags only without the quotes that they send them in, and
-        refuse others: there a look tells that nothing has changed.
+        If the response to a write is lost, the write must not simply be repeated, or ``append`` would append twice.
+        Each write stores a random mark beside the value, by which it is recognised.
+
+        Older Ceph gateways send entity tags in quotes but compare them without. If such a gateway reports a conflict
+        although the version has not changed, the write is repeated with the unquoted tag.
 
         Args:
-            put: Stores the value in the place of a version, with a mark; raises ``Unsure`` if it is not known whether
-                it did.
-            look: What is there now.
-            expected: The version to replace; ``ABSENT`` for none.
+            put: Stores the value if its version is the given one, with a mark. Raises ``UnknownOutcome`` if it is
+                unknown whether it took effect.
+            look_up: Returns the current version and mark.
+            expected: The version to replace; ``ABSENT`` to create.
 
         Raises:
-            WriteConflictError: If another value is there.
-            ConditionsUnsupported: If the service knows no conditions.
-            StoreError: If it was not stored, or that can not be found out.
+            WriteConflictError: If the current version is another one.
+            ConditionsUnsupported: If the service does not support conditional writes.
+            StoreError: If the value was not stored, or the outcome stays unknown.
         """
         if not self.conditional:
-            raise self._without_conditions()
-        mark, begin, wait, attempts = secrets.token_hex(8), clock.monotonic(), _FIRST_WAIT, 0
-        bare = expected.strip('"') if isinstance(expected, str) else expected
-        version = bare if self._bare else expected
-        unsure: Unsure | None = None
+            raise self._conditions_unsupported()
+        mark, start, pause, attempts = secrets.token_hex(8), clock.monotonic(), _FIRST_PAUSE, 0
+        unquoted = expected.strip('"') if isinstance(expected, str) else expected
+        version = unquoted if self._unquoted_tags else expected
+        unknown: UnknownOutcome | None = None
         while True:
             attempts += 1
             try:
-                found = await put(version, mark)
-            except Unsure as error:
-                unsure, present = error, await _seen(look)
-                if present is None:
-                    raise unsure.failure from unsure.failure.__cause__
+                new_version = await put(version, mark)
+            except UnknownOutcome as error:
+                unknown, current = error, await _try_look_up(look_up)
+                if current is None:
+                    raise unknown.failure from unknown.failure.__cause__
             except WriteConflictError:
-                doubtful = unsure is not None or (self._bare is None and version != bare)
-                present = await _seen(look) if doubtful else None
-                if present is not None and present.mark == mark:  # an attempt that was given up arrived all the same
-                    return present.version
-                if present is None or unsure is not None or present.version != expected:
+                doubtful = unknown is not None or (self._unquoted_tags is None and version != unquoted)
+                current = await _try_look_up(look_up) if doubtful else None
+                if current is not None and current.mark == mark:  # an earlier attempt has arrived late
+                    return current.version
+                if current is None or unknown is not None or current.version != expected:
                     raise
-                version = bare
+                version = unquoted
                 continue
             else:
-                if bare != expected:
-                    self._bare = version == bare
-                return found
-            if present.mark == mark:
-                return present.version
-            failure = unsure.failure
-            if present.version != expected and unsure.answered:
+                if unquoted != expected:
+                    self._unquoted_tags = version == unquoted
+                return new_version
+            if current.mark == mark:
+                return current.version
+            failure = unknown.failure
+            if current.version != expected and unknown.answered:
                 raise WriteConflictError(f"{failure.key!r} was changed meanwhile", key=failure.key)
-            over = self.settings.total_timeout and clock.monotonic() - begin + wait > self.settings.total_timeout
-            if present.version != expected or attempts > self.settings.retries or over:
+            timeout = self.settings.total_timeout
+            expired = timeout and clock.monotonic() - start + pause > timeout
+            if current.version != expected or attempts > self.settings.retries or expired:
                 raise failure from failure.__cause__
             RetryCounts.count("retries")
-            await clock.sleep(clock.uniform(0.5, 1.0) * wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
+            await clock.sleep(clock.uniform(0.5, 1.0) * pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _without_conditions(self) -> ConditionsUnsupported:
-        """What to raise when a service says that it knows no conditions, which is kept in mind."""
+    def _conditions_unsupported(self) -> ConditionsUnsupported:
+        """Return the error for a service without conditional writes, and remember that it has none."""
         self.conditional = False
         return ConditionsUnsupported(f"{self!r} can not compare versions")
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]]) -> T:
-        """A request's answer, after as many attempts as it takes within the settings' limits.
+        """Return the result of a request, repeating it after transient failures within the limits of the settings.
 
         Args:
             key: The key, for messages.
-            verb: What is done with it, for messages.
-            make: Makes one attempt; raises ``Attempt`` for a failure that may pass, and anything else for one
-                that will not.
+            verb: What the request does, for messages.
+            make: Makes one attempt. Raises ``TransientError`` if repeating it may help.
 
         Raises:
             StoreError: With the number of attempts and the last failure.
         """
         settings, gate = self.settings, self.limiter()
-        now = asyncio.get_running_loop().time
-        attempts, spent, wait = 0, 0.0, _FIRST_WAIT  # spent: without waiting for one's turn
+        now = clock.monotonic
+        attempts, elapsed, pause = 0, 0.0, _FIRST_PAUSE  # elapsed: without the time spent waiting for the gate
         while True:
             attempts += 1
             await gate.acquire()
-            begun = now()
+            start = now()
             try:
-                left = settings.total_timeout - spent if settings.total_timeout else math.inf
-                limit = min(settings.request_timeout or math.inf, left)
-                answer = await asked(make, verb, 0.0 if limit == math.inf else limit)
-            except Attempt as failure:
-                last: Exception = failure
-                (gate.on_overload if failure.slow_down else gate.on_failure)()
-            except TimeoutError as failure:
-                last = failure
+                remaining = settings.total_timeout - elapsed if settings.total_timeout else math.inf
+                timeout = min(settings.request_timeout or math.inf, remaining)
+                result = await run_request(make, verb, 0.0 if timeout == math.inf else timeout)
+            except TransientError as error:
+                last_error: Exception = error
+                (gate.on_overload if error.slow_down else gate.on_failure)()
+            except TimeoutError as error:
+                last_error = error
                 gate.on_failure()
             else:
-                gate.on_success(now() - begun)
-                return answer
+                gate.on_success(now() - start)
+                return result
             finally:
                 gate.release()
-            spent += now() - begun
-            pause = max(getattr(last, "wait", 0.0), clock.uniform(0.5, 1.0) * wait)
-            over = settings.total_timeout and spent + pause > settings.total_timeout
-            if attempts > settings.retries or over:
+            elapsed += now() - start
+            wait = max(getattr(last_error, "retry_after", 0.0), clock.uniform(0.5, 1.0) * pause)
+            expired = settings.total_timeout and elapsed + wait > settings.total_timeout
+            if attempts > settings.retries or expired:
                 raise StoreError(
-                    f"could not {verb} {key!r} in {self!r}: {last} (attempt {attempts}, after {spent:.1f} s)",
+                    f"could not {verb} {key!r} in {self!r}: {last_error} (attempt {attempts}, after {elapsed:.1f} s)",
                     key=key,
                     attempts=attempts,
-                ) from last
-            spent += pause
+                ) from last_error
+            elapsed += wait
             RetryCounts.count("retries")
-            await clock.sleep(pause)
-            wait = min(2 * wait, _LONGEST_WAIT)
+            await clock.sleep(wait)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-async def _seen(look: Callable[[], Awaitable[Present | None]]) -> Present | None:
-    """What a look shows; ``None`` if that fails, too."""
+async def _try_look_up(look_up: Callable[[], Awaitable[CurrentValue | None]]) -> CurrentValue | None:
+    """Return the current version and mark, or ``None`` if looking them up failed."""
     try:
-        return await look() or Present(ABSENT, None)
+        return await look_up() or CurrentValue(ABSENT, None)
     except StoreError:
         return None

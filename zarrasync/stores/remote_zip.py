@@ -1,4 +1,4 @@
-"""Zip archives that lie in another store: the directory is fetched once, members by ranges."""
+"""A store over a zip archive that is a value of another store. The directory is fetched once, members by byte ranges."""
 
 from __future__ import annotations
 
@@ -12,27 +12,40 @@ from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_key, check_prefix
-from zarrasync.stores.base import Request, Store, Value, clip
+from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
-from zarrasync.stores.zip import DAMAGE, LOCAL, Entry, Window, after_header, checked, entries_of, inflate
+from zarrasync.stores.values import Request, Value, clip
+from zarrasync.stores.zip_format import (
+    DAMAGE_ERRORS,
+    LOCAL_HEADER,
+    FileView,
+    Member,
+    data_offset,
+    inflate,
+    members_of,
+    verify,
+)
 
 __all__ = ["RemoteZipStore"]
 
-_TAIL = 1 << 16
-"""Bytes that are fetched from the end, in which most directories lie whole."""
-_SPARE = 64
-"""Bytes that a member's own header may be longer than the least."""
+_TAIL_SIZE = 1 << 16
+"""Number of bytes that are fetched from the end of an archive, which contain most directories."""
+_EXTRA_SIZE = 64
+"""Number of bytes that are fetched with a member for extra fields in its local header."""
 
 
 class RemoteZipStore(Store):
-    """The members of a zip archive that is a value of another store; for reading.
+    """Members of a zip archive that is a value of another store, read-only.
 
-    Opening costs one request (two for archives of many members), a member one, a part of a member that is stored as
-    it is two the first time and one from then on. Members may be stored or deflated.
+    Opening takes one request (two for archives with many members), and each member takes one. A byte range of an
+    uncompressed member takes two requests the first time, then one. Members can be uncompressed or deflated.
 
     Args:
         inner: The store.
         key: The archive's key in it.
+
+    Raises:
+        InvalidKeyError: If the key is invalid.
     """
 
     writeable = False
@@ -43,9 +56,9 @@ class RemoteZipStore(Store):
         self._reset()
 
     def _reset(self) -> None:
-        self._flights = SingleFlight()
-        self._entries: dict[str, Entry] | None = None
-        self._begins: dict[str, int] = {}
+        self._opening = SingleFlight()
+        self._members: dict[str, Member] | None = None
+        self._data_offsets: dict[str, int] = {}
         self._version: object = None
 
     @property
@@ -68,15 +81,15 @@ class RemoteZipStore(Store):
 
     # -------------------------------------------------------------- the directory
 
-    async def _directory(self) -> dict[str, Entry]:
-        if self._entries is None:
-            self._entries = await (
-                self._read_directory() if driven() else self._flights.share(self.key, self._read_directory)
+    async def _open(self) -> dict[str, Member]:
+        if self._members is None:
+            self._members = await (
+                self._read_directory() if driven() else self._opening.share(self.key, self._read_directory)
             )
-        return self._entries
+        return self._members
 
-    async def _read_directory(self) -> dict[str, Entry]:
-        (tail,) = await self.inner.fetch([Request(self.key, 0, _TAIL, True)], versions=True)
+    async def _read_directory(self) -> dict[str, Member]:
+        (tail,) = await self.inner.fetch([Request(self.key, 0, _TAIL_SIZE, True)], versions=True)
         if tail is not None and tail.size is None:
             (tail,) = await self.inner.fetch([Request(self.key)], versions=True)
         if tail is None:
@@ -85,123 +98,132 @@ class RemoteZipStore(Store):
         self._version = tail.version
         data = tail.data
         while True:
-            file = _Tail(data, size)
+            file = _FileTail(data, size)
             try:
                 with zipfile.ZipFile(file) as archive:
-                    return entries_of(archive, size)
-            except DAMAGE as error:
-                if file.missed is None:
+                    return members_of(archive, size)
+            except DAMAGE_ERRORS as error:
+                if file.missing_from is None:
                     raise StoreError(f"{self!r} is not a readable zip archive: {error}", key=self.key) from error
-            (more,) = await self.inner.fetch([Request(self.key, file.missed)])
-            if more is None or len(more.data) <= len(data):
-                raise self._changed()
-            data = more.data
+            (longer,) = await self.inner.fetch([Request(self.key, file.missing_from)])
+            if longer is None or len(longer.data) <= len(data):
+                raise self._replaced()
+            data = longer.data
 
-    def _changed(self) -> StoreError:
+    def _replaced(self) -> StoreError:
         return StoreError(f"the archive {self!r} was replaced while it was read; open it again", key=self.key)
 
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        entries = await self._directory()
-        found: dict[int, Value | None] = {}
-        plans: dict[int, Request] = {}
-        await self._find_begins([r for r in requests if r.key in entries and _in_part(r, entries[r.key])])
-        for number, request in enumerate(requests):
-            entry = entries.get(request.key)
-            if entry is None:
-                found[number] = None
-            else:
-                plans[number] = self._plan(request, entry)
-        values = await self._get(list(plans.values()))
-        for number, value in zip(plans, values, strict=True):
-            entry = entries[requests[number].key]
+        members = await self._open()
+        await self._find_data([r.key for r in requests if r.key in members and _is_partial(r, members[r.key])])
+        plans = {
+            number: self._plan(request, members[request.key])
+            for number, request in enumerate(requests)
+            if request.key in members
+        }
+        values: list[Value | None] = [None] * len(requests)
+        for number, data in zip(plans, await self._fetch_archive(list(plans.values())), strict=True):
+            key = requests[number].key
+            member = members[key]
             try:
-                data = await self._take(requests[number], entry, plans[number], value)
-            except DAMAGE as error:
-                raise store_error(error, requests[number].key, "read", self) from error
-            found[number] = Value(data, (self._version, entry.header, entry.crc), entry.size)
-        return [found[number] for number in range(len(requests))]
+                content = await self._extract(requests[number], member, plans[number], data)
+            except DAMAGE_ERRORS as error:
+                raise store_error(error, key, "read", self) from error
+            values[number] = Value(content, (self._version, member.header_offset, member.crc), member.size)
+        return values
 
-    async def _get(self, requests: Sequence[Request]) -> builtins.list[Buffer]:
-        """Parts of the archive, if it is still the one whose directory is known."""
+    async def _fetch_archive(self, requests: Sequence[Request]) -> builtins.list[Buffer]:
+        """Return byte ranges of the archive.
+
+        Raises:
+            StoreError: If the archive is not the one whose directory was read.
+        """
         values = await self.inner.fetch(requests, versions=self._version is not None) if requests else []
         for value in values:
             if value is None or (self._version is not None and value.version != self._version):
-                raise self._changed()
+                raise self._replaced()
         return [value.data for value in values if value is not None]
 
-    async def _find_begins(self, requests: Sequence[Request]) -> None:
-        """Learn where members begin of which a part alone is wanted."""
-        entries = await self._directory()
-        unknown = [key for key in dict.fromkeys(r.key for r in requests) if key not in self._begins]
-        headers = await self._get([Request(self.key, entries[key].header, LOCAL.size) for key in unknown])
-        for key, header in zip(unknown, headers, strict=True):
+    async def _find_data(self, keys: Sequence[str]) -> None:
+        """Find the positions of the data of members that are read in part."""
+        members = await self._open()
+        unknown = [key for key in dict.fromkeys(keys) if key not in self._data_offsets]
+        requests = [Request(self.key, members[key].header_offset, LOCAL_HEADER.size) for key in unknown]
+        for key, header in zip(unknown, await self._fetch_archive(requests), strict=True):
             try:
-                self._begins[key] = after_header(header, entries[key])
-            except DAMAGE as error:
+                self._data_offsets[key] = data_offset(header, members[key])
+            except DAMAGE_ERRORS as error:
                 raise store_error(error, key, "read", self) from error
 
-    def _plan(self, request: Request, entry: Entry) -> Request:
-        """What to fetch of the archive for a member, or a part of it."""
-        begin = self._begins.get(request.key)
-        if begin is None:
-            least = LOCAL.size + len(request.key.encode()) + entry.stored
-            return Request(self.key, entry.header, least + _SPARE)
-        if entry.method != zipfile.ZIP_STORED:
-            return Request(self.key, begin, entry.stored)
-        start = max(0, entry.size - (request.length or 0)) if request.suffix else min(request.start, entry.size)
-        length = entry.size - start if request.length is None else min(request.length, entry.size - start)
-        return Request(self.key, begin + start, length)
+    def _plan(self, request: Request, member: Member) -> Request:
+        """Return the byte range of the archive to fetch for a request."""
+        offset = self._data_offsets.get(request.key)
+        if offset is None:
+            length = LOCAL_HEADER.size + len(request.key.encode()) + member.compressed_size + _EXTRA_SIZE
+            return Request(self.key, member.header_offset, length)
+        if member.method != zipfile.ZIP_STORED:
+            return Request(self.key, offset, member.compressed_size)
+        start = max(0, member.size - (request.length or 0)) if request.suffix else min(request.start, member.size)
+        length = member.size - start if request.length is None else min(request.length, member.size - start)
+        return Request(self.key, offset + start, length)
 
-    async def _take(self, request: Request, entry: Entry, plan: Request, data: Buffer) -> Buffer:
-        """What was asked for, out of what was fetched."""
-        if plan.start == entry.header:  # with its header
-            begin = self._begins[request.key] = after_header(data, entry)
-            at = begin - entry.header
-            if at + entry.stored > len(data):
-                (data,) = await self._get([Request(self.key, begin, entry.stored)])
+    async def _extract(self, request: Request, member: Member, plan: Request, data: Buffer) -> Buffer:
+        """Return the requested bytes of a member.
+
+        Args:
+            request: The request.
+            member: The member.
+            plan: The byte range of the archive that was fetched.
+            data: Its bytes.
+        """
+        with_header = plan.start == member.header_offset
+        if with_header:
+            offset = self._data_offsets[request.key] = data_offset(data, member)
+            start = offset - member.header_offset
+            if start + member.compressed_size > len(data):
+                (data,) = await self._fetch_archive([Request(self.key, offset, member.compressed_size)])
             else:
-                data = memoryview(data)[at : at + entry.stored]
-        if entry.method == zipfile.ZIP_STORED:
-            whole = len(data) == entry.size
-            if plan.start == entry.header:
-                return clip(checked(data, entry), request)  # type: ignore[no-any-return]  # a part of what it is given
-            return checked(data, entry) if whole else data
-        if entry.method != zipfile.ZIP_DEFLATED:
-            raise ValueError(f"the compression method {entry.method} is not read from afar")
-        return clip(checked(inflate(data, entry), entry), request)  # type: ignore[no-any-return]  # likewise
+                data = memoryview(data)[start : start + member.compressed_size]
+        if member.method == zipfile.ZIP_STORED:
+            if with_header:
+                return clip(verify(data, member), request)  # type: ignore[no-any-return]  # a slice of its argument
+            return verify(data, member) if len(data) == member.size else data
+        if member.method != zipfile.ZIP_DEFLATED:
+            raise ValueError(f"compression method {member.method} is not supported in remote archives")
+        return clip(verify(inflate(data, member), member), request)  # type: ignore[no-any-return]  # likewise
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         return list(await self.list_sizes(prefix))
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
-        return {key: entry.size for key, entry in (await self._directory()).items() if key.startswith(prefix)}
+        return {key: member.size for key, member in (await self._open()).items() if key.startswith(prefix)}
 
 
-def _in_part(request: Request, entry: Entry) -> bool:
-    """Whether a request is for a part of a member that can be had alone."""
-    return entry.method == zipfile.ZIP_STORED and (request.suffix or request.start > 0 or request.length is not None)
+def _is_partial(request: Request, member: Member) -> bool:
+    """Return whether a request is for a byte range of a member that can be read in part."""
+    return member.method == zipfile.ZIP_STORED and (request.suffix or request.start > 0 or request.length is not None)
 
 
-class _Tail(Window):
+class _FileTail(FileView):
     """The last bytes of a file.
 
     Attributes:
-        missed: The first byte that was asked for and is not here.
+        missing_from: Position of the first byte that was read and is not part of the tail.
     """
 
     def __init__(self, data: Buffer, size: int) -> None:
         super().__init__(size)
         self._data, self._start = memoryview(data), size - len(data)
-        self.missed: int | None = None
+        self.missing_from: int | None = None
 
     def read(self, size: int = -1) -> bytes:
-        if self._at < self._start:
-            self.missed = self._at
+        if self._position < self._start:
+            self.missing_from = self._position
             raise OSError(errno.EIO, "not here")
-        begin = self._at - self._start
-        data = bytes(self._data[begin:] if size < 0 else self._data[begin : begin + size])
-        self._at += len(data)
+        offset = self._position - self._start
+        data = bytes(self._data[offset:] if size < 0 else self._data[offset : offset + size])
+        self._position += len(data)
         return data

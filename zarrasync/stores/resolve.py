@@ -1,4 +1,4 @@
-"""Making a store of whatever users pass: paths, URLs, mappings, filesystems, stores of other libraries."""
+"""Making a store from what users pass: paths, URLs, mappings, filesystems, stores of other libraries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from zarrasync import config as settings
 from zarrasync.stores.base import Store
-from zarrasync.stores.cloud.obstore import ObjectStore, usable
-from zarrasync.stores.cloud.storage_options import translate
+from zarrasync.stores.cloud.obstore import ObjectStore
+from zarrasync.stores.cloud.process import is_usable
+from zarrasync.stores.cloud.storage_options import to_obstore
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.http.store import HTTPStore
 from zarrasync.stores.local import LocalStore, local_path
@@ -23,9 +24,12 @@ from zarrasync.stores.zip import ZipStore
 
 __all__ = ["StoreLike", "resolve"]
 
-
 StoreLike: TypeAlias = Any
 """A store, a path, a URL, a mapping, or an fsspec filesystem or mapper."""
+
+_BACKENDS = ("auto", "fsspec", "obstore")
+_STORE_OPTIONS = ("concurrency", "missing")
+"""Options that stores take themselves, whatever the backend."""
 
 
 def resolve(
@@ -33,18 +37,18 @@ def resolve(
     storage_options: Mapping[str, Any] | None = None,
     config: settings.Config | Mapping[str, Any] | None = None,
 ) -> Store:
-    """A store of whatever stands for one. Does no IO, but to see whether ``x.zip`` is a file.
+    """Make a store from an object that represents one, without IO except to check whether ``x.zip`` is a file.
 
     Args:
-        store: A ``Store``; a path; a URL (any that fsspec knows, also chained ones); a mutable mapping;
-            an fsspec mapper or path object (anything with ``fs`` and ``path``, or ``fs`` and ``root``); or an
-            fsspec filesystem (its root). ``None`` is a new store in memory.
-        storage_options: Options for the filesystem of a URL, in fsspec's words. Where there are other ways than
-            fsspec (obstore for object stores, aiohttp for the web) ``backend="fsspec"`` or ``"obstore"`` chooses.
-        config: Settings that a store which is made here takes: retries, time limits, concurrency, ``fsync``.
+        store: A ``Store``; a path; a URL (any that fsspec supports, including chains); a mutable mapping; an fsspec
+            filesystem, mapper or path object (anything with ``fs`` and ``path`` or ``root``); an obstore store; or an
+            object with zarr-python's store interface. ``None`` makes a new store in memory.
+        storage_options: Options of fsspec's filesystem for a URL. If there are alternatives to fsspec (obstore for
+            object storage, aiohttp for HTTP), ``backend="fsspec"`` or ``"obstore"`` selects one.
+        config: Settings of a store that is made here: retries, timeouts, concurrency, ``fsync``.
 
     Raises:
-        TypeError: If it is none of these, or options are given for something that takes none.
+        TypeError: If the object does not represent a store, or options are passed for something other than a URL.
         ValueError: If no filesystem is known for a URL's protocol.
     """
     with settings.using(config):
@@ -63,31 +67,26 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
     if isinstance(store, Store):
         return store
     if isinstance(store, str | Path):
-        # A directory may be called so, too.
+        # A directory may have such a name too.
         return ZipStore(store) if str(store).endswith(".zip") and os.path.isfile(store) else LocalStore(store)
     fs = getattr(store, "fs", None)
     if fs is not None and hasattr(fs, "async_impl"):
-        found = _fsspec(FsspecStore(fs, str(getattr(store, "root", None) or getattr(store, "path", ""))))
-        return ReadOnlyStore(found) if is_zarr_store(store) and store.read_only else found
+        path = str(getattr(store, "root", None) or getattr(store, "path", ""))
+        resolved = _prefer_local(FsspecStore(fs, path))
+        return ReadOnlyStore(resolved) if is_zarr_store(store) and store.read_only else resolved
     if isinstance(store, MutableMapping):
         return MemoryStore(store)
     if is_zarr_store(store):
-        inner = getattr(store, "inner", None)  # one of ours in zarr-python's clothes is ours
-        if isinstance(inner, Store):
-            return inner
-        if type(store).__module__.startswith("zarr.") and type(store).__name__ in ("LocalStore", "ObjectStore"):
-            own = _resolve(store.root if type(store).__name__ == "LocalStore" else store.store, None)
-            return ReadOnlyStore(own) if store.read_only else own  # which can compare
-        return ZarrPythonStore(store)
+        return _from_zarr_store(store)
     if type(store).__module__.startswith("obstore."):
-        if type(store).__name__ == "LocalStore":  # which can not compare
+        if type(store).__name__ == "LocalStore":  # without conditional writes
             return LocalStore(store.prefix or "/")
         return ObjectStore(store)
     if hasattr(store, "async_impl"):
-        return _fsspec(FsspecStore(store))
+        return _prefer_local(FsspecStore(store))
     if isinstance(store, os.PathLike):
         return LocalStore(store)
-    if is_zarr_store(inner := getattr(store, "store", None)):  # zarr-python's places in stores, icechunk's sessions
+    if is_zarr_store(inner := getattr(store, "store", None)):  # zarr-python's StorePath, icechunk's sessions
         whole, path = _resolve(inner, None), getattr(store, "path", "")
         return PrefixStore(whole, f"{path}/") if path and isinstance(path, str) else whole
     raise TypeError(
@@ -96,47 +95,51 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
     )
 
 
-def _is_url(text: str) -> bool:
-    """Whether a text is a URL or a chain of them, and not a path with colons in it."""
-    head, chained, rest = text.partition("::")
-    if "://" in head or not chained:
-        return "://" in text
+def _from_zarr_store(store: Any) -> Store:
+    """Make a store from one with zarr-python's interface."""
+    inner = getattr(store, "inner", None)  # zarrasync's adapter for zarr-python
+    if isinstance(inner, Store):
+        return inner
+    kind = type(store).__name__
+    if type(store).__module__.startswith("zarr.") and kind in ("LocalStore", "ObjectStore"):
+        # Unlike zarr-python's, stores of this library support conditional writes.
+        resolved = _resolve(store.root if kind == "LocalStore" else store.store, None)
+        return ReadOnlyStore(resolved) if store.read_only else resolved
+    return ZarrPythonStore(store)
+
+
+def _prefer_local(store: FsspecStore) -> Store:
+    """Return a store of local files if that is what fsspec accesses, because fsspec's writes are not atomic."""
+    return store if store.local_store is None else store.local_store
+
+
+def _is_url(string: str) -> bool:
+    """Return whether a string is a URL or a chain of them, and not a path with colons."""
+    head, chain, rest = string.partition("::")
+    if "://" in head or not chain:
+        return "://" in string
     from fsspec import available_protocols
 
-    # Those that a program has registered itself are not among the known ones.
+    # Protocols that a program has registered itself may not be among the available ones.
     return head in available_protocols() or ("://" in rest and "/" not in head)
 
 
-_BACKENDS = ("auto", "fsspec", "obstore")
-
-
-_OWN_OPTIONS = ("concurrency", "missing")
-
-
 def _from_url(url: str, options: dict[str, Any]) -> Store:
-    """The store that suits a URL's protocol, or that of the ``backend`` that the options name."""
+    """Make a store with the best backend for a URL and its options, or with the one in the option ``backend``."""
     backend = options.pop("backend", "auto")
     if backend not in _BACKENDS:
         raise ValueError(f"backend is one of {', '.join(_BACKENDS)}; found {backend!r}")
-    web = url.startswith(("http://", "https://"))  # in a chain that is the last; an address may have colons, too
-    if backend == "auto" and web and HTTPStore.takes(options):
+    is_http = url.startswith(("http://", "https://"))  # also with "::" in the host or path
+    if backend == "auto" and is_http and HTTPStore.takes(options):
         return HTTPStore.from_url(url, options)
     if backend == "obstore":
         return ObjectStore.from_url(url, options)
-    if backend == "auto" and _suits_obstore(url, options):
+    if backend == "auto" and _can_use_obstore(url, options):
         return ObjectStore.from_url(url, options, instead=partial(FsspecStore.from_url, url, options))
-    return _fsspec(FsspecStore.from_url(url, options))
+    return _prefer_local(FsspecStore.from_url(url, options))
 
 
-def _suits_obstore(url: str, options: Mapping[str, Any]) -> bool:
-    """Whether obstore is here, knows the URL's service, and has a counterpart of every option."""
-    return (
-        translate(url, {name: value for name, value in options.items() if name not in _OWN_OPTIONS}) is not None
-        and find_spec("obstore") is not None
-        and usable()
-    )
-
-
-def _fsspec(store: FsspecStore) -> Store:
-    """The store, or that of local files where it is one: fsspec writes files in place, so half a one can be read."""
-    return store if store._files is None else store._files
+def _can_use_obstore(url: str, options: Mapping[str, Any]) -> bool:
+    """Return whether obstore is installed, works in this process, and has an equivalent of the URL and every option."""
+    service_options = {name: value for name, value in options.items() if name not in _STORE_OPTIONS}
+    return to_obstore(url, service_options) is not None and find_spec("obstore") is not None and is_usable()

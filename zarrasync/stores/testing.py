@@ -1,4 +1,4 @@
-"""Stores that are slow or fail on purpose, to see how programs take it."""
+"""Stores that are slow or fail on purpose, for testing programs."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import KeyLock
 from zarrasync._concurrency.retry import pause
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
-from zarrasync.stores.base import Listing, Request, Store, Value
+from zarrasync.stores.base import Store
+from zarrasync.stores.values import Listing, Request, Value
 from zarrasync.stores.wrappers import WrapperStore
 
 __all__ = ["FaultyStore", "LatencyStore"]
 
 
-class _Hindered(WrapperStore):
-    """A store each operation of which something comes before."""
+class _HookedStore(WrapperStore):
+    """A store that calls a hook before each operation."""
 
     async def _before(self, operation: str, key: str) -> None:
-        """What comes before; each kind of hindrance has its own."""
+        """Run before an operation. Subclasses implement it."""
         raise NotImplementedError
 
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        # Each is a request of its own, as with a store behind a network.
-        await self._all("fetch", [request.key for request in requests])
-        return await self.inner.fetch(requests, versions=versions)
-
-    async def _all(self, operation: str, keys: Sequence[str]) -> None:
+    async def _before_each(self, operation: str, keys: Sequence[str]) -> None:
         if driven():
             for key in keys:
                 await self._before(operation, key)
         else:
             await asyncio.gather(*(self._before(operation, key) for key in keys))
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        # Each counts as one operation, as in a store behind a network.
+        await self._before_each("fetch", [request.key for request in requests])
+        return await self.inner.fetch(requests, versions=versions)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         await self._before("put", key)
@@ -50,7 +52,7 @@ class _Hindered(WrapperStore):
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         keys = list(keys)
-        await self._all("erase", keys)
+        await self._before_each("erase", keys)
         await self.inner.erase_values(keys)
 
     async def erase_prefix(self, prefix: str) -> None:
@@ -74,16 +76,16 @@ class _Hindered(WrapperStore):
         return await self.inner.list_dir(prefix)
 
 
-class LatencyStore(_Hindered):
-    """A store whose answers take some time, as those of a store far away do.
+class LatencyStore(_HookedStore):
+    """A store with the latency of a remote one, for trying out programs locally.
 
-    It is asynchronous, whatever is inside: so a program meets on its own machine what it will meet in the cloud.
+    It is asynchronous, whatever the inner store is.
 
     Args:
         inner: The store.
-        seconds: How long each request takes at least.
-        jitter: The mean of what comes on top of that, by chance, in seconds.
-        concurrency: Requests in flight.
+        seconds: Minimum duration of each request.
+        jitter: Mean of an additional, exponentially distributed duration in seconds.
+        concurrency: Maximum number of requests in flight.
 
     Raises:
         ValueError: If a duration is negative.
@@ -97,26 +99,26 @@ class LatencyStore(_Hindered):
         self.blocking, self.exclusive, self.concurrency = False, False, concurrency
 
     async def _before(self, operation: str, key: str) -> None:
-        extra = random.expovariate(1 / self.jitter) if self.jitter else 0.0
+        extra = clock.exponential(self.jitter) if self.jitter else 0.0
         await pause(self.seconds + extra)
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
-        # Not the lock of the store inside, which that may take when it writes.
+        # Not the inner store's lock, which that store may take when it writes.
         return KeyLock(("latency", self.location(key)))
 
 
-class FaultyStore(_Hindered):
-    """A store some of whose operations fail.
+class FaultyStore(_HookedStore):
+    """A store whose operations fail at random, or as a function decides.
 
     Args:
         inner: The store.
-        rate: The share of operations that fail.
-        seed: For the same failures in each run.
-        fails: Instead of ``rate``: called with the operation (``"fetch"``, ``"put"``, ``"erase"``, ``"list"``) and the
-            key; says whether it fails, or raises what it is to fail with.
+        rate: Share of operations that fail, from 0 to 1.
+        seed: Makes the failures reproducible.
+        fails: Used instead of ``rate``. It is called with the operation (``"fetch"``, ``"put"``, ``"erase"``, ``"list"``)
+            and the key, and returns whether the operation fails, or raises the error.
 
     Raises:
-        ValueError: If the rate does not lie between 0 and 1.
+        ValueError: If the rate is not between 0 and 1.
     """
 
     def __init__(
@@ -131,20 +133,20 @@ class FaultyStore(_Hindered):
         if not 0 <= rate <= 1:
             raise ValueError(f"a rate lies between 0 and 1, found {rate}")
         self.rate, self.fails = rate, fails
-        self._random = random.Random(seed)  # noqa: S311  # faults keep no secret
-        self._mutex = thread_lock()
+        self._random = random.Random(seed)  # noqa: S311  # reproducible, not secret
+        self._lock = thread_lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_mutex"}
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _mutex=thread_lock())
+        vars(self).update(state, _lock=thread_lock())
 
     async def _before(self, operation: str, key: str) -> None:
         if self.fails is not None:
             failed = bool(self.fails(operation, key))
         else:
-            with self._mutex:
+            with self._lock:
                 failed = self._random.random() < self.rate
         if failed:
             raise StoreError(f"{operation} of {key!r} failed on purpose in {self!r}", key=key)

@@ -1,4 +1,4 @@
-"""A store that notes how long its operations take, for people, metrics and traces."""
+"""A store that measures how long its operations take, for people, metrics and traces."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any, NamedTuple
 
 from zarrasync._concurrency import clock
 from zarrasync.codecs.spec import Buffer
-from zarrasync.stores.base import Listing, Request, Store, Value
-from zarrasync.stores.wrappers import CountingStore
+from zarrasync.stores.base import Store
+from zarrasync.stores.counting import CountingStore
+from zarrasync.stores.values import Listing, Request, Value
 
 __all__ = ["Event", "Latencies", "TracingStore"]
 
 
 class Event(NamedTuple):
-    """An operation of a store.
+    """An operation of a store, after it has ended.
 
     Attributes:
         operation: ``"fetch"``, ``"put"``, ``"erase"`` or ``"list"``.
-        keys: The keys or the prefix that it was about.
-        nbytes: Bytes of values that it carried.
-        seconds: How long it took.
-        error: What it failed with.
+        keys: The keys or the prefix.
+        nbytes: Size of the values, in bytes.
+        seconds: Duration.
+        error: The error that it failed with.
     """
 
     operation: str
@@ -35,14 +36,18 @@ class Event(NamedTuple):
 
 
 class Latencies:
-    """How long operations took: a histogram whose buckets double, from a microsecond on."""
+    """Histogram of durations, with buckets whose limits double from one microsecond on.
+
+    Attributes:
+        total: Sum of all durations, in seconds.
+    """
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
         self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        """Note a duration."""
+        """Add a duration."""
         self._buckets[max(0, int(seconds * 1e6)).bit_length()] += 1
         self.total += seconds
 
@@ -50,15 +55,18 @@ class Latencies:
         return self._buckets.total()
 
     def buckets(self) -> builtins.list[tuple[float, int]]:
-        """Pairs of an upper limit in seconds and how many durations are not above it."""
-        found, count = [], 0
+        """Return pairs of an upper limit in seconds and the number of durations up to it."""
+        pairs, count = [], 0
         for power in range(max(self._buckets, default=-1) + 1):
             count += self._buckets[power]
-            found.append((2**power / 1e6, count))
-        return found
+            pairs.append((2**power / 1e6, count))
+        return pairs
 
     def quantile(self, share: float) -> float:
-        """Seconds within which this share of all operations was done, rounded up to a bucket's limit.
+        """Return the duration in seconds that a share of the operations did not exceed, rounded up to a bucket's limit.
+
+        Args:
+            share: From 0 to 1.
 
         Raises:
             ValueError: If the share is not between 0 and 1.
@@ -75,18 +83,18 @@ class Latencies:
 
 
 class TracingStore(CountingStore):
-    """A store that counts what passes through it, and how long that takes.
+    """A store that counts operations and bytes, and measures durations.
 
     Args:
         inner: The store.
         on_event: Called after each operation.
-        spans: Whether to make an OpenTelemetry span of each operation, below the current one.
+        spans: Whether to make an OpenTelemetry span for each operation, as a child of the current one.
 
     Attributes:
-        latencies: Durations by operation.
+        latencies: Durations, by operation.
 
     Raises:
-        ImportError: If spans are wanted and ``opentelemetry-api`` is not installed.
+        ImportError: If ``spans`` is true and ``opentelemetry-api`` is not installed.
     """
 
     def __init__(self, inner: Store, *, on_event: Callable[[Event], object] | None = None, spans: bool = False) -> None:
@@ -98,10 +106,10 @@ class TracingStore(CountingStore):
 
     @contextmanager
     def _watch(self, operation: str, keys: Sequence[str]) -> Iterator[builtins.list[int]]:
-        """Note an operation; the block puts the bytes that it carried into the list."""
+        """Measure an operation. The block appends sizes of values to the list."""
         span: Any = nullcontext()
         if self.spans:
-            attributes = {"zarrasync.store": repr(self.inner), "zarrasync.model.chunk_keys": tuple(keys)}
+            attributes = {"zarrasync.store": repr(self.inner), "zarrasync.keys": tuple(keys)}
             span = _tracer().start_as_current_span(f"zarrasync.{operation}", attributes=attributes)
         nbytes, begin, error = list[int](), clock.monotonic(), None
         try:
@@ -114,7 +122,7 @@ class TracingStore(CountingStore):
             raise
         finally:
             seconds = clock.monotonic() - begin
-            with self._mutex:
+            with self._lock:
                 self.latencies.setdefault(operation, Latencies()).add(seconds)
             if self.on_event is not None:
                 self.on_event(Event(operation, tuple(keys), sum(nbytes), seconds, error))

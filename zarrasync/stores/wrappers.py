@@ -1,28 +1,30 @@
-"""Stores around stores: a prefix, a write protection, a counter. They stack in any order."""
+"""Stores around stores: a prefix, aliases, write protection. They can be nested in any order."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
 
-from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.locks import holds_key_lock
+from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
-from zarrasync.stores.base import Listing, Request, Store, Value
+from zarrasync.stores.base import Store
+from zarrasync.stores.values import Listing, Request, Value
 
-__all__ = ["AliasStore", "CountingStore", "Counts", "PrefixStore", "ReadOnlyStore", "WrapperStore", "distrusted"]
+__all__ = ["AliasStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
 
 
 class WrapperStore(Store):
-    """A store that passes everything on; subclasses change what they are about.
+    """A store that forwards every operation to another one. Subclasses override some.
 
     Args:
         inner: The store to wrap.
+
+    Raises:
+        TypeError: If ``inner`` is not a ``Store``.
     """
 
     _conditional: bool | None = None
@@ -41,11 +43,11 @@ class WrapperStore(Store):
 
     @property
     def conditional(self) -> bool:
-        """What the inner store says now, as it may find out that it can not compare; or what a subclass has set."""
+        """Whether ``put`` can compare versions, which the inner store may discover late; or the value that was set."""
         return self.inner.conditional if self._conditional is None else self._conditional
 
     @conditional.setter
-    def conditional(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # as settable
+    def conditional(self, value: bool) -> None:
         self._conditional = value
 
     @property
@@ -109,7 +111,7 @@ class WrapperStore(Store):
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return self.inner.lock(key)
 
-    def limiter(self) -> Any:
+    def limiter(self) -> AdaptiveLimiter:
         return self.inner.limiter()
 
     def describe(self, path: str) -> str:
@@ -119,17 +121,15 @@ class WrapperStore(Store):
         await self.inner.close()
 
 
-def distrusted(store: Store) -> bool:
-    """Whether what a cache knows must not be used: for a change of what is there that nothing compares afterwards."""
-    return holds_key_lock() and (store.exclusive or not store.conditional)
-
-
 class PrefixStore(WrapperStore):
-    """The part of a store that lies under a prefix, with keys relative to it.
+    """The values of a store under a prefix, with relative keys.
 
     Args:
         inner: The store.
-        prefix: Empty, or a prefix ending with ``/``.
+        prefix: Empty, or ending with ``/``.
+
+    Raises:
+        InvalidKeyError: If the prefix is invalid.
     """
 
     def __init__(self, inner: Store, prefix: str) -> None:
@@ -152,14 +152,21 @@ class PrefixStore(WrapperStore):
     def __repr__(self) -> str:
         return f"PrefixStore({self.inner!r}, {self.prefix!r})"
 
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        prefix = self.prefix
-        moved = [Request(prefix + r.key, r.start, r.length, r.suffix, r.into) for r in requests]
-        return await self.inner.fetch(moved, versions=versions)
+    # Plain functions that return the inner store's coroutine, because reads of small chunks spend much time in calls.
 
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+    def fetch(
+        self, requests: Sequence[Request], *, versions: bool = False
+    ) -> Coroutine[Any, Any, builtins.list[Value | None]]:
         prefix = self.prefix
-        return await self.inner.fetch_values([prefix + key for key in keys], spaces)
+        full = [Request(prefix + r.key, r.start, r.length, r.suffix, r.into) for r in requests]
+        return self.inner.fetch(full, versions=versions)
+
+    def fetch_values(
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None]
+    ) -> Coroutine[Any, Any, builtins.list[Buffer | None]]:
+        prefix = self.prefix
+        source = self.inner.inner if type(self.inner) is ReadOnlyStore else self.inner
+        return source.fetch_values([prefix + key for key in keys], spaces)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         return await self.inner.put(self.prefix + key, data, if_version=if_version)
@@ -189,8 +196,8 @@ class PrefixStore(WrapperStore):
 
     async def list_dir(self, prefix: str) -> Listing:
         start = len(self.prefix)
-        found = await self.inner.list_dir(self.prefix + prefix)
-        return Listing(tuple(k[start:] for k in found.keys), tuple(p[start:] for p in found.prefixes))
+        listing = await self.inner.list_dir(self.prefix + prefix)
+        return Listing(tuple(k[start:] for k in listing.keys), tuple(p[start:] for p in listing.prefixes))
 
     def location(self, key: str) -> Hashable:
         return self.inner.location(self.prefix + key)
@@ -203,30 +210,30 @@ class PrefixStore(WrapperStore):
 
 
 class AliasStore(WrapperStore):
-    """A store some of whose values may have been stored under other keys.
+    """A store some of whose values may have been stored under alternative keys.
 
     Args:
         inner: The store.
-        aliases: Per key the other keys to look under when it is absent. A write goes to the key itself.
+        aliases: Alternative keys to read if a key is absent. Values are always written under the key itself.
     """
 
     def __init__(self, inner: Store, aliases: Mapping[str, Sequence[str]]) -> None:
         super().__init__(inner)
         self.aliases = dict(aliases)
-        self.conditional = False  # what a value is found under need not be what it is written to
+        self.conditional = False  # a value may be read from another key than it is written to
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         values = await self.inner.fetch(requests, versions=versions)
         for number, request in enumerate(requests):
-            others = [request._replace(key=key) for key in self.aliases.get(request.key, ())]
-            if values[number] is None and others:
-                found = await self.inner.fetch(others, versions=versions)
-                values[number] = next((value for value in found if value is not None), None)
+            alternatives = [request._replace(key=key) for key in self.aliases.get(request.key, ())]
+            if values[number] is None and alternatives:
+                candidates = await self.inner.fetch(alternatives, versions=versions)
+                values[number] = next((value for value in candidates if value is not None), None)
         return values
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         if if_version is not None:
-            raise self._unable("compare versions")  # the value's may be another key's
+            raise self._unsupported("compare versions")  # the version may be that of another key
         await self.erase_values([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:
@@ -234,7 +241,11 @@ class AliasStore(WrapperStore):
 
 
 class ReadOnlyStore(WrapperStore):
-    """A store that refuses to be changed."""
+    """A store that rejects changes.
+
+    Args:
+        inner: The store.
+    """
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -249,8 +260,10 @@ class ReadOnlyStore(WrapperStore):
             key=key,
         )
 
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
-        return await self.inner.fetch_values(keys, spaces)
+    def fetch_values(
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None]
+    ) -> Coroutine[Any, Any, builtins.list[Buffer | None]]:
+        return self.inner.fetch_values(keys, spaces)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         raise self._refuse(key)
@@ -264,118 +277,3 @@ class ReadOnlyStore(WrapperStore):
 
     async def erase_prefix(self, prefix: str) -> None:
         raise self._refuse(prefix)
-
-
-@dataclass
-class Counts:
-    """What went through a ``CountingStore``.
-
-    Attributes:
-        fetches: Values or parts asked for.
-        absent: Of these, absent ones.
-        puts: Values stored.
-        erases: Values erased.
-        lists: Listings.
-        bytes_read: Bytes received.
-        bytes_written: Bytes stored.
-    """
-
-    fetches: int = 0
-    absent: int = 0
-    puts: int = 0
-    erases: int = 0
-    lists: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-
-    @property
-    def requests(self) -> int:
-        """Operations of all kinds."""
-        return self.fetches + self.puts + self.erases + self.lists
-
-
-class CountingStore(WrapperStore):
-    """A store that counts what passes through it.
-
-    Attributes:
-        counts: What has passed since the last ``reset``.
-    """
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.counts = Counts()
-        self._mutex = thread_lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_mutex"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _mutex=thread_lock())
-
-    def reset(self) -> Counts:
-        """Start again from zero; returns what was counted so far."""
-        with self._mutex:
-            counts, self.counts = self.counts, Counts()
-        return counts
-
-    def _count(self, **amounts: int) -> None:
-        with self._mutex:
-            for name, amount in amounts.items():
-                setattr(self.counts, name, getattr(self.counts, name) + amount)
-
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        values = await self.inner.fetch(requests, versions=versions)
-        self._count(
-            fetches=len(values),
-            absent=sum(value is None for value in values),
-            bytes_read=sum(len(value.data) for value in values if value is not None),
-        )
-        return values
-
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
-        values = await self.inner.fetch_values(keys, spaces)
-        absent = sum(value is None for value in values)
-        self._count(fetches=len(values), absent=absent, bytes_read=sum(len(v) for v in values if v is not None))
-        return values
-
-    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        version = await self.inner.put(key, data, if_version=if_version)
-        self._count(puts=1, bytes_written=memoryview(data).nbytes)
-        return version
-
-    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
-        await self.inner.put_values(keys, values)
-        self._count(puts=len(keys), bytes_written=sum(memoryview(value).nbytes for value in values))
-
-    async def erase(self, key: str, *, if_version: object = None) -> None:
-        await self.inner.erase(key, if_version=if_version)
-        self._count(erases=1)
-
-    async def erase_values(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        await self.inner.erase_values(keys)
-        self._count(erases=len(keys))
-
-    async def erase_prefix(self, prefix: str) -> None:
-        await self.inner.erase_prefix(prefix)
-        self._count(erases=1)
-
-    async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        keys = await self.inner.list_prefix(prefix)
-        self._count(lists=1)
-        return keys
-
-    async def stat(self, key: str) -> Value | None:
-        value = await self.inner.stat(key)
-        self._count(fetches=1, absent=int(value is None))
-        return value
-
-    async def list_sizes(self, prefix: str) -> dict[str, int]:
-        sizes = await self.inner.list_sizes(prefix)
-        self._count(lists=1)
-        return sizes
-
-    async def list_dir(self, prefix: str) -> Listing:
-        listing = await self.inner.list_dir(prefix)
-        self._count(lists=1)
-        return listing

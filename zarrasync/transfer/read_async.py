@@ -11,7 +11,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync.codecs.spec import Buffer
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import Run
-from zarrasync.stores.base import Request, Value
+from zarrasync.stores.values import Request, Value
 from zarrasync.transfer.batching import batches
 from zarrasync.transfer.loop import CodecRunner
 from zarrasync.transfer.place import Placement

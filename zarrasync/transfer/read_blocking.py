@@ -13,7 +13,7 @@ from zarrasync._util.memory import alias
 from zarrasync.codecs.spec import Buffer
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import Run
-from zarrasync.stores.base import Request
+from zarrasync.stores.values import Request
 from zarrasync.transfer.batching import batches
 from zarrasync.transfer.place import DecodeMemory, Placement
 from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory

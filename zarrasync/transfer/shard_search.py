@@ -10,7 +10,7 @@ from zarrasync.codecs.partial import Locator, Piece, Range, adrive_search, drive
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.stores.base import Request, Value, clip
+from zarrasync.stores.values import Request, Value, clip
 from zarrasync.transfer.place import FetchedPiece, Placement
 from zarrasync.transfer.shard_index_cache import CachedIndex
 

@@ -13,7 +13,7 @@ from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError
 from zarrasync.indexing.transform import Transform
-from zarrasync.stores.base import Request
+from zarrasync.stores.values import Request
 from zarrasync.transfer.chunks import Chunks, Missing
 from zarrasync.transfer.place import missing_chunks
 from zarrasync.transfer.plan import new_buffer

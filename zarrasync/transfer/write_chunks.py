@@ -19,7 +19,7 @@ from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.stores.base import ABSENT, Request
+from zarrasync.stores.values import ABSENT, Request
 from zarrasync.transfer.batching import batches
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.encode import Encoder

@@ -19,7 +19,7 @@ import pytest
 from zarrasync import config, stores
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Request
-from zarrasync.stores.remote import Present, RemoteStore, Unsure
+from zarrasync.stores.remote import CurrentValue, RemoteStore, UnknownOutcome
 
 
 async def test_a_write_whose_answer_is_lost_is_known_again(store):
@@ -32,9 +32,9 @@ async def test_a_write_whose_answer_is_lost_is_known_again(store):
 
     async def write(expected: object, mark: str):
         await remote._put_if("k", b"2", expected, mark)
-        raise Unsure(StoreError("its answer was lost", key="k"), answered=False)
+        raise UnknownOutcome(StoreError("its answer was lost", key="k"), answered=False)
 
-    version = await remote._put_once(write, lambda: remote._look("k"), value.version)
+    version = await remote._put_if_unchanged(write, lambda: remote._look_up("k"), value.version)
     assert version != value.version
     assert (await store.fetch([Request("k")], versions=True))[0].version == version
 
@@ -45,22 +45,22 @@ async def test_an_attempt_that_arrives_late_is_known_again():
     class Late(RemoteStore):
         conditional = True
         settings = config.Config(retries=2)
-        present = Present("1", None)
+        present = CurrentValue("1", None)
         mark: str | None = None
 
         async def put_late(self, version: object, mark: str) -> object:
             if self.mark is None:
                 self.mark = mark
-                raise Unsure(StoreError("its answer was lost", key="k"), answered=False)
-            self.present = Present("2", self.mark)
+                raise UnknownOutcome(StoreError("its answer was lost", key="k"), answered=False)
+            self.present = CurrentValue("2", self.mark)
             raise WriteConflictError("'k' was changed meanwhile", key="k")
 
-        async def look(self) -> Present:
+        async def look(self) -> CurrentValue:
             return self.present
 
     Late.__abstractmethods__ = frozenset()
     late = Late()  # type: ignore[abstract]  # the rest is not called
-    assert await late._put_once(late.put_late, late.look, "1") == "2"
+    assert await late._put_if_unchanged(late.put_late, late.look, "1") == "2"
 
 
 async def test_one_limiter_for_all_who_opened_the_same_data(s3):

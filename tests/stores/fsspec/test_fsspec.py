@@ -92,10 +92,10 @@ async def test_a_bucket_of_google_is_asked_for_once(
     api: Api, gcs: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     """Not for each chunk that is absent."""
-    from zarrasync.stores.fsspec import store as fsspec
+    from zarrasync.stores.fsspec import readable
 
     url, options = gcs
-    monkeypatch.setattr(fsspec, "_buckets", set())
+    monkeypatch.setattr(readable, "_existing_buckets", set())
     asked: list[str] = []
     has_bucket = stores.FsspecStore._has_bucket
 
@@ -177,7 +177,7 @@ async def test_half_a_local_file_is_never_seen(
         os.write(handle, data[len(data) // 2 :])
 
     keys = ["c/0", "c/1", "zarr.json"]
-    monkeypatch.setattr(local, "write_all", slowly)
+    monkeypatch.setattr(local, "write_fully", slowly)
     await api(array.update_attributes({"turn": 1}))
     assert seen == [(0, [*range(8)], keys)] * 3
     await api.write(array, slice(0, 4), 9)
@@ -189,7 +189,7 @@ async def test_half_a_local_file_is_never_seen(
         os.write(handle, data[:1])
         raise OSError(errno.ENOSPC, "the disk is full")
 
-    monkeypatch.setattr(local, "write_all", full)
+    monkeypatch.setattr(local, "write_fully", full)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for change in (lambda: api(array.update_attributes({"turn": 2})), lambda: api.write(array, slice(0, 2), 1)):
         with pytest.raises(StoreError, match="the disk is full"):
@@ -204,14 +204,14 @@ async def test_a_cancelled_write_of_a_local_file_comes_before_later_ones(
 ):
     """Where an event loop waits for a thread, cancelling waits until it has stopped."""
     store = stores.FsspecStore(AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), str(tmp_path))
-    begun, go_on, write_all = threading.Event(), threading.Event(), local_files.write_all
+    begun, go_on, write_fully = threading.Event(), threading.Event(), local_files.write_fully
 
     def slowly(handle: int, data: Any) -> None:
         begun.set()
         go_on.wait(60)
-        write_all(handle, data)
+        write_fully(handle, data)
 
-    monkeypatch.setattr(local, "write_all", slowly)
+    monkeypatch.setattr(local, "write_fully", slowly)
     writing = asyncio.create_task(store.put("k", b"old"))
     await asyncio.to_thread(begun.wait, 60)
     writing.cancel()
@@ -333,7 +333,7 @@ async def test_filesystems_that_block_are_not_waited_for_longer_than_allowed(
 
 async def test_a_write_that_blocks_is_waited_for(hanging: stores.FsspecStore, monkeypatch: pytest.MonkeyPatch):
     """Left alone it would go on, and come after later ones."""
-    slow, store = threading.Event(), stores.FsspecStore(hanging._template, "/x")
+    slow, store = threading.Event(), stores.FsspecStore(hanging._filesystem.template, "/x")
     store.settings = za.config.resolve({"total_timeout": 0.05})
     pipe_file = MemoryFileSystem.pipe_file
 

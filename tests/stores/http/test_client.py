@@ -17,6 +17,8 @@ from tests.support.servers import http_server
 from zarrasync import stores
 from zarrasync.errors import StoreError
 from zarrasync.stores.http import client as http1
+from zarrasync.stores.http import message
+from zarrasync.stores.http import pool as pools
 
 BODY = bytes(range(256)) * 40
 Script = Callable[[int, bytes], Sequence[bytes | None]]
@@ -83,20 +85,20 @@ async def client_of(server: Server, limit: int = 1 << 20) -> AsyncIterator[http1
     try:
         yield client
     finally:
-        client.leave()
-        await http1.close_unused(server.url)
+        client.close()
+        await pools.close_unused(server.url)
 
 
 async def left(server: Server) -> None:
     """Wait until stores that nobody holds have left the server's connections, which they do by tasks of their own."""
     gc.collect()
-    pool = (await http1._pools.get())[http1._origin(server.url)]
+    pool = (await pools.pools.get())[pools.origin_of(server.url)]
     async with asyncio.timeout(5):
-        while pool.users:
+        while pool.clients:
             await asyncio.sleep(0)
 
 
-async def get(server: Server, limit: int = 1 << 20) -> http1.Answer:
+async def get(server: Server, limit: int = 1 << 20) -> message.Response:
     async with client_of(server, limit) as client:
         return await asyncio.wait_for(client.get("/a"), 10)
 
@@ -218,7 +220,7 @@ async def test_connections_outlive_stores_for_a_while(monkeypatch):
         await asyncio.wait_for(server.hung_up.wait(), 5)
         assert server.connections == 1
 
-        monkeypatch.setattr(http1, "_IDLE", 0.05)
+        monkeypatch.setattr(pools, "_IDLE_SECONDS", 0.05)
         server.hung_up.clear()
         assert await stores.HTTPStore(server.url).get("a") == BODY
         await asyncio.wait_for(server.hung_up.wait(), 5)
@@ -227,7 +229,7 @@ async def test_connections_outlive_stores_for_a_while(monkeypatch):
 
 async def test_few_connections_outlive_stores(monkeypatch):
     """Those of servers that nobody reads from any more must not take all file descriptors."""
-    monkeypatch.setattr(http1, "_spare", lambda: 3)
+    monkeypatch.setattr(pools, "_idle_limit", lambda: 3)
     async with serving(always(LENGTH)) as first, serving(always(LENGTH)) as second:
         for server in (first, second):
             store = stores.HTTPStore(server.url)
@@ -235,11 +237,11 @@ async def test_few_connections_outlive_stores(monkeypatch):
             assert server.connections > 3
             del store
             await left(server)
-        pools = await http1._pools.get()
-        assert [len(pools[http1._origin(server.url)]._idle) for server in (first, second)] == [0, 3]
+        by_origin = await pools.pools.get()
+        assert [len(by_origin[pools.origin_of(server.url)].idle) for server in (first, second)] == [0, 3]
         for server in (first, second):
-            await http1.close_unused(server.url)
-        assert not pools
+            await pools.close_unused(server.url)
+        assert not by_origin
 
 
 async def test_a_store_that_is_closed_while_it_connects_leaves_nothing_open():
@@ -252,7 +254,7 @@ async def test_a_store_that_is_closed_while_it_connects_leaves_nothing_open():
             await store.close()
             assert await asked == BODY  # by a connection of its own
             await store.close()
-        assert not await http1._pools.get()
+        assert not await pools.pools.get()
 
 
 def test_connections_end_with_their_loop(tmp_path):
@@ -312,8 +314,8 @@ async def test_what_is_asked():
     ],
 )
 def test_what_is_left_to_the_general_client(url: str, headers: dict[str, str]):
-    assert http1.suits("http://host/x?y=z", {"A": "b c"})
-    assert not http1.suits(url, headers)
+    assert http1.supports("http://host/x?y=z", {"A": "b c"})
+    assert not http1.supports(url, headers)
 
 
 async def test_tls(certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch):

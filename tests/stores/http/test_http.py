@@ -22,6 +22,7 @@ from zarrasync import stores, sync
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.stores import Listing
 from zarrasync.stores.http import client as lean
+from zarrasync.stores.http import pool
 
 VALUE = b"0123456789"
 FAST = {"retries": 3, "request_timeout": 5.0}
@@ -31,7 +32,7 @@ FAST = {"retries": 3, "request_timeout": 5.0}
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to ask: the lean client, and the general one for what that can not do."""
     if request.param == "general":
-        monkeypatch.setattr(lean, "suits", lambda url, headers: False)
+        monkeypatch.setattr(lean, "supports", lambda url, headers: False)
     return str(request.param)
 
 
@@ -508,7 +509,7 @@ async def test_a_lookup_that_nobody_waits_for_any_more(monkeypatch: pytest.Monke
         await failed.wait()
         raise OSError("no such name")
 
-    monkeypatch.setattr(lean, "name_lookup", fails)
+    monkeypatch.setattr(pool, "name_lookup", fails)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: complaints.append(context["message"]))
     store = store_of("http://slow.example.org")

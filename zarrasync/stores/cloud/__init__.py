@@ -1,1 +1,1 @@
-"""Object stores: S3, Google Cloud Storage and Azure through obstore and presigned requests."""
+"""Object stores: S3, Google Cloud Storage and Azure, through obstore and presigned URLs."""

@@ -1,31 +1,75 @@
-"""Where people keep their keys for S3: the files that AWS's own tools read and write."""
+"""Credentials for S3 from the files of AWS's own tools: profiles, and keys that botocore refreshes."""
 
 from __future__ import annotations
 
 import os
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Profile", "RenewedKeys", "read_profile"]
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.fork import thread_lock
 
-_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_RENEWED = ("role_arn", "sso_session", "sso_start_url", "credential_process", "login_session")
-"""What says that keys have to be fetched from somewhere."""
+__all__ = ["Profile", "RefreshingKeys", "read_profile"]
+
+_KEY_NAMES = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_REFRESHING = ("role_arn", "sso_session", "sso_start_url", "credential_process", "login_session")
+"""Settings of profiles whose keys are fetched from somewhere."""
+_LIFETIME = timedelta(minutes=6)
+"""Reported lifetime of keys. obstore asks again five minutes before the end, and botocore refreshes expired ones."""
 
 
-_HOLD = timedelta(minutes=6)
-"""How long keys are said to hold: obstore asks again five minutes before the end, and botocore renews those that lapse."""
+class RefreshingKeys:
+    """Keys that botocore fetches for a profile: for a role, by single sign-on, from a program. Callable by obstore.
+
+    Args:
+        profile: The profile's name.
+        settings: The profile's settings in the files. Keys of profiles with other settings are not equal.
+    """
+
+    def __init__(self, profile: str, settings: tuple[tuple[str, str], ...]) -> None:
+        self.profile, self.settings = profile, settings
+        self._lock = thread_lock()
+        self._credentials: Any = None
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the current keys.
+
+        Raises:
+            ValueError: If the profile has no keys.
+            botocore.exceptions.BotoCoreError: If they cannot be fetched.
+            ImportError: If botocore is not installed.
+        """
+        with self._lock:
+            if self._credentials is None:
+                self._credentials = _session(self.profile).get_credentials()
+            if self._credentials is None:
+                raise ValueError(f"the profile {self.profile!r} has no keys")
+            keys = self._credentials.get_frozen_credentials()
+        return {
+            "access_key_id": keys.access_key,
+            "secret_access_key": keys.secret_key,
+            "token": keys.token,
+            "expires_at": datetime.fromtimestamp(clock.wall_time(), UTC) + _LIFETIME,
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RefreshingKeys) and (other.profile, other.settings) == (self.profile, self.settings)
+
+    def __hash__(self) -> int:
+        return hash((self.profile, self.settings))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RefreshingKeys, (self.profile, self.settings)
 
 
 class Profile(NamedTuple):
-    """What the files say of a profile.
+    """A profile of AWS's configuration files.
 
     Attributes:
-        name: Its name.
-        credentials: What the file of keys says.
-        settings: What the file of settings says.
+        name: The profile's name.
+        credentials: Its section of the credentials file.
+        settings: Its section of the config file.
     """
 
     name: str
@@ -34,62 +78,42 @@ class Profile(NamedTuple):
 
     @property
     def keys(self) -> dict[str, str]:
-        """The keys that are written there."""
-        # They come from one file; they belong together.
-        found = next((told for told in (self.credentials, self.settings) if _KEYS[0] in told), {})
-        return {key: found[key] for key in _KEYS if found.get(key)}
+        """The keys in the files, all from the same file."""
+        section = next((section for section in (self.credentials, self.settings) if _KEY_NAMES[0] in section), {})
+        return {name: section[name] for name in _KEY_NAMES if section.get(name)}
 
     @property
-    def renewed(self) -> RenewedKeys | None:
-        """Where keys come from that have to be fetched; it says, too, that nobody knows the profile."""
-        unknown = self.name != "default" and not self.credentials and not self.settings
-        if unknown or any(key in told for key in _RENEWED for told in (self.credentials, self.settings)):
-            return RenewedKeys(self.name, (*self.credentials.items(), *self.settings.items()))
+    def refreshing_keys(self) -> RefreshingKeys | None:
+        """Keys that must be fetched, if the profile is set up that way or does not exist (which they report)."""
+        sections = (self.credentials, self.settings)
+        unknown = self.name != "default" and not any(sections)
+        if unknown or any(name in section for name in _REFRESHING for section in sections):
+            return RefreshingKeys(self.name, (*self.credentials.items(), *self.settings.items()))
         return None
 
 
-class RenewedKeys:
-    """Keys that botocore fetches for a profile: of a role, of single sign-on, of a program. Can be called by obstore.
+def read_profile(name: str = "") -> Profile:
+    """Read a profile from the files.
 
     Args:
-        profile: The profile's name.
-        told: What the files said of it; keys of a profile that was changed are others.
+        name: The profile's name. By default the one in ``AWS_PROFILE``, or else "default".
     """
+    name = name or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    config = _read_sections("AWS_CONFIG_FILE", "config")
+    settings = config.get(f"profile {name}") or (config.get(name) if name == "default" else None) or {}
+    return Profile(name, _read_sections("AWS_SHARED_CREDENTIALS_FILE", "credentials").get(name, {}), settings)
 
-    def __init__(self, profile: str, told: tuple[tuple[str, str], ...]) -> None:
-        self.profile, self.told = profile, told
-        self._lock = threading.Lock()
-        self._found: Any = None
 
-    def __call__(self) -> dict[str, Any]:
-        """The keys of now.
+def _read_sections(variable: str, name: str) -> dict[str, dict[str, str]]:
+    """Return the sections of a file. Files that are absent or cannot be read have none."""
+    import configparser
 
-        Raises:
-            botocore.exceptions.BotoCoreError: If there are none.
-            ImportError: If botocore is not installed.
-        """
-        with self._lock:
-            if self._found is None:
-                self._found = _session(self.profile).get_credentials()
-            if self._found is None:
-                raise ValueError(f"the profile {self.profile!r} leads to no keys")
-            keys = self._found.get_frozen_credentials()
-        until = datetime.now(UTC) + _HOLD
-        return {
-            "access_key_id": keys.access_key,
-            "secret_access_key": keys.secret_key,
-            "token": keys.token,
-            "expires_at": until,
-        }
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RenewedKeys) and (other.profile, other.told) == (self.profile, self.told)
-
-    def __hash__(self) -> int:
-        return hash((self.profile, self.told))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RenewedKeys, (self.profile, self.told)
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read(Path(os.environ.get(variable) or f"~/.aws/{name}").expanduser(), encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeError, RuntimeError):
+        return {}
+    return {section: dict(parser[section]) for section in parser.sections()}
 
 
 def _session(profile: str) -> Any:
@@ -98,23 +122,3 @@ def _session(profile: str) -> Any:
     except ImportError as error:
         raise ImportError(f"keys of the profile {profile!r} need botocore: pip install 'zarrasync[cloud]'") from error
     return Session(profile=profile)
-
-
-def read_profile(name: str = "") -> Profile:
-    """What the files say of a profile; of the one that the environment names, or the default one, if none is named."""
-    name = name or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
-    told = _sections("AWS_CONFIG_FILE", "config")
-    settings = told.get(f"profile {name}") or (told.get(name) if name == "default" else None) or {}
-    return Profile(name, _sections("AWS_SHARED_CREDENTIALS_FILE", "credentials").get(name, {}), settings)
-
-
-def _sections(variable: str, name: str) -> dict[str, dict[str, str]]:
-    """What a file says, by its sections."""
-    import configparser
-
-    parser = configparser.RawConfigParser(strict=False)
-    try:
-        parser.read(Path(os.environ.get(variable) or f"~/.aws/{name}").expanduser(), encoding="utf-8")
-    except (configparser.Error, OSError, UnicodeError, RuntimeError):  # nobody's business here: then there are no keys
-        return {}
-    return {section: dict(parser[section]) for section in parser.sections()}

@@ -1,62 +1,64 @@
-"""Credentials for Google Cloud Storage as gcsfs takes them, for who speaks to it in another way."""
+"""Credentials for Google Cloud Storage, specified as for gcsfs and used by obstore."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-__all__ = ["RenewedToken"]
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.fork import thread_lock
 
-_HOLD = timedelta(minutes=6)
-"""How long a token is said to hold: obstore asks again five minutes before the end, and gcsfs renews those that lapse."""
+__all__ = ["RefreshingToken"]
+
+_LIFETIME = timedelta(minutes=6)
+"""Reported lifetime of a token. obstore asks again five minutes before the end, and gcsfs refreshes expired ones."""
 
 
-class RenewedToken:
-    """What ``token=`` means to gcsfs: a file, a dictionary, credentials of google-auth, or how to find some.
+class RefreshingToken:
+    """A token that gcsfs obtains and refreshes. Callable by obstore.
 
-    Can be called by obstore. Two of the same words are equal, unless a file that they name was changed between.
+    Two objects with the same arguments are equal, unless a file that they name has changed in between.
 
     Args:
-        token: What the user gave.
-        access: What it is to allow, in gcsfs's words.
-        project: The project, which Google's default credentials have to be of.
+        token: gcsfs's option ``token``: a file, a dictionary, credentials of google-auth, or a method to obtain them.
+        access: gcsfs's option ``access``.
+        project: The project, which Google's default credentials must belong to.
     """
 
     def __init__(self, token: Any, access: str = "full_control", project: str | None = None) -> None:
         self.token, self.access, self.project = token, access, project
-        self._identity = (_identity(token), access, project)
-        self._lock = threading.Lock()
-        self._found: Any = None
+        self.identity = (_token_identity(token), access, project)
+        self._lock = thread_lock()
+        self._credentials: Any = None
 
     def __call__(self) -> dict[str, Any]:
-        """The token of now.
+        """Return the current token.
 
         Raises:
-            ValueError: If what was given leads to no credentials.
+            ValueError: If the option leads to no credentials.
             ImportError: If gcsfs is not installed.
         """
         with self._lock:
-            if self._found is None:
-                self._found = _credentials(self.token, self.access, self.project)
-            self._found.maybe_refresh()
-            return {"token": self._found.credentials.token, "expires_at": datetime.now(UTC) + _HOLD}
+            if self._credentials is None:
+                self._credentials = _obtain(self.token, self.access, self.project)
+            self._credentials.maybe_refresh()
+            expiry = datetime.fromtimestamp(clock.wall_time(), UTC) + _LIFETIME
+            return {"token": self._credentials.credentials.token, "expires_at": expiry}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RenewedToken) and other._identity == self._identity
+        return isinstance(other, RefreshingToken) and other.identity == self.identity
 
     def __hash__(self) -> int:
-        return hash(self._identity)
+        return hash(self.identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RenewedToken, (self.token, self.access, self.project)
+        return RefreshingToken, (self.token, self.access, self.project)
 
 
-def _identity(token: Any) -> Hashable:
-    """What tells tokens apart."""
+def _token_identity(token: Any) -> Hashable:
     if isinstance(token, dict):
         return json.dumps(token, sort_keys=True, default=repr)
     if isinstance(token, str) and os.path.exists(token):
@@ -64,12 +66,12 @@ def _identity(token: Any) -> Hashable:
     return token if isinstance(token, str) else id(token)
 
 
-def _credentials(token: Any, access: str, project: str | None) -> Any:
+def _obtain(token: Any, access: str, project: str | None) -> Any:
     try:
         from gcsfs.credentials import GoogleCredentials  # type: ignore[import-untyped]  # it has none
     except ImportError as error:
         raise ImportError("token= for Google Cloud Storage needs gcsfs: pip install 'zarrasync[gcs]'") from error
-    found = GoogleCredentials(project, access, token)
-    if found.credentials is None:
-        raise ValueError("what token= says leads to no credentials")
-    return found
+    credentials = GoogleCredentials(project, access, token)
+    if credentials.credentials is None:
+        raise ValueError("the storage option token= leads to no credentials")
+    return credentials

@@ -1,7 +1,7 @@
-"""By which URLs the objects of a bucket are asked for: such as obstore signs, and such as need no signature.
+"""URLs by which objects of a bucket are requested without obstore: presigned ones, and plain ones for public objects.
 
-What obstore was told, and what it finds in the environment without showing it, says whether a URL is all that a request
-needs. Where it is not, obstore has to make the requests.
+The settings of an obstore store, and environment variables that obstore reads without reporting them, decide whether
+a URL suffices for a request. If not, obstore must make the requests.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from zarrasync.config import Config
 
-__all__ = ["Service", "Way", "way_to"]
+__all__ = ["Service", "UrlAccess", "url_access"]
 
-_HOLDS = timedelta(minutes=15)
-"""As long as a service believes a request that is signed in its head."""
+_EXPIRY = timedelta(minutes=15)
+"""How long presigned URLs are valid; services accept signed headers for as long."""
 
 Sign: TypeAlias = Callable[[str, Sequence[str]], Awaitable[list[str]]]
 
 
 class Service(NamedTuple):
-    """What a kind of service says and wants to hear beside a URL.
+    """What a service requires besides a URL.
 
     Attributes:
-        version: The header that tells an object's version.
+        version_header: Response header with the version of an object.
         headers: Sent with each request.
-        put: Lines of the head of a request that stores something.
-        suffixes: Whether it knows ranges that are counted from the end.
+        put_headers: Header lines of requests that store an object, each ending in CRLF.
+        suffix_ranges: Whether byte ranges can count from the end.
     """
 
-    version: str = "etag"
+    version_header: str = "etag"
     headers: tuple[tuple[str, str], ...] = ()
-    put: str = ""
-    suffixes: bool = True
+    put_headers: str = ""
+    suffix_ranges: bool = True
 
 
-class Way(NamedTuple):
-    """How to ask for a store's objects without it.
+class UrlAccess(NamedTuple):
+    """How to request objects of a store by URLs.
 
     Attributes:
-        service: What is asked.
-        sign: Makes the URLs of a method and objects' paths; raises what obstore does that finds no keys.
-        methods: What may be asked for so.
+        service: The service.
+        sign: Makes the URLs for a method and paths of objects. Raises obstore's errors if there are no credentials.
+        methods: The HTTP methods that work.
     """
 
     service: Service
@@ -54,32 +54,37 @@ class Way(NamedTuple):
     methods: frozenset[str]
 
 
-READ, _BOTH = frozenset({"GET"}), frozenset({"GET", "PUT"})
+_READ, _READ_WRITE = frozenset({"GET"}), frozenset({"GET", "PUT"})
 
 
-async def way_to(store: Any, settings: Config) -> Way | None:
-    """How to ask for the objects of an obstore store; ``None`` where obstore has to.
+async def url_access(store: Any, settings: Config) -> UrlAccess | None:
+    """Return how to request objects of an obstore store by URLs; ``None`` if obstore must make the requests.
 
     Raises:
-        Exception: Of obstore's, if it finds no keys.
+        Exception: One of obstore's, if there are no credentials.
     """
-    find = _WAYS.get(type(store).__name__)
-    if find is None or not settings.retries:
+    access = _SERVICES.get(type(store).__name__)
+    if access is None or not settings.retries:
         return None
-    client, retries = dict(store.client_options or {}), dict(store.retry_config or {})
-    known = {"allow_http": client.get("allow_http"), "timeout": f"{settings.request_timeout or 3600:.6f}s"}
-    if not client.items() <= known.items() or retries.get("max_retries", settings.retries) != settings.retries:
-        return None  # what was said of requests holds for obstore's only
-    if store.config.get("skip_signature", "false") not in ("true", "false"):  # obstore knows other words
+    client_options, retries = dict(store.client_options or {}), dict(store.retry_config or {})
+    known_options = {
+        "allow_http": client_options.get("allow_http"),
+        "timeout": f"{settings.request_timeout or 3600:.6f}s",
+    }
+    if not client_options.items() <= known_options.items():
+        return None  # options that only obstore's client implements
+    if retries.get("max_retries", settings.retries) != settings.retries:
         return None
-    return await find(store)
+    if store.config.get("skip_signature", "false") not in ("true", "false"):  # obstore accepts other spellings
+        return None
+    return await access(store)
 
 
 # ---------------------------------------------------------------------- S3
 
 _S3 = Service()
-_S3_WHERE = frozenset({"bucket", "region", "default_region", "endpoint", "virtual_hosted_style_request"})
-_S3_WHO = frozenset(
+_S3_LOCATION = frozenset({"bucket", "region", "default_region", "endpoint", "virtual_hosted_style_request"})
+_S3_CREDENTIALS = frozenset(
     {
         "access_key_id",
         "secret_access_key",
@@ -96,96 +101,99 @@ _S3_WHO = frozenset(
         "sts_endpoint",
     }
 )
-_S3_HOW = frozenset({"unsigned_payload", "conditional_put", "disable_tagging", "checksum_algorithm"})
-"""Settings of obstore's: where objects lie, who asks, how to write."""
-_S3_UNSEEN = re.compile(
+_S3_WRITING = frozenset({"unsigned_payload", "conditional_put", "disable_tagging", "checksum_algorithm"})
+_S3_HIDDEN_VARIABLES = re.compile(
     "AWS_(SKIP_SIGNATURE|S3_EXPRESS|REQUEST_PAYER|SSE_CUSTOMER_.*|VIRTUAL_HOSTED_.*)", re.IGNORECASE
 )
-"""Variables that obstore reads without showing them, and that change what is to be sent."""
-_S3_WRITTEN = re.compile("AWS_(SERVER_SIDE_ENCRYPTION|SSE_.*|CHECKSUM_ALGORITHM)", re.IGNORECASE)
-"""The same, where something is stored."""
+"""Environment variables that obstore reads without reporting them, and that change requests."""
+_S3_HIDDEN_WRITE_VARIABLES = re.compile("AWS_(SERVER_SIDE_ENCRYPTION|SSE_.*|CHECKSUM_ALGORITHM)", re.IGNORECASE)
+"""The same for requests that store an object."""
 
 
-async def _s3(store: Any) -> Way | None:
-    told = set(store.config)
-    if not told <= _S3_WHERE | _S3_WHO | _S3_HOW or _any_variable(_S3_UNSEEN):
+async def _s3_access(store: Any) -> UrlAccess | None:
+    config = store.config
+    if not set(config) <= _S3_LOCATION | _S3_CREDENTIALS | _S3_WRITING or _has_variable(_S3_HIDDEN_VARIABLES):
         return None
     if _is_anonymous(store):
-        elsewhere = any(name.upper().startswith("AWS_ENDPOINT") for name in os.environ)
-        if "virtual_hosted_style_request" in told or (elsewhere and "endpoint" not in told):
+        endpoint_in_environment = any(name.upper().startswith("AWS_ENDPOINT") for name in os.environ)
+        if "virtual_hosted_style_request" in config or (endpoint_in_environment and "endpoint" not in config):
             return None
-        region = store.config.get("region") or store.config.get("default_region") or "us-east-1"
-        return Way(_S3, _unsigned(store, f"https://s3.{region}.amazonaws.com"), READ)
-    # Objects are stored by their bytes alone if these are neither hashed nor encrypted in a way that was asked for.
-    hashed = store.config.get("unsigned_payload") != "true" or "checksum_algorithm" in told
-    methods = READ if hashed or _any_variable(_S3_WRITTEN) else _BOTH
+        region = config.get("region") or config.get("default_region") or "us-east-1"
+        return UrlAccess(_S3, _unsigned(store, f"https://s3.{region}.amazonaws.com"), _READ)
+    # A PUT by URL sends the bytes alone, without the hash or encryption that may be configured.
+    hashed = config.get("unsigned_payload") != "true" or "checksum_algorithm" in config
+    methods = _READ if hashed or _has_variable(_S3_HIDDEN_WRITE_VARIABLES) else _READ_WRITE
     if store.credential_provider is not None:
-        return Way(_S3, partial(_renewing, store), methods)
-    if "access_key_id" not in told:
-        (url,) = await _renewing(store, "GET", ["x"])
+        return UrlAccess(_S3, partial(_sign_async, store), methods)
+    if "access_key_id" not in config:
+        (url,) = await _sign_async(store, "GET", ["x"])
         key = parse_qs(urlsplit(url).query).get("X-Amz-Credential", [""])[0].partition("/")[0]
         if key != os.environ.get("AWS_ACCESS_KEY_ID"):
-            return Way(_S3, partial(_renewing, store), methods)
-    return Way(_S3, partial(_at_once, store), methods)
+            return UrlAccess(_S3, partial(_sign_async, store), methods)
+    return UrlAccess(_S3, partial(_sign, store), methods)
 
 
 # ---------------------------------------------------------------------- Google
 
-_GOOGLE = Service(version="x-goog-generation")
-_GOOGLE_PUBLIC = frozenset({"bucket", "base_url", "skip_signature"})
-_GOOGLE_UNSEEN = re.compile("GOOGLE_(BASE_URL|SKIP_SIGNATURE|PROXY_.*)", re.IGNORECASE)
+_GCS = Service(version_header="x-goog-generation")
+_GCS_PUBLIC = frozenset({"bucket", "base_url", "skip_signature"})
+_GCS_HIDDEN_VARIABLES = re.compile("GOOGLE_(BASE_URL|SKIP_SIGNATURE|PROXY_.*)", re.IGNORECASE)
 
 
-async def _google(store: Any) -> Way | None:
-    """Of what everybody may read: to sign a URL takes obstore a millisecond."""
-    if not set(store.config) <= _GOOGLE_PUBLIC or not _is_anonymous(store) or _any_variable(_GOOGLE_UNSEEN):
+async def _gcs_access(store: Any) -> UrlAccess | None:
+    """Return the access to public objects. For others obstore takes a millisecond to sign a URL."""
+    if not set(store.config) <= _GCS_PUBLIC or not _is_anonymous(store) or _has_variable(_GCS_HIDDEN_VARIABLES):
         return None
-    return Way(_GOOGLE, _unsigned(store, "https://storage.googleapis.com"), READ)
+    return UrlAccess(_GCS, _unsigned(store, "https://storage.googleapis.com"), _READ)
 
 
 # ---------------------------------------------------------------------- Azure
 
 _AZURE = Service(
-    headers=(("x-ms-version", "2023-11-03"),),  # as obstore asks
-    put="x-ms-blob-type: BlockBlob\r\n",
-    suffixes=False,
+    headers=(("x-ms-version", "2023-11-03"),),  # as obstore sends
+    put_headers="x-ms-blob-type: BlockBlob\r\n",
+    suffix_ranges=False,
 )
-_AZURE_KNOWN = frozenset({"container_name", "account_name", "account_key", "sas_key", "skip_signature", "endpoint"})
-_AZURE_UNSEEN = re.compile(
+_AZURE_SETTINGS = frozenset({"container_name", "account_name", "account_key", "sas_key", "skip_signature", "endpoint"})
+_AZURE_HIDDEN_VARIABLES = re.compile(
     "AZURE_(STORAGE_)?(.*ENDPOINT|USE_.*|SKIP_SIGNATURE|SAS_.*|TOKEN|BEARER_TOKEN|.*PROXY.*|CONTAINER_NAME|CLIENT_.*|FEDERATED_.*)",
     re.IGNORECASE,
 )
 
 
-async def _azure(store: Any) -> Way | None:
-    told = store.config
-    if not set(told) <= _AZURE_KNOWN or _any_variable(_AZURE_UNSEEN) or store.credential_provider is not None:
+async def _azure_access(store: Any) -> UrlAccess | None:
+    config = store.config
+    if not set(config) <= _AZURE_SETTINGS or _has_variable(_AZURE_HIDDEN_VARIABLES):
         return None
-    account = told.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
-    if not account:
+    account = config.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    if not account or store.credential_provider is not None:
         return None
-    usual = f"https://{account}.blob.core.windows.net"
+    endpoint = f"https://{account}.blob.core.windows.net"
     if _is_anonymous(store):
-        return Way(_AZURE, _unsigned(store, usual), READ)
-    if "account_key" in told or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
-        return Way(_AZURE, partial(_at_once, store), _BOTH)
-    if "sas_key" in told:
-        return Way(_AZURE, _unsigned(store, usual, _query(told["sas_key"])), _BOTH)
+        return UrlAccess(_AZURE, _unsigned(store, endpoint), _READ)
+    if "account_key" in config or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
+        return UrlAccess(_AZURE, partial(_sign, store), _READ_WRITE)
+    if "sas_key" in config:
+        return UrlAccess(_AZURE, _unsigned(store, endpoint, _escape_signature(config["sas_key"])), _READ_WRITE)
     return None
 
 
-def _query(signature: str) -> str:
-    """A shared access signature as it stands in a URL, from one with or without escapes."""
+def _escape_signature(signature: str) -> str:
+    """Return a shared access signature as a query, from one with or without escapes."""
     pairs = (pair.partition("=") for pair in signature.lstrip("?").split("&") if pair)
     return "?" + "&".join(f"{name}={quote(unquote(value), safe='')}" for name, _, value in pairs)
 
 
-_WAYS: dict[str, Callable[[Any], Awaitable[Way | None]]] = {"S3Store": _s3, "GCSStore": _google, "AzureStore": _azure}
+_SERVICES: dict[str, Callable[[Any], Awaitable[UrlAccess | None]]] = {
+    "S3Store": _s3_access,
+    "GCSStore": _gcs_access,
+    "AzureStore": _azure_access,
+}
 
-# ---------------------------------------------------------------------- all of them
+# ---------------------------------------------------------------------- all services
 
 
-def _any_variable(names: re.Pattern[str]) -> bool:
+def _has_variable(names: re.Pattern[str]) -> bool:
     return any(map(names.fullmatch, os.environ))
 
 
@@ -193,28 +201,28 @@ def _is_anonymous(store: Any) -> bool:
     return bool(store.config.get("skip_signature") == "true")
 
 
-async def _at_once(store: Any, method: Any, paths: Sequence[str]) -> list[str]:
-    """Signed by keys that are known."""
+async def _sign(store: Any, method: Any, paths: Sequence[str]) -> list[str]:
+    """Sign with keys that obstore has."""
     import obstore
 
-    return list(obstore.sign(store, method, list(paths), _HOLDS))
+    return list(obstore.sign(store, method, list(paths), _EXPIRY))
 
 
-async def _renewing(store: Any, method: Any, paths: Sequence[str]) -> list[str]:
-    """Signed by keys that obstore may have to ask for, which the event loop must not wait for."""
+async def _sign_async(store: Any, method: Any, paths: Sequence[str]) -> list[str]:
+    """Sign with keys that obstore may have to request, without blocking the event loop."""
     import obstore
 
-    return list(await obstore.sign_async(store, method, list(paths), _HOLDS))
+    return list(await obstore.sign_async(store, method, list(paths), _EXPIRY))
 
 
-def _unsigned(store: Any, usual: str, query: str = "") -> Sign:
-    """Where objects lie, as obstore asks for them: at the usual place if none was told."""
-    told = store.config
-    endpoint = (told.get("endpoint") or told.get("base_url") or usual).rstrip("/")
-    bucket = told.get("bucket") or told["container_name"]
-    below = f"{store.prefix}/" if store.prefix else ""
+def _unsigned(store: Any, default_endpoint: str, query: str = "") -> Sign:
+    """Return a function that makes the URLs which obstore would request, without signatures."""
+    config = store.config
+    endpoint = (config.get("endpoint") or config.get("base_url") or default_endpoint).rstrip("/")
+    bucket = config.get("bucket") or config["container_name"]
+    prefix = f"{store.prefix}/" if store.prefix else ""
 
     async def sign(method: str, paths: Sequence[str]) -> list[str]:
-        return [f"{endpoint}/{bucket}/{quote(below + path)}{query}" for path in paths]
+        return [f"{endpoint}/{bucket}/{quote(prefix + path)}{query}" for path in paths]
 
     return sign

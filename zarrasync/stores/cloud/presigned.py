@@ -1,7 +1,7 @@
-"""Objects of S3, Azure and Google through the lean client, by URLs that hold a signature or need none.
+"""Access to single objects of S3, Azure and Google through presigned URLs and the lean HTTP client.
 
-obstore hands each answer to the event loop from a thread of its own; that takes as much of the processor as all the
-rest of a request. What is out of the ordinary is left to it: proxies, settings that change what is sent, refusals.
+obstore passes each response to the event loop from a thread of its own, which takes as much CPU time as the rest of a
+request. It still handles proxies, settings that change requests, and refusals.
 """
 
 from __future__ import annotations
@@ -12,128 +12,130 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync.config import Config
-from zarrasync.stores.base import Request, Value
-from zarrasync.stores.cloud.object_urls import Way, way_to
-from zarrasync.stores.errors import tells_of_key
-from zarrasync.stores.http.client import Answer, Client, Unfit, suits
-from zarrasync.stores.http.responses import check_passing, range_of, value_of
-from zarrasync.stores.remote import Attempt
+from zarrasync.stores.cloud.object_urls import UrlAccess, url_access
+from zarrasync.stores.errors import concerns_key
+from zarrasync.stores.http.client import Client, supports
+from zarrasync.stores.http.message import Response, UnsupportedResponse
+from zarrasync.stores.http.responses import parse_value, raise_if_transient, range_header
+from zarrasync.stores.remote import TransientError
+from zarrasync.stores.values import Request, Value
 
-__all__ = ["SignedRequests"]
+__all__ = ["PresignedRequests"]
 
-_ERROR = 2000
-"""Bytes of an answer in which a service says what is wrong."""
+_ERROR_BYTES = 2000
+"""Bytes of a response body in which a service explains an error."""
 _HEADERS = {"User-Agent": "zarrasync", "Accept-Encoding": "identity"}
 
 
-class SignedRequests:
+class PresignedRequests:
     """Requests for objects of a bucket, on one event loop.
 
     Args:
-        client: Where the bucket is.
-        way: How to ask for its objects.
-        skip: What of a URL is not in the request.
-        missing: Statuses that mean that there is no such object.
+        client: A client for the server.
+        access: How to make URLs for the objects.
+        origin_length: Length of the part of a URL that is not in the request.
+        missing: Statuses that mean absence.
     """
 
-    def __init__(self, client: Client, way: Way, skip: int, missing: frozenset[int]) -> None:
-        self._client, self._service, self._sign, self._skip = client, way.service, way.sign, skip
-        self._missing, self._methods = missing, set(way.methods)
+    def __init__(self, client: Client, access: UrlAccess, origin_length: int, missing: frozenset[int]) -> None:
+        self._client, self._service, self._sign = client, access.service, access.sign
+        self._origin_length, self._missing, self._methods = origin_length, missing, set(access.methods)
 
     @classmethod
-    async def make(cls, store: Any, settings: Config, missing: frozenset[int]) -> SignedRequests | None:
-        """Requests for an obstore store's objects; ``None`` where obstore has to make all of them.
+    async def make(cls, store: Any, settings: Config, missing: frozenset[int]) -> PresignedRequests | None:
+        """Return requests for an obstore store; ``None`` if obstore must make all of them.
 
         Raises:
-            Exception: Of obstore's, if it finds no keys.
+            Exception: One of obstore's, if there are no credentials.
         """
         from urllib.request import getproxies
 
-        way = await way_to(store, settings)
-        if way is None:
+        access = await url_access(store, settings)
+        if access is None:
             return None
-        (url,) = await way.sign("GET", ["x"])
+        (url,) = await access.sign("GET", ["x"])
         parts, proxies = urlsplit(url), getproxies()
-        headers = {**_HEADERS, **dict(way.service.headers)}
-        if (parts.scheme != "https" and not _allows_http(store)) or not suits(url, headers):
+        headers = {**_HEADERS, **dict(access.service.headers)}
+        if (parts.scheme != "https" and not _allows_http(store)) or not supports(url, headers):
             return None
         if parts.scheme in proxies or "all" in proxies:
             return None
-        where = f"{parts.scheme}://{parts.netloc}"
-        client = await Client.make(where, headers, 0)  # what they call compressed is as it was stored
-        return cls(client, way, len(where), missing | {404})
+        origin = f"{parts.scheme}://{parts.netloc}"
+        client = await Client.make(origin, headers, 0)  # 0: objects with a content encoding are returned as stored
+        return cls(client, access, len(origin), missing | {404})
 
-    def takes(self, method: str) -> bool:
-        """Whether to ask so: obstore does what was answered by something out of the ordinary before."""
+    def supports(self, method: str) -> bool:
+        """Return whether a method can be used. It cannot after an unexpected response, which obstore may understand."""
         return method in self._methods
 
     async def sign(self, method: str, paths: Sequence[str]) -> list[str]:
-        """What to ask for objects by; holds for a quarter of an hour.
+        """Return the request targets for objects, valid for 15 minutes.
 
         Raises:
-            Exception: Of obstore's, if it finds no keys.
+            Exception: One of obstore's, if there are no credentials.
         """
-        return [url[self._skip :] for url in await self._sign(method, paths)]
+        return [url[self._origin_length :] for url in await self._sign(method, paths)]
 
     async def get(self, target: str, request: Request) -> Value | None:
-        """What a request asks for of an object.
+        """Return an object or a byte range of it; ``None`` if it does not exist.
 
         Raises:
-            Unfit: If obstore has to ask.
-            Attempt: If it failed in a way that may pass.
+            UnsupportedResponse: If obstore must make the request.
+            TransientError: If repeating the request may help.
         """
-        if not request.suffix or self._service.suffixes:
+        if not request.suffix or self._service.suffix_ranges:
             return await self._get(target, request)
         first = await self._get(target, Request(request.key, 0, 1))
         if first is None or not first.size:
             return first
         length = min(request.length or 0, first.size)
-        found = await self._get(target, Request(request.key, first.size - length, length))
-        if found is not None and found.version != first.version:
-            raise Attempt("the value was replaced while its end was read")
-        return found
+        value = await self._get(target, Request(request.key, first.size - length, length))
+        if value is not None and value.version != first.version:
+            raise TransientError("the value was replaced while its end was read")
+        return value
 
     async def _get(self, target: str, request: Request) -> Value | None:
-        wanted = range_of(request)
-        answer = await self._ask("GET", self._client.get(target, f"Range: {wanted}\r\n" if wanted else ""))
-        if answer.status in self._missing and tells_of_key(bytes(answer.body[:_ERROR])):
+        byte_range = range_header(request)
+        lines = f"Range: {byte_range}\r\n" if byte_range else ""
+        response = await self._send("GET", self._client.get(target, lines))
+        if response.status in self._missing and concerns_key(bytes(response.body[:_ERROR_BYTES])):
             return None
-        if answer.status not in (200, 206):
-            # An end of a range that lies past the object's is nothing to remember, nor a bucket that may come.
-            raise self._unfit("GET", answer, remember=answer.status not in (404, 416))
-        return value_of(request, answer, answer.headers.get(self._service.version))
+        if response.status not in (200, 206):
+            # Byte ranges past the end and missing buckets concern single requests.
+            raise self._unsupported("GET", response, permanent=response.status not in (404, 416))
+        return parse_value(request, response, response.headers.get(self._service.version_header))
 
     async def put(self, target: str, data: bytes) -> str | None:
-        """Store an object, whatever is there; returns its version.
+        """Store an object unconditionally, and return its version.
 
         Raises:
-            Unfit: If obstore has to ask.
-            Attempt: If it failed in a way that may pass.
+            UnsupportedResponse: If obstore must make the request.
+            TransientError: If repeating the request may help.
         """
-        answer = await self._ask("PUT", self._client.put(target, data, self._service.put))
-        if answer.status not in (200, 201):
-            raise self._unfit("PUT", answer, remember=True)
-        return answer.headers.get(self._service.version)
+        response = await self._send("PUT", self._client.put(target, data, self._service.put_headers))
+        if response.status not in (200, 201):
+            raise self._unsupported("PUT", response, permanent=True)
+        return response.headers.get(self._service.version_header)
 
-    async def _ask(self, method: str, asking: Awaitable[Answer]) -> Answer:
+    async def _send(self, method: str, request: Awaitable[Response]) -> Response:
         try:
-            answer = await asking
-        except (Unfit, ssl.SSLCertVerificationError) as error:  # obstore may trust others
+            response = await request
+        except (UnsupportedResponse, ssl.SSLCertVerificationError) as error:  # obstore may trust other certificates
             self._methods.discard(method)
-            raise Unfit(str(error)) from error
+            raise UnsupportedResponse(str(error)) from error
         except OSError as error:
-            raise Attempt(f"{type(error).__name__}: {error}") from error
-        check_passing(answer)
-        return answer
+            raise TransientError(f"{type(error).__name__}: {error}") from error
+        raise_if_transient(response)
+        return response
 
-    def _unfit(self, method: str, answer: Answer, *, remember: bool) -> Unfit:
-        if remember:
+    def _unsupported(self, method: str, response: Response, *, permanent: bool) -> UnsupportedResponse:
+        if permanent:
             self._methods.discard(method)
-        return Unfit(f"{answer.status} {answer.reason}")
+        return UnsupportedResponse(f"{response.status} {response.reason}")
 
-    def leave(self) -> None:
-        """Use the connections no more."""
-        self._client.leave()
+    def close(self) -> None:
+        """Stop using the shared connections."""
+        self._client.close()
 
 
 def _allows_http(store: Any) -> bool:

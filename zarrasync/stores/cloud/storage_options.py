@@ -1,4 +1,4 @@
-"""Storage options as fsspec's filesystems take them: in obstore's words, and those that nobody takes."""
+"""Storage options: fsspec's options as settings of obstore, and checks for misspelt ones."""
 
 from __future__ import annotations
 
@@ -10,22 +10,33 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
-from zarrasync.stores.base import from_environment
 from zarrasync.stores.cloud.aws_credentials import read_profile
-from zarrasync.stores.cloud.gcs_credentials import RenewedToken
+from zarrasync.stores.cloud.gcs_credentials import RefreshingToken
+from zarrasync.stores.options import environment_variable
 
-__all__ = ["ENDPOINTS", "KEYS", "PROVIDER", "SERVICES", "check_names", "same_endpoint", "translate"]
+__all__ = [
+    "CREDENTIAL_PROVIDER",
+    "CREDENTIAL_VARIABLES",
+    "S3_ENDPOINT_VARIABLES",
+    "SERVICES",
+    "check_names",
+    "normalize_endpoint",
+    "to_obstore",
+]
 
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 SERVICES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
-"""The service of a protocol, after which the extra is called that its filesystem takes."""
-KEYS = {
+"""The service of each protocol, which is also the name of the extra that installs its filesystem."""
+CREDENTIAL_VARIABLES = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"),
     "gcs": ("GOOGLE_APPLICATION_CREDENTIALS",),
     "azure": ("AZURE_STORAGE_ACCOUNT_NAME",),
 }
-"""Variables of the environment that say who asks a service, if nothing else does."""
-_S3 = {
+"""Environment variables that identify the user of a service if no option does."""
+CREDENTIAL_PROVIDER = "credential_provider"
+"""obstore's argument for a callable that returns credentials."""
+
+_S3_NAMES = {
     "key": "aws_access_key_id",
     "secret": "aws_secret_access_key",
     "token": "aws_session_token",
@@ -35,7 +46,7 @@ _S3 = {
     "requester_pays": "aws_request_payer",
     "profile": "profile",
 }
-_AZURE = {
+_AZURE_NAMES = {
     "account_name": "azure_storage_account_name",
     "account_key": "azure_storage_account_key",
     "sas_token": "azure_storage_sas_key",
@@ -44,16 +55,28 @@ _AZURE = {
     "client_secret": "azure_storage_client_secret",
     "anon": "azure_skip_signature",
 }
-_GCS = {"endpoint_url": "google_base_url"}
-_NAMES = {"s3": _S3, "azure": _AZURE, "gcs": _GCS}
-_OWN = ("aws_", "google_", "azure_")
-_ENDPOINT = ("aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
-PROVIDER = "credential_provider"
-"""What obstore asks for keys, in its own words."""
+_GCS_NAMES = {"endpoint_url": "google_base_url"}
+_NAMES = {"s3": _S3_NAMES, "azure": _AZURE_NAMES, "gcs": _GCS_NAMES}
+_OBSTORE_PREFIXES = ("aws_", "google_", "azure_")
+_S3_ENDPOINT_SETTINGS = ("aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3")
+_ENDPOINT_SETTINGS = (*_S3_ENDPOINT_SETTINGS, "azure_endpoint", "google_base_url")
+_IGNORED_OPTIONS = ("use_listings_cache", "asynchronous")
+
+_CREDENTIAL_SETTING = re.compile("access_key|session_token|credential|web_identity")
+_CREDENTIAL_SOURCE = re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_.*)")
+"""Parts of the names of settings, and environment variables, that take precedence over keys in files."""
+
+_CONNECTION_FIELDS = {
+    "accountname": "azure_storage_account_name",
+    "accountkey": "azure_storage_account_key",
+    "sharedaccesssignature": "azure_storage_sas_key",
+    "blobendpoint": "azure_endpoint",
+}
+"""Fields of Azure connection strings, in lower case, and the corresponding settings."""
 
 
-def same_endpoint(endpoint: str | None) -> str:
-    """An endpoint in a form that is the same for each way to write it."""
+def normalize_endpoint(endpoint: str | None) -> str:
+    """Return an endpoint in a form that is equal for equivalent URLs."""
     parts = urlsplit((endpoint or "").rstrip("/"))
     if not parts.hostname:
         return endpoint or ""
@@ -62,115 +85,130 @@ def same_endpoint(endpoint: str | None) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
-def translate(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Fsspec's storage options as obstore's settings; ``None`` if obstore does not know one, or what the URL says."""
+def to_obstore(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Convert fsspec's storage options to settings of obstore.
+
+    Args:
+        url: The URL of a bucket or of a prefix in it.
+        options: Storage options of fsspec's filesystems, or settings of obstore.
+
+    Returns:
+        The settings, or ``None`` if obstore has no equivalent of the URL or of an option.
+
+    Raises:
+        ValueError: If the URL has no bucket, or an endpoint has no scheme.
+    """
     parts = urlsplit(url)
     service = SERVICES.get(parts.scheme)
     if service is None or "::" in url or "@" in parts.netloc or parts.query or parts.fragment or "//" in parts.path:
         return None
     if not parts.netloc:
         raise ValueError(f"{url!r} names no bucket")
-    names, found = _NAMES[service], dict[str, Any]()
-    client = dict(options.get("client_kwargs") or {})
-    given = {**{name: value for name, value in options.items() if name != "client_kwargs"}, **client}
-    if service == "gcs":
-        _add_token(found, given)
-    for name, value in given.items():
-        if value is None or name in ("use_listings_cache", "asynchronous"):
-            continue
-        if service == "azure" and name == "connection_string":
-            known = _connection(str(value))
-            if known is None:
-                return None
-            found.update(known)
-            continue
-        if name in names:
-            found[names[name]] = str(value).lower() if isinstance(value, bool) else str(value)
-        elif name.startswith(_OWN):
-            found[name] = value
-        elif name == "client_options":
-            found[name] = dict(value)
-        elif name == PROVIDER:
-            found[name] = value
-        else:
-            return None
+    settings = _convert(service, options)
+    if settings is None:
+        return None
     if service == "s3":
-        _add_profile(found, str(found.pop("profile", "")))
-    told = (found.get(name) for name in (*_ENDPOINT, "azure_endpoint", "google_base_url"))
-    endpoint = str(next((one for one in told if one is not None), ""))
+        _add_profile(settings, str(settings.pop("profile", "")))
+    endpoints = (settings[name] for name in _ENDPOINT_SETTINGS if settings.get(name) is not None)
+    endpoint = str(next(endpoints, ""))
     if service == "gcs" and not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
-        return None  # emulators speak the JSON interface, as gcsfs does
+        return None  # emulators implement the JSON API, which gcsfs uses
     if endpoint and "://" not in endpoint:
         raise ValueError(f"the endpoint {endpoint!r} has no scheme: 'https://{endpoint}', or 'http://…'")
     if endpoint.startswith("http://"):
-        found["client_options"] = {"allow_http": True, **found.get("client_options", {})}
+        settings["client_options"] = {"allow_http": True, **settings.get("client_options", {})}
     if service == "s3":
-        found.setdefault(
-            "aws_region", os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        )
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        settings.setdefault("aws_region", region)
         if not endpoint.startswith("http://") and "AWS_UNSIGNED_PAYLOAD" not in os.environ:
-            # TLS protects what is sent. To hash it for the signature, too, which botocore does without TLS only, costs
-            # client and server about a second for each 1.5 GB.
-            found.setdefault("aws_unsigned_payload", "true")
-    return found
+            # TLS protects the payload. Hashing it for the signature as well, which botocore does only without TLS,
+            # costs client and server about a second per 1.5 GB.
+            settings.setdefault("aws_unsigned_payload", "true")
+    return settings
 
 
-def _add_token(found: dict[str, Any], given: dict[str, Any]) -> None:
-    """Add to settings for Google what gcsfs's options say of credentials, which are taken from these."""
-    token = given.pop("token", None)
-    if token == "anon":  # noqa: S105  # it says that there is none
-        found["google_skip_signature"] = "true"
+def _convert(service: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the settings that correspond to options; ``None`` if one has no equivalent."""
+    names, settings = _NAMES[service], dict[str, Any]()
+    flat = {name: value for name, value in options.items() if name != "client_kwargs"}
+    flat.update(options.get("client_kwargs") or {})
+    if service == "gcs":
+        _move_token(flat, settings)
+    for name, value in flat.items():
+        if value is None or name in _IGNORED_OPTIONS:
+            continue
+        if service == "azure" and name == "connection_string":
+            connection = _parse_connection_string(str(value))
+            if connection is None:
+                return None
+            settings.update(connection)
+        elif name in names:
+            settings[names[name]] = str(value).lower() if isinstance(value, bool) else str(value)
+        elif name.startswith(_OBSTORE_PREFIXES) or name == CREDENTIAL_PROVIDER:
+            settings[name] = value
+        elif name == "client_options":
+            settings[name] = dict(value)
+        else:
+            return None
+    return settings
+
+
+def _move_token(options: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Convert gcsfs's options for credentials."""
+    token = options.pop("token", None)
+    if token == "anon":  # noqa: S105  # it means no credentials
+        settings["google_skip_signature"] = "true"
     elif token is not None:
-        found[PROVIDER] = RenewedToken(token, given.pop("access", "full_control"), given.pop("project", None))
+        access, project = options.pop("access", "full_control"), options.pop("project", None)
+        settings[CREDENTIAL_PROVIDER] = RefreshingToken(token, access, project)
 
 
-_OWN_KEYS = re.compile("access_key|session_token|credential|web_identity")
-_ELSEWHERE = re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_.*)")
-"""What comes before keys in files: parts of the names of settings, and variables."""
+def _add_profile(settings: dict[str, Any], name: str) -> None:
+    """Add keys, region and endpoint of an AWS profile, and the endpoint in the environment, to settings.
 
-
-def _add_profile(found: dict[str, Any], name: str) -> None:
-    """Add to settings for S3 what files say of a profile, of the user's if none is named, and the environment of the place."""
-    profile, anonymous = read_profile(name), found.get("aws_skip_signature") == "true"
-    told = any(map(_OWN_KEYS.search, found)) or (not name and any(map(_ELSEWHERE.fullmatch, os.environ)))
-    if not anonymous and not told:
-        renewed = profile.renewed
-        found.update(profile.keys if renewed is None else {PROVIDER: renewed})
+    Args:
+        settings: Settings for S3.
+        name: The profile's name; empty for the default one, over which the environment takes precedence.
+    """
+    profile, anonymous = read_profile(name), settings.get("aws_skip_signature") == "true"
+    has_credentials = any(map(_CREDENTIAL_SETTING.search, settings)) or (
+        not name and any(map(_CREDENTIAL_SOURCE.fullmatch, os.environ))
+    )
+    if not anonymous and not has_credentials:
+        refreshing = profile.refreshing_keys
+        settings.update(profile.keys if refreshing is None else {CREDENTIAL_PROVIDER: refreshing})
     region, endpoint = profile.settings.get("region"), profile.settings.get("endpoint_url")
     if region and (name or not {"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys()):
-        found.setdefault("aws_region", region)
-    around = from_environment(ENDPOINTS)
-    endpoint = (endpoint or around) if name else (around or endpoint)
-    if endpoint and found.keys().isdisjoint(_ENDPOINT):
-        found["aws_endpoint"] = endpoint
+        settings.setdefault("aws_region", region)
+    from_environment = environment_variable(S3_ENDPOINT_VARIABLES)
+    endpoint = (endpoint or from_environment) if name else (from_environment or endpoint)
+    if endpoint and settings.keys().isdisjoint(_S3_ENDPOINT_SETTINGS):
+        settings["aws_endpoint"] = endpoint
 
 
-_CONNECTION = {
-    "accountname": "azure_storage_account_name",
-    "accountkey": "azure_storage_account_key",
-    "sharedaccesssignature": "azure_storage_sas_key",
-    "blobendpoint": "azure_endpoint",
-}
-
-
-def _connection(text: str) -> dict[str, str] | None:
-    """The settings in a connection string of Azure's; ``None`` if it says what has no counterpart."""
-    parts = {k.strip().lower(): v for k, _, v in (part.partition("=") for part in text.split(";")) if k.strip()}
-    parts.pop("defaultendpointsprotocol", None)
-    if parts.pop("endpointsuffix", "core.windows.net") != "core.windows.net" or set(parts) - set(_CONNECTION):
+def _parse_connection_string(connection: str) -> dict[str, str] | None:
+    """Return the settings in an Azure connection string; ``None`` if a field has no equivalent."""
+    pairs = (field.partition("=") for field in connection.split(";"))
+    fields = {name.strip().lower(): value for name, _, value in pairs if name.strip()}
+    fields.pop("defaultendpointsprotocol", None)
+    if fields.pop("endpointsuffix", "core.windows.net") != "core.windows.net" or set(fields) - set(_CONNECTION_FIELDS):
         return None
-    return {_CONNECTION[name]: value for name, value in parts.items()}
+    return {_CONNECTION_FIELDS[name]: value for name, value in fields.items()}
 
 
 def check_names(kind: type, options: Iterable[str]) -> None:
-    """Complain of options that a filesystem does not have but for a letter or so: it would take them without a word.
+    """Check for misspelt options, which filesystems ignore silently.
+
+    Args:
+        kind: The class of the filesystem.
+        options: Names of options.
 
     Raises:
-        TypeError: If there is one.
+        TypeError: If an unknown name is similar to a known one.
     """
-    made = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
-    known = {name for make in made for name in inspect.signature(make).parameters}
+    constructors = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
+    parameters = {name for constructor in constructors for name in inspect.signature(constructor).parameters}
     for name in options:
-        close = get_close_matches(name, known, 1, 0.85) if name not in known else ()
-        if close:
-            raise TypeError(f"{kind.__name__} has no option {name!r}; it has {close[0]!r}")
+        similar = get_close_matches(name, parameters, 1, 0.85) if name not in parameters else ()
+        if similar:
+            raise TypeError(f"{kind.__name__} has no option {name!r}; it has {similar[0]!r}")

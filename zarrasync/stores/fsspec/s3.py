@@ -1,4 +1,4 @@
-"""What S3 can do that fsspec has no words for: values with their versions, and replacing just these, through s3fs."""
+"""S3 operations through s3fs that fsspec has no interface for: versions, conditional writes, deletion in bulk."""
 
 from __future__ import annotations
 
@@ -6,102 +6,114 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from zarrasync.stores.base import Request, Value
-from zarrasync.stores.http.client import Answer
-from zarrasync.stores.http.responses import range_of, value_of
-from zarrasync.stores.remote import MARK, Present
+from zarrasync.stores.fsspec.protocols import S3
+from zarrasync.stores.http.message import Response
+from zarrasync.stores.http.responses import parse_value, range_header
+from zarrasync.stores.remote import WRITE_MARK, CurrentValue
+from zarrasync.stores.values import Request, Value
 
 __all__ = [
     "ONE_REQUEST",
     "SMALL",
-    "ask",
-    "can_compare",
-    "once",
-    "present",
-    "put_if",
-    "says_changed",
-    "says_unable",
-    "status",
+    "is_conflict",
+    "is_supported",
+    "is_unsupported_condition",
+    "look_up",
+    "put_conditionally",
+    "read",
+    "status_of",
+    "without_retries",
 ]
 
 SMALL, ONE_REQUEST = 100 << 20, 5 << 30
-"""Bytes of a value that s3fs stores by one request, and of those that one can store."""
+"""Sizes in bytes up to which a value is stored by one request, and can be."""
 
 
-def can_compare(fs: Any, protocol: str) -> bool:
-    """Whether a filesystem is s3fs's."""
-    return protocol in ("s3", "s3a") and hasattr(fs, "_call_s3")
+def is_supported(fs: Any, protocol: str) -> bool:
+    """Return whether a filesystem is s3fs."""
+    return protocol in S3 and hasattr(fs, "_call_s3")
 
 
-def once(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a filesystem that makes each request once.
+def without_retries(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return storage options for a filesystem that makes each request once.
 
-    If an answer is lost, another attempt finds what the first one has stored, and takes it for somebody else's.
+    If the response to a conditional write is lost, a retry would find the value that the first attempt stored, and
+    mistake it for a conflict.
     """
-    known = dict(options.get("config_kwargs") or {})
-    return {**options, "config_kwargs": {**known, "retries": {"total_max_attempts": 1}}}
+    extra = dict(options.get("config_kwargs") or {})
+    return {**options, "config_kwargs": {**extra, "retries": {"total_max_attempts": 1}}}
 
 
-async def _once_by_aiohttp(fs: Any, bucket: str) -> None:
-    """Keep aiohttp, too, from a second attempt, for which neither it nor aiobotocore has a setting."""
-    with suppress(AttributeError):  # they may be made in another way one day
+async def _disable_aiohttp_retries(fs: Any, bucket: str) -> None:
+    """Keep aiohttp from repeating requests, for which neither it nor aiobotocore has an option."""
+    with suppress(AttributeError):  # private attributes may change
         client = await fs.get_s3(bucket)
         (await client._endpoint.http_session._get_session(None))._retry_connection = False
 
 
-async def ask(fs: Any, path: str, request: Request) -> Value:
-    """A value, or a part of it, with its version and size.
+async def read(fs: Any, path: str, request: Request) -> Value:
+    """Return a value or a byte range of it, with version and size.
 
     Raises:
-        Attempt: If the service sent another part.
+        TransientError: If the service sent another byte range.
     """
     bucket, key, _ = fs.split_path(path)
-    wanted = range_of(request)
-    answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **({"Range": wanted} if wanted else {}))
+    byte_range = range_header(request)
+    answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **({"Range": byte_range} if byte_range else {}))
     try:
         data = await answer["Body"].read()
     finally:
         answer["Body"].close()
-    part = answer.get("ContentRange")
-    found = Answer(206, "", {"content-range": part}, data) if part else Answer(200, "", {}, data)
-    return value_of(request, found, answer.get("ETag"))
+    content_range = answer.get("ContentRange")
+    if content_range:
+        response = Response(206, "", {"content-range": content_range}, data)
+    else:
+        response = Response(200, "", {}, data)
+    return parse_value(request, response, answer.get("ETag"))
 
 
-async def present(fs: Any, path: str) -> Present:
-    """What is stored under a path, and which write it comes from."""
+async def look_up(fs: Any, path: str) -> CurrentValue:
+    """Return the version of a value, and the mark of the write that stored it."""
     bucket, key, _ = fs.split_path(path)
     answer = await fs._call_s3("head_object", Bucket=bucket, Key=key)
-    return Present(answer.get("ETag"), answer["Metadata"].get(MARK))
+    return CurrentValue(answer.get("ETag"), answer["Metadata"].get(WRITE_MARK))
 
 
-async def put_if(fs: Any, path: str, value: bytes, options: Mapping[str, Any]) -> Any:
-    """Store a value by one request, of which options say more; ``fs`` makes it once."""
+async def put_conditionally(fs: Any, path: str, value: bytes, options: Mapping[str, Any]) -> Any:
+    """Store a value by one request that is made once.
+
+    Args:
+        fs: A filesystem without retries.
+        path: The path.
+        value: The value.
+        options: Arguments of S3's ``PutObject``, such as ``IfMatch``.
+    """
     fs.retries = 1
-    await _once_by_aiohttp(fs, fs.split_path(path)[0])
+    await _disable_aiohttp_retries(fs, fs.split_path(path)[0])
     return await fs._pipe_file(path, value, chunksize=ONE_REQUEST, **options)
 
 
-def says_changed(error: Exception) -> bool:
-    """Whether S3 says that a value is not the one that was to be replaced; it may be gone."""
-    return isinstance(error, FileExistsError) or _code(error) in ("PreconditionFailed", "412", "NoSuchKey")
+def is_conflict(error: Exception) -> bool:
+    """Return whether a conditional write failed because the value has changed or was erased."""
+    return isinstance(error, FileExistsError) or _code_of(error) in ("PreconditionFailed", "412", "NoSuchKey")
 
 
-def status(error: Exception) -> int | None:
-    """The HTTP status of an answer; ``None`` if there was none."""
-    found = (_response(error).get("ResponseMetadata") or {}).get("HTTPStatusCode")
-    return None if found is None else int(found)
+def is_unsupported_condition(error: Exception) -> bool:
+    """Return whether a service does not support conditional writes."""
+    return _code_of(error) in ("NotImplemented", "501")
 
 
-def says_unable(error: Exception) -> bool:
-    """Whether a service says that it knows no conditions."""
-    return _code(error) in ("NotImplemented", "501")
+def status_of(error: Exception) -> int | None:
+    """Return the HTTP status of the response; ``None`` if there was no response."""
+    status = (_response_of(error).get("ResponseMetadata") or {}).get("HTTPStatusCode")
+    return None if status is None else int(status)
 
 
-def _code(error: Exception) -> str:
-    return str((_response(error).get("Error") or {}).get("Code", ""))
+def _code_of(error: Exception) -> str:
+    return str((_response_of(error).get("Error") or {}).get("Code", ""))
 
 
-def _response(error: Exception) -> Mapping[str, Any]:
-    """What S3 has answered, as botocore keeps it with an error, or s3fs with that error's cause."""
+def _response_of(error: Exception) -> Mapping[str, Any]:
+    """Return the response that botocore attaches to an error, or s3fs to its cause."""
     response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
     return response if isinstance(response, Mapping) else {}

@@ -1,1 +1,1 @@
-"""Read-only access to plain web servers."""
+"""Read-only access to files on web servers."""

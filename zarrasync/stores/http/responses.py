@@ -1,4 +1,4 @@
-"""What a web server's answers mean for a store: values and parts of them, failures that pass."""
+"""What the responses of web servers mean for a store: values, parts of values, versions, transient failures."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ import email.utils
 import re
 
 from zarrasync._concurrency import clock
-from zarrasync.stores.base import Request, Value, clip
-from zarrasync.stores.errors import lacks_bucket
-from zarrasync.stores.http.client import Answer
-from zarrasync.stores.remote import Attempt
+from zarrasync.stores.errors import is_missing_bucket
+from zarrasync.stores.http.message import Response
+from zarrasync.stores.remote import TransientError
+from zarrasync.stores.values import Request, Value, clip
 
 __all__ = [
-    "AGAIN",
-    "SLOW_DOWN",
-    "UNABLE",
-    "UNDONE",
-    "check_passing",
-    "found_missing",
-    "past_end",
-    "range_of",
-    "value_of",
+    "NOT_IMPLEMENTED",
+    "OVERLOAD",
+    "TRANSIENT",
+    "TRANSIENT_FOR_WRITES",
+    "is_past_end",
+    "missing_error",
+    "parse_value",
+    "raise_if_transient",
+    "range_header",
     "version_of",
 ]
 
-AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-SLOW_DOWN = frozenset({429, 503})
-UNDONE = AGAIN | {409}
-"""Statuses of a compared write that may succeed when it is made again: S3 has 409 for two at the same time."""
-UNABLE = 501
-"""That of a compared write to a service which knows no conditions."""
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses of requests that may succeed when they are repeated."""
+OVERLOAD = frozenset({429, 503})
+"""Statuses that ask for fewer requests."""
+TRANSIENT_FOR_WRITES = TRANSIENT | {409}
+"""The same for conditional writes: S3 answers 409 to one of two simultaneous writes."""
+NOT_IMPLEMENTED = 501
+"""Status of a conditional write to a service without them."""
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-def range_of(request: Request) -> str:
-    """The Range header of a request; empty for a whole value."""
+def range_header(request: Request) -> str:
+    """Return the ``Range`` header of a request; empty for a whole value."""
     if request.suffix:
         return f"bytes=-{max(request.length or 0, 1)}"
     if request.length is None:
@@ -42,85 +44,98 @@ def range_of(request: Request) -> str:
     return f"bytes={request.start}-{request.start + max(request.length, 1) - 1}"
 
 
-def check_passing(answer: Answer) -> None:
-    """Raise ``Attempt`` for a status that another attempt may change."""
-    if answer.status in AGAIN:
-        reason = f"the server answered {answer.status} {answer.reason}"
-        raise Attempt(reason, slow_down=answer.status in SLOW_DOWN, wait=_wait(answer.headers.get("retry-after")))
-
-
-def value_of(request: Request, answer: Answer, version: object) -> Value:
-    """What an answer of status 200 or 206 holds of what was asked for.
+def raise_if_transient(response: Response) -> None:
+    """Check the status of a response.
 
     Raises:
-        Attempt: If it is another part.
+        TransientError: If repeating the request may help.
     """
-    if answer.status == 200:  # it knows no ranges
-        return Value(clip(answer.body, request), version, len(answer.body))
-    data, header = answer.body, answer.headers.get("content-range", "")
-    if header.endswith("/0") and not len(data):  # some call the range of an empty value so, for want of a word
+    if response.status in TRANSIENT:
+        raise TransientError(
+            f"the server answered {response.status} {response.reason}",
+            slow_down=response.status in OVERLOAD,
+            retry_after=_retry_after(response.headers.get("retry-after")),
+        )
+
+
+def parse_value(request: Request, response: Response, version: object) -> Value:
+    """Return the requested value or part of it from a response with status 200 or 206.
+
+    Args:
+        request: The request.
+        response: Its response, whose byte range may be larger than the requested one.
+        version: The version of the value.
+
+    Raises:
+        TransientError: If the response does not contain the requested byte range.
+    """
+    if response.status == 200:  # the server does not support byte ranges
+        return Value(clip(response.body, request), version, len(response.body))
+    data, header = response.body, response.headers.get("content-range", "")
+    if header.endswith("/0") and not len(data):  # HTTP has no syntax for the range of an empty value
         return Value(b"", version, 0)
-    found = _RANGE.fullmatch(header)
-    if found is None or int(found[2]) - int(found[1]) + 1 != len(data):
-        raise Attempt(f"the server sent {len(data)} bytes and calls them {header!r}")
-    first, size = int(found[1]), None if found[3] == "*" else int(found[3])
+    match = _CONTENT_RANGE.fullmatch(header)
+    if match is None or int(match[2]) - int(match[1]) + 1 != len(data):
+        raise TransientError(f"the server sent {len(data)} bytes with the range {header!r}")
+    first, size = int(match[1]), None if match[3] == "*" else int(match[3])
     start = request.start
     if request.suffix:
         start = first if size is None else max(0, size - (request.length or 0))
     length = len(data) if request.length is None else request.length
-    begin = start - first
-    if begin < 0 or (begin and begin >= len(data) and length):
-        raise Attempt(f"bytes from {start} on were asked for, the server sent {header!r}")
-    part = data[begin : begin + length]
+    offset = start - first
+    if offset < 0 or (offset and offset >= len(data) and length):
+        raise TransientError(f"the server sent {header!r} instead of bytes from {start}")
+    part = data[offset : offset + length]
     short = size is not None and len(part) < min(length, size - start)
     if short or (request.length is None and size is not None and first + len(data) < size):
-        raise Attempt(f"the server sent less than it was asked for: {header!r}")
+        raise TransientError(f"the server sent less than requested: {header!r}")
     return Value(part, version, size)
 
 
 class NoSuchBucket(Exception):
-    """What an absent key looks like, too, to most filesystems."""
+    """A bucket does not exist. Most filesystems report that like a key that does not exist."""
 
 
-def found_missing(error: FileNotFoundError) -> Exception:
-    """What it was that was not found: the key, or the bucket that it was looked for in."""
-    return NoSuchBucket(str(error)) if lacks_bucket(error) else error
+def missing_error(error: FileNotFoundError) -> Exception:
+    """Return the error itself if a key does not exist, ``NoSuchBucket`` if its bucket does not exist."""
+    return NoSuchBucket(str(error)) if is_missing_bucket(error) else error
 
 
-def past_end(error: Exception) -> bool:
-    """Whether an error may mean that a range begins past the end (HTTP 416)."""
+def is_past_end(error: Exception) -> bool:
+    """Return whether an error may mean that a byte range begins after the end of the value (HTTP 416)."""
     status = getattr(error, "status", None) or getattr(error, "code", None)
-    text = f"{error} {error.__cause__}"
-    return status == 416 or "InvalidRange" in text or "416" in text or "not satisfiable" in text.lower()
+    message = f"{error} {error.__cause__}"
+    return status == 416 or "InvalidRange" in message or "416" in message or "not satisfiable" in message.lower()
 
 
-def version_of(answer: Answer) -> object:
-    """What tells a value from later ones; ``None`` where two of one second may be called the same.
+def version_of(response: Response) -> object:
+    """Return the version of a value; ``None`` if two values written in the same second could have the same one.
 
-    A weak tag, or a time, tells values apart if the later of them came at least a second after the other (RFC 9110, 8.8.2.2).
+    A weak entity tag or a modification time identifies a value if the response is at least a second later
+    (RFC 9110, section 8.8.2.2).
     """
-    headers = answer.headers
+    headers = response.headers
     tag, modified = headers.get("etag", ""), headers.get("last-modified", "")
     if tag and not tag.startswith("W/"):
         return tag
-    since, now = _seconds(modified), _seconds(headers.get("date", ""))
-    if since is None or now is None or now - since <= 1:
+    modified_time, response_time = _parse_date(modified), _parse_date(headers.get("date", ""))
+    if modified_time is None or response_time is None or response_time - modified_time <= 1:
         return None
     return (tag, modified)
 
 
-def _seconds(text: str) -> float | None:
-    """The time that a header says."""
+def _parse_date(header: str) -> float | None:
+    """Return the time in a header, in seconds since 1970."""
     try:
-        return email.utils.parsedate_to_datetime(text).timestamp() if text else None
+        return email.utils.parsedate_to_datetime(header).timestamp() if header else None
     except (ValueError, OverflowError):
         return None
 
 
-def _wait(text: str | None) -> float:
-    """The seconds of a Retry-After header."""
-    if text is None:
+def _retry_after(header: str | None) -> float:
+    """Return the seconds of a ``Retry-After`` header."""
+    if header is None:
         return 0.0
-    if text.strip().isdecimal():
-        return float(text)
-    return max(0.0, (_seconds(text) or 0.0) - clock.wall_time())
+    if header.strip().isdecimal():
+        return float(header)
+    return max(0.0, (_parse_date(header) or 0.0) - clock.wall_time())

@@ -1,0 +1,65 @@
+"""The identity of an obstore store: service and bucket, and with whose permissions it accesses them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from zarrasync.stores.cloud.storage_options import CREDENTIAL_VARIABLES, S3_ENDPOINT_VARIABLES, normalize_endpoint
+from zarrasync.stores.options import environment_variable
+
+__all__ = ["bucket_of", "kind_of", "service_of", "viewer_of"]
+
+_SERVICES = {"S3Store": "s3", "GCSStore": "gcs", "AzureStore": "azure"}
+_LOCATION_SETTINGS = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
+_CREDENTIAL_SETTINGS = (
+    "access_key_id",
+    "account_name",
+    "client_id",
+    "service_account",
+    "skip_signature",
+    "sas_key",
+)
+_LOCATION_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "S3Store": {"endpoint": S3_ENDPOINT_VARIABLES},
+    "AzureStore": {"account_name": ("AZURE_STORAGE_ACCOUNT_NAME",)},
+}
+"""Environment variables that obstore reads without reporting them, by setting."""
+
+
+def kind_of(store: Any) -> str:
+    """Return the name of the class of an obstore store, such as "S3Store"."""
+    return type(store).__name__
+
+
+def service_of(store: Any) -> tuple[str, ...]:
+    """Return what paths of a store refer to: its class, endpoint, bucket and account."""
+    kind = kind_of(store)
+    parts = tuple(f"{name}={value}" for name, value in sorted(_location(store).items()))
+    if not parts:
+        parts = (str(id(store)),) if kind == "MemoryStore" else (repr(store),)
+    return (kind, *parts)
+
+
+def bucket_of(store: Any) -> tuple[str, ...]:
+    """Return service, endpoint and bucket, equal to those of fsspec's filesystems; empty for other services."""
+    location, service = _location(store), _SERVICES.get(kind_of(store), "")
+    if service not in ("s3", "gcs") or "bucket" not in location:
+        return ()
+    return (service, normalize_endpoint(location.get("endpoint") or location.get("base_url")), location["bucket"])
+
+
+def viewer_of(store: Any) -> Hashable:
+    """Return the settings, or else the environment variable, that identify the user."""
+    config = dict(getattr(store, "config", {}))
+    credentials = tuple(f"{name}={config[name]}" for name in _CREDENTIAL_SETTINGS if name in config)
+    return credentials or environment_variable(CREDENTIAL_VARIABLES.get(_SERVICES.get(kind_of(store), ""), ()))
+
+
+def _location(store: Any) -> dict[str, str]:
+    """Return the settings that determine what a path refers to, in the current environment."""
+    config = dict(getattr(store, "config", {}))
+    location = {name: str(config[name]) for name in _LOCATION_SETTINGS if name in config}
+    for name, variables in _LOCATION_VARIABLES.get(kind_of(store), {}).items():
+        location.setdefault(name, environment_variable(variables))
+    return {name: value for name, value in location.items() if value}

@@ -1,0 +1,221 @@
+"""fsspec filesystems as a store uses them: an instance per event loop, calls under a limit, pickling, opening by URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from zarrasync._concurrency.limiter import AdaptiveLimiter
+from zarrasync._concurrency.per_loop import PerLoop
+from zarrasync.errors import StoreError
+from zarrasync.stores.cloud.storage_options import SERVICES, check_names
+from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.fsspec import blocking, s3
+from zarrasync.stores.fsspec.identity import service_of
+from zarrasync.stores.fsspec.protocols import AZURE
+from zarrasync.stores.http.responses import missing_error
+from zarrasync.stores.remote import run_request
+
+__all__ = ["Filesystem", "is_local", "open_url"]
+
+_QUICK_OPERATIONS = frozenset({"info", "isdir", "ls"})
+"""Operations that change nothing and end soon, so that they can be abandoned after a timeout."""
+_LONG_OPERATIONS = frozenset({"find", "rm"})
+"""Operations whose duration grows with the number of files; they have no timeout."""
+_VERBS = {"pipe_file": "write", "rm_file": "erase", "rm": "erase", "call_s3": "erase"}
+
+_PROCESS_TOKEN = secrets.token_hex(8)
+"""Distinguishes this process from those of other machines with the same process id."""
+
+
+class Filesystem:
+    """A filesystem. Asynchronous ones (s3, gs, az, http, …) get an instance per event loop, blocking ones are shared.
+
+    Args:
+        fs: The fsspec filesystem.
+
+    Attributes:
+        template: The fsspec filesystem, from whose arguments instances are made.
+        protocol: Its first protocol.
+        blocking: Whether its methods block.
+        service: What its paths refer to.
+    """
+
+    def __init__(self, fs: Any) -> None:
+        self.template = fs
+        # Caches of files claim to be asynchronous like the filesystem behind them, but are not.
+        self.blocking = not (fs.async_impl and _is_asynchronous(type(fs)))
+        self.protocol: str = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+        self.service = service_of(fs, self.protocol)
+        self._make_instances()
+
+    def _make_instances(self) -> None:
+        self._instances: PerLoop[Any] = PerLoop(self._make_instance, _close)
+        self._unretried: PerLoop[Any] = PerLoop(partial(self._make_instance, retries=False), _close)
+
+    @property
+    def portable(self) -> bool:
+        """Whether other processes can access the files."""
+        return self.protocol != "memory"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_instances", "_unretried")}
+        return state if self.portable else {**state, "template": _ForeignMemory.wrap(self.template)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if isinstance(self.template, _ForeignMemory):
+            self.template = self.template.unwrap()
+        self._make_instances()
+
+    async def instance(self) -> Any:
+        """Return the running loop's instance of an asynchronous filesystem."""
+        return await self._instances.get()
+
+    async def unretried_instance(self) -> Any:
+        """Return the running loop's instance of s3fs that makes each request once."""
+        return await self._unretried.get()
+
+    async def _make_instance(self, *, retries: bool = True) -> Any:
+        template = self.template
+        options = {**template.storage_options, "skip_instance_cache": True}
+        if not retries:
+            options = s3.without_retries(options)
+        if self.protocol == "reference" and any(_is_asynchronous(type(fs)) for fs in template.fss.values()):
+            options["remote_options"] = {
+                **(options.get("remote_options") or {}),
+                "asynchronous": True,
+                "skip_instance_cache": True,
+                "loop": asyncio.get_running_loop(),
+            }
+        if self.protocol not in AZURE:  # at exit, adlfs would close its client on a loop that no longer exists
+            options.update(asynchronous=True, loop=asyncio.get_running_loop())
+        fs = type(template)(*template.storage_args, **options)
+        start = getattr(fs, "set_session", None) or getattr(fs, "_set_session", None)
+        if start is not None:
+            await start()
+        return fs
+
+    async def call(
+        self, limiter: Callable[[], AdaptiveLimiter], seconds: float, operation: str, /, *args: Any, **options: Any
+    ) -> Any:
+        """Call an operation of the filesystem: directly if it is blocking, otherwise under a limiter.
+
+        Args:
+            limiter: Returns the gate of requests in flight.
+            seconds: Timeout; 0 for no limit. Changes and long operations of blocking filesystems have no timeout.
+            operation: Name of the method, without the underscore of asynchronous ones.
+            *args: Its arguments.
+            **options: Its keyword arguments.
+        """
+        if self.blocking:
+            work = partial(getattr(self.template, operation), *args, **options)
+            # An abandoned write would go on, and could overwrite later ones.
+            return blocking.call(work, self.protocol, seconds) if operation in _QUICK_OPERATIONS else work()
+        fs = await self.instance()
+        gate = limiter()
+        await gate.acquire()
+        try:
+            make = partial(getattr(fs, f"_{operation}"), *args, **options)
+            limit = 0.0 if operation in _LONG_OPERATIONS else seconds
+            return await run_request(make, _VERBS.get(operation, "read"), limit)
+        except FileNotFoundError as error:
+            raise missing_error(error) from error
+        finally:
+            gate.release()
+
+    async def close(self) -> None:
+        """Close the running loop's instances."""
+        if not self.blocking:
+            await self._instances.close()
+            await self._unretried.close()
+
+
+def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[Any, str]:
+    """Return the filesystem of a URL, and the path in it.
+
+    Args:
+        url: The URL.
+        options: Storage options of the filesystem.
+        connections: Maximum number of connections for clients with a limit of their own.
+
+    Raises:
+        ValueError: If no filesystem is known for the URL's protocol.
+        TypeError: If an option looks like a misspelt one.
+        ImportError: If the filesystem needs a package that is not installed.
+        StoreError: If it cannot be opened.
+    """
+    from fsspec import get_filesystem_class
+    from fsspec.core import url_to_fs
+
+    options, protocol = dict(options), url.partition("://")[0]
+    if "::" not in url:
+        options.setdefault("use_listings_cache", False)
+        if protocol in ("s3", "s3a"):
+            # botocore's default is ten connections, however many requests there are.
+            extra = dict(options.get("config_kwargs") or {})
+            extra.setdefault("max_pool_connections", connections)
+            options["config_kwargs"] = extra
+    try:
+        if "::" not in url:
+            check_names(get_filesystem_class(protocol), options)
+        fs, path = url_to_fs(url, **options)
+    except OSError as error:
+        raise StoreError(f"{redact_queries(url)!r} can not be opened: {type(error).__name__}: {error}") from error
+    except ImportError as error:
+        install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
+        raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
+    return fs, path
+
+
+def is_local(fs: Any) -> bool:
+    """Return whether a filesystem accesses local files, or does so through zarr-python's asynchronous wrapper.
+
+    Filesystems derived from fsspec's may have other paths or bytes.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+
+    return type(getattr(fs, "sync_fs", fs)) is LocalFileSystem
+
+
+def _is_asynchronous(kind: type) -> bool:
+    from fsspec.asyn import AsyncFileSystem
+
+    return issubclass(kind, AsyncFileSystem)
+
+
+async def _close(fs: Any) -> None:
+    for other in getattr(fs, "fss", {}).values():  # filesystems behind references
+        if other is not fs:
+            await _close(other)
+    session = getattr(fs, "_s3", None) or getattr(fs, "_session", None) or getattr(fs, "service_client", None)
+    if session is not None:
+        await session.close()
+
+
+class _ForeignMemory:
+    """A pickled filesystem whose files are in the memory of one process."""
+
+    def __init__(self, fs: Any, process: tuple[str, int]) -> None:
+        self._fs, self._process = fs, process
+
+    @classmethod
+    def wrap(cls, fs: Any) -> _ForeignMemory:
+        """Return what represents a filesystem of this process in others."""
+        return fs if isinstance(fs, _ForeignMemory) else cls(fs, (_PROCESS_TOKEN, os.getpid()))
+
+    def unwrap(self) -> Any:
+        """Return the filesystem in the process that has its files; elsewhere this object, whose methods fail."""
+        return self._fs if self._process == (_PROCESS_TOKEN, os.getpid()) else self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise StoreError(
+            "the files of an fsspec memory filesystem exist only in the process that created them; pass a dict, which "
+            "is pickled with its values, or use files or object storage, which all processes can access"
+        )

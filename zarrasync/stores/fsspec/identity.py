@@ -1,0 +1,47 @@
+"""The identity of an fsspec filesystem: which service its paths refer to, and with whose permissions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+from zarrasync.stores.cloud.storage_options import CREDENTIAL_VARIABLES, SERVICES, normalize_endpoint
+from zarrasync.stores.fsspec.protocols import AZURE, NETWORK_SERVICES
+from zarrasync.stores.options import environment_variable
+
+__all__ = ["service_of", "viewer_of"]
+
+_SECRET = re.compile(" *(AccountKey|SharedAccessSignature) *=", re.IGNORECASE)
+_ENDPOINT_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "s3a": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("STORAGE_EMULATOR_HOST",),
+    "gcs": ("STORAGE_EMULATOR_HOST",),
+}
+"""Environment variables in which filesystems look for an endpoint if no option specifies one."""
+_CREDENTIAL_OPTIONS = frozenset({"key", "anon", "profile", "account_name", "username", "headers"})
+
+
+def service_of(fs: Any, protocol: str) -> tuple[str, str]:
+    """Return the service that paths refer to: an endpoint, or one filesystem instance (zip files, references, …)."""
+    if protocol not in NETWORK_SERVICES:
+        from fsspec.utils import tokenize
+
+        if protocol == "reference":  # several may have equal arguments
+            return (protocol, str(fs._fs_token))
+        return (protocol, tokenize(type(fs), fs.storage_args, fs.storage_options))  # each thread has its own instance
+    options = {**(fs.storage_options.get("client_kwargs") or {}), **fs.storage_options}
+    endpoint = options.get("endpoint_url") or environment_variable(_ENDPOINT_VARIABLES.get(protocol, ()))
+    parts = [normalize_endpoint(endpoint)]
+    if protocol in AZURE:
+        connection = str(options.get("connection_string") or "").split(";")
+        parts += [getattr(fs, "account_url", ""), *(part for part in connection if not _SECRET.match(part))]
+    return (SERVICES.get(protocol, protocol), " ".join(map(str, parts)))
+
+
+def viewer_of(fs: Any, protocol: str) -> Hashable:
+    """Return the options, or else the environment variable, that identify the user."""
+    options = sorted(fs.storage_options.items())
+    credentials = tuple(f"{name}={value!r}" for name, value in options if name in _CREDENTIAL_OPTIONS)
+    return credentials or environment_variable(CREDENTIAL_VARIABLES.get(SERVICES.get(protocol, ""), ()))

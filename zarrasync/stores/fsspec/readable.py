@@ -1,0 +1,307 @@
+"""The read-only half of stores over fsspec filesystems: reading, listing, and the identity of files."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from zarrasync import config
+from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
+from zarrasync._concurrency.single_flight import SingleFlight
+from zarrasync.errors import StoreError
+from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.stores.errors import concerns_key, is_missing_bucket, redact_queries, store_error
+from zarrasync.stores.fsspec import blocking, http, s3
+from zarrasync.stores.fsspec.filesystem import Filesystem, is_local
+from zarrasync.stores.fsspec.identity import viewer_of
+from zarrasync.stores.fsspec.protocols import CACHES, GCS, READ_ONLY, WEB, WITHOUT_SUFFIX_RANGES
+from zarrasync.stores.http.responses import OVERLOAD, is_past_end
+from zarrasync.stores.local import LocalStore
+from zarrasync.stores.local_files import TEMPORARY_SUFFIX
+from zarrasync.stores.options import missing_statuses
+from zarrasync.stores.remote import RemoteStore, TransientError
+from zarrasync.stores.values import Listing, Request, Value, clip
+
+__all__ = ["ABSENCE_ERRORS", "ReadableFsspecStore"]
+
+_log = logging.getLogger(__name__)
+ABSENCE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors of filesystems for absent files."""
+_VERSION_FIELDS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "created")
+"""Entries of filesystems' ``info`` that change with the value."""
+
+_existing_buckets: set[Hashable] = set()
+"""Google buckets that exist, or whose existence cannot be checked."""
+
+
+class ReadableFsspecStore(RemoteStore):
+    """Files of an fsspec filesystem under a path, without writing. Arguments and attributes are those of ``FsspecStore``."""
+
+    def __init__(self, fs: Any, path: str = "", *, concurrency: int = 0, missing: Iterable[int] = ()) -> None:
+        from fsspec.implementations.dirfs import DirFileSystem
+
+        path = str(fs._strip_protocol(path)).rstrip("/")
+        while isinstance(fs, DirFileSystem):  # use the filesystem behind it, and full paths
+            fs, path = fs.fs, str(fs._join(path)).rstrip("/")
+        self._filesystem, self.path = Filesystem(fs), path
+        self.blocking, self.protocol = self._filesystem.blocking, self._filesystem.protocol
+        self.missing = _check_missing(missing, self.protocol)
+        self._absence_errors = (*ABSENCE_ERRORS, PermissionError) if self.missing else ABSENCE_ERRORS
+        self.writeable = self.protocol not in READ_ONLY
+        self.conditional = self._is_s3 = s3.is_supported(fs, self.protocol)
+        self._read = s3.read if self._is_s3 else http.read if http.is_supported(fs, self.protocol) else None
+        self.listable = self.protocol not in WEB | {"data"}
+        # Other filesystems have retries and timeouts of their own, and make several requests for a large value.
+        self.settings = config.get() if self._read is not None else replace(config.get(), request_timeout=0.0)
+        self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
+        self._read_options: dict[str, Any] = {}
+        if not self.blocking and "max_concurrency" in inspect.signature(type(fs)._cat_file).parameters:
+            self._read_options["max_concurrency"] = 1  # one request per value
+        self.local_store = LocalStore(path or "/") if is_local(fs) else None
+        self.exclusive = self.protocol == "memory" or (self.local_store is not None and self.local_store.exclusive)
+        self._bucket_checks = SingleFlight()
+
+    @property
+    def identity(self) -> Hashable:
+        return (*self._filesystem.service, self.path)
+
+    @property
+    def viewer(self) -> Hashable:
+        return viewer_of(self._filesystem.template, self.protocol)
+
+    @property
+    def lasting(self) -> bool:
+        return self.portable and self.protocol != "reference"  # references may be in memory
+
+    @property
+    def portable(self) -> bool:
+        return self._filesystem.portable
+
+    def location(self, key: str) -> Hashable:
+        if self.local_store is not None:
+            return self.local_store.location(key)
+        return (*self._filesystem.service, self._path(key))
+
+    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
+        return super().lock(key) if self.local_store is None else self.local_store.lock(key)
+
+    def limiter(self) -> AdaptiveLimiter:
+        bucket = self.path.partition("/")[0] if "://" not in self.path else "/".join(self.path.split("/", 3)[:3])
+        return request_limiter((*self._filesystem.service, bucket), self.concurrency)
+
+    def __repr__(self) -> str:
+        path = self.path.partition("?")[0]  # a query may contain a signature
+        return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_bucket_checks"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._bucket_checks = SingleFlight()
+
+    async def close(self) -> None:
+        await self._filesystem.close()
+
+    def _path(self, key: str) -> str:
+        return f"{self.path}/{key}" if self.path else key
+
+    async def _call(self, operation: str, *args: Any, **options: Any) -> Any:
+        timeout = self.settings.total_timeout
+        return await self._filesystem.call(self.limiter, timeout, operation, *args, **options)
+
+    async def _gather(self, calls: Sequence[Callable[[], Awaitable[Any]]]) -> builtins.list[Any]:
+        if self.blocking:
+            return [await call() for call in calls]
+        return await gather(calls)
+
+    # -------------------------------------------------------------- reading
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        return await self._gather([partial(self._fetch_one, request) for request in requests])
+
+    async def _fetch_one(self, request: Request) -> Value | None:
+        path, options = self._path(request.key), dict(self._read_options)
+        length = None if request.length is None else max(request.length, 1)  # HTTP has no empty byte ranges
+        if request.suffix and self.protocol in WITHOUT_SUFFIX_RANGES:
+            return await self._fetch_suffix(request)
+        if request.suffix:
+            options.update(start=-(length or 1), end=None)
+        elif length is not None or request.start:
+            options.update(start=request.start, end=None if length is None else request.start + length)
+        try:
+            if self.blocking:
+                fs = self._filesystem.template
+                value = Value(await blocking.read(fs, self.protocol, path, self.settings, **options))
+            else:
+                value = await self._request(request.key, "read", partial(self._attempt, path, options, request))
+        except StoreError:
+            raise
+        except Exception as error:
+            if self._means_absent(error):
+                await self._check_bucket(request.key)
+                return await self._read_behind_cache(request)
+            if "start" in options and is_past_end(error):
+                return await self._past_end(request, error)
+            raise store_error(error, request.key, "read", self) from error
+        if length is not None and len(value.data) > length:
+            return value._replace(data=clip(value.data, request))  # the server ignored the byte range
+        if request.length is None or len(value.data) <= request.length:
+            return value
+        return value._replace(data=value.data[: request.length])
+
+    async def _attempt(self, path: str, options: Mapping[str, Any], request: Request) -> Value:
+        """Make one attempt to read; most filesystems retry by themselves."""
+        fs = await self._filesystem.instance()
+        try:
+            if self._read is None:
+                return Value(await fs._cat_file(path, **options))
+            return await self._read(fs, path, request)
+        except TransientError:
+            raise
+        except Exception as error:
+            if not http.is_transient(error):
+                raise
+            reason = f"{type(error).__name__}: {redact_queries(str(error))}"
+            raise TransientError(reason, slow_down=getattr(error, "status", None) in OVERLOAD) from error
+
+    async def _fetch_suffix(self, request: Request) -> Value | None:
+        """Fetch the last bytes of a value by requesting its size first."""
+        try:
+            size = int((await self._call("info", self._path(request.key)))["size"])
+        except ABSENCE_ERRORS:
+            return await self._read_behind_cache(request)
+        except Exception as error:
+            raise store_error(error, request.key, "read", self) from error
+        length = min(request.length or 0, size)
+        value = await self._fetch_one(request._replace(start=size - length, length=length, suffix=False))
+        return None if value is None else value._replace(size=size)
+
+    async def _read_behind_cache(self, request: Request) -> Value | None:
+        """Return the value from behind a cache, which reports absence also if a web server refuses or does not list it."""
+        if self.protocol not in CACHES:
+            return None
+        try:
+            data = await blocking.read(self._filesystem.template.fs, "", self._path(request.key), self.settings)
+        except Exception as error:
+            if self._means_absent(error):
+                return None
+            raise store_error(error, request.key, "read", self) from error
+        return Value(clip(data, request), size=len(data))
+
+    async def _past_end(self, request: Request, error: Exception) -> Value | None:
+        """Return no bytes if a byte range is past the end. The same error may have another cause, which is raised."""
+        try:
+            size = (await self._call("info", self._path(request.key)))["size"]
+        except Exception as other:
+            raise store_error(other, request.key, "read", self) from other
+        if size is not None and (request.start >= size or (request.suffix and size == 0)):
+            return Value(b"", size=size)
+        raise store_error(error, request.key, "read", self) from error
+
+    async def stat(self, key: str) -> Value | None:
+        check_key(key)
+        try:
+            info = await self._call("info", self._path(key))
+        except Exception as error:
+            if self._means_absent(error):
+                return None
+            raise store_error(error, key, "read", self) from error
+        if info.get("size") is None:
+            return await super().stat(key)
+        if self._is_s3:
+            return Value(b"", info.get("ETag"), int(info["size"]))
+        version = [str(info[name]) for name in _VERSION_FIELDS if info.get(name) is not None]
+        return Value(b"", (*version, info["size"]) if version else None, int(info["size"]))
+
+    def _means_absent(self, error: Exception) -> bool:
+        if getattr(error, "status", None) in self.missing:  # aiohttp's error for a web server
+            return True
+        if isinstance(error, PermissionError):
+            return isinstance(error, self._absence_errors) and concerns_key(error)
+        return isinstance(error, ABSENCE_ERRORS) and not is_missing_bucket(error)
+
+    async def _check_bucket(self, key: str) -> None:
+        """Raise ``StoreError`` if a Google bucket does not exist, which gcsfs reports like an absent key."""
+        bucket = (self._filesystem.service, self.path.partition("/")[0])
+        if self.protocol not in GCS or bucket in _existing_buckets:
+            return
+        if not await self._bucket_checks.share(bucket, partial(self._has_bucket, bucket[1])):
+            failure = FileNotFoundError("the specified bucket does not exist")
+            raise store_error(failure, key, "read", self) from failure
+        _existing_buckets.add(bucket)
+
+    async def _has_bucket(self, name: str) -> bool:
+        try:
+            await self._call("call", "GET", "b/{}", name, json_out=True)
+        except FileNotFoundError:
+            return False
+        except Exception as error:  # permission to read objects does not include buckets
+            _log.debug("cannot check whether the bucket %r exists: %s", name, error)
+        return True
+
+    # -------------------------------------------------------------- listing
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        paths = await self._list(check_prefix(prefix), "find")
+        return [key for key in map(self._key, paths) if _is_value(key, prefix)]
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        entries = await self._list(check_prefix(prefix), "find", detail=True)
+        sizes = {self._key(path): entry.get("size") for path, entry in dict(entries).items()}
+        if None in sizes.values():
+            return await super().list_sizes(prefix)
+        return {key: size for key, size in sizes.items() if _is_value(key, prefix)}
+
+    async def list_dir(self, prefix: str) -> Listing:
+        entries = await self._list(check_prefix(prefix), "ls", detail=True)
+        keys, prefixes = [], []
+        for entry in entries:
+            key = self._key(entry["name"].rstrip("/"))
+            if not _is_value(key, prefix) or key == prefix.rstrip("/"):
+                continue
+            if entry["type"] == "directory":
+                prefixes.append(f"{key}/")
+            else:
+                keys.append(key)
+        return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
+
+    def _key(self, path: str) -> str:
+        """Return the key of a listed path."""
+        return path[len(self.path) + 1 :] if self.path else path.lstrip("/")
+
+    async def _list(self, prefix: str, operation: str, *, detail: bool = False) -> Any:
+        if not self.listable:
+            raise self._unsupported("list (a web server has no listing; open nodes by their paths)")
+        path = self._path(prefix.rstrip("/")) if prefix else self.path
+        options: dict[str, Any] = {"detail": detail}
+        if operation == "ls" and not self.blocking:
+            options["refresh"] = True
+        try:
+            return await self._call(operation, path, **options)
+        except ABSENCE_ERRORS:
+            return []
+        except Exception as error:
+            raise store_error(error, prefix, "list", self) from error
+
+
+def _check_missing(missing: Iterable[int], protocol: str) -> frozenset[int]:
+    """Return the statuses that mean absence besides 404, as far as errors of the filesystem distinguish them."""
+    statuses = missing_statuses(missing) - {404}
+    if protocol in WEB:
+        return statuses
+    if statuses - {401, 403}:
+        raise ValueError(f"missing takes 401, 403 and 404, found {sorted(statuses)}")
+    return frozenset({401, 403}) if statuses else frozenset()
+
+
+def _is_value(key: str, prefix: str) -> bool:
+    """Return whether a listed file is a value below a prefix, and not a temporary file."""
+    return key.startswith(prefix) and key != "" and not key.endswith(TEMPORARY_SUFFIX)

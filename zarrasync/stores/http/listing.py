@@ -1,0 +1,46 @@
+"""Directory listings of web servers: the JSON of nginx and the HTML of nginx, Apache and Python."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["parse_listing"]
+
+_TITLE = re.compile(rb"<title>\s*(?:Index of|Directory listing for|Listing of)", re.IGNORECASE)
+_LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["'][^>]*>([^<]*)""", re.IGNORECASE)
+_WITH_HOST = re.compile(r"(https?:)?//", re.IGNORECASE)
+_OTHER_SCHEME = re.compile(r"(mailto|javascript|data|tel):", re.IGNORECASE)
+
+
+def parse_listing(body: bytes, content_type: str, path: str) -> list[str] | None:
+    """Return the names in a directory listing; those of directories end with ``/``.
+
+    Args:
+        body: The page.
+        content_type: Its media type.
+        path: The path of the directory on the server, ending with ``/``.
+
+    Returns:
+        The names, or ``None`` if the page is not a directory listing.
+    """
+    if "json" in content_type:
+        try:
+            return [entry["name"] + ("/" if entry["type"] == "directory" else "") for entry in json.loads(body)]
+        except (ValueError, TypeError, KeyError):
+            return None
+    if not _TITLE.search(body):
+        return None
+    names = set()
+    for target, label in _LINK.findall(body):
+        link = target.decode("utf-8", "replace")
+        if _OTHER_SCHEME.match(link):
+            continue
+        target_path = unquote(urlsplit(link).path if _WITH_HOST.match(link) else link)
+        # Links are relative to the directory or to the server's root. Some servers mark directories in the label only.
+        name = target_path.removeprefix(path if target_path.startswith("/") else "./")
+        is_directory = html.unescape(label.decode("utf-8", "replace")).strip() == f"{name}/"
+        names.add(f"{name}/" if is_directory else name)
+    return sorted(name for name in names if name.rstrip("/") not in ("", ".", "..") and "/" not in name[:-1])

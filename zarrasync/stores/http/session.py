@@ -1,0 +1,140 @@
+"""The HTTP requests of one store on one event loop: by the lean client where it can, otherwise by aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from zarrasync.errors import StoreError
+from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.http import client as lean_client
+from zarrasync.stores.http.message import Response, UnsupportedResponse
+from zarrasync.stores.remote import TransientError
+
+__all__ = ["Session"]
+
+_USER_AGENT = "zarrasync"
+
+
+class Session:
+    """Sends GET requests to one server.
+
+    Args:
+        base: URL without query, below which all targets are.
+        headers: Sent with each request.
+        client_options: Arguments of ``aiohttp.ClientSession``.
+        request_options: Arguments of each request of it.
+        lean: The lean client, if it supports the URL, headers and options.
+    """
+
+    def __init__(
+        self,
+        base: str,
+        headers: Mapping[str, str],
+        client_options: Mapping[str, Any],
+        request_options: Mapping[str, Any],
+        lean: lean_client.Client | None,
+    ) -> None:
+        self._base, self._headers = base, headers
+        self._client_options, self._request_options = client_options, dict(request_options)
+        self._path = urlsplit(base).path
+        self._lean = lean
+        self._aiohttp_session: Any = None
+        self._needs_aiohttp = lean is None
+
+    @classmethod
+    async def make(
+        cls,
+        base: str,
+        query: str,
+        headers: Mapping[str, str],
+        client_options: Mapping[str, Any],
+        request_options: Mapping[str, Any],
+        gzip_limit: int,
+    ) -> Session:
+        """Return a session on the running loop.
+
+        Args:
+            base: URL without query.
+            query: The query of each request, with its question mark.
+            headers: Sent with each request.
+            client_options: Arguments of ``aiohttp.ClientSession``.
+            request_options: Arguments of each request of it.
+            gzip_limit: Maximum size of a decompressed body, in bytes.
+        """
+        has_user_agent = any(name.lower() == "user-agent" for name in headers)
+        lean_headers = headers if has_user_agent else {**headers, "User-Agent": _USER_AGENT}
+        lean = None
+        if not client_options and not request_options and lean_client.supports(base + query, lean_headers):
+            lean = await lean_client.Client.make(base, lean_headers, gzip_limit)
+        return cls(base, headers, client_options, request_options, lean)
+
+    async def get(self, target: str, byte_range: str) -> Response:
+        """Send a GET request.
+
+        Args:
+            target: Path and query below the base.
+            byte_range: The ``Range`` header; empty for the whole file.
+
+        Raises:
+            TransientError: If the connection failed.
+            StoreError: If repeating the request makes no sense.
+        """
+        if self._lean is not None and not self._needs_aiohttp:
+            if byte_range:  # which would count the bytes of the compressed body
+                lines = f"Range: {byte_range}\r\nAccept-Encoding: identity\r\n"
+            else:
+                lines = "Accept-Encoding: gzip\r\n"
+            try:
+                return await self._lean.get(self._path + target, lines)
+            except UnsupportedResponse:
+                self._needs_aiohttp = True
+            except (ssl.SSLCertVerificationError, UnicodeError) as error:  # UnicodeError: an invalid host name
+                raise StoreError(f"{type(error).__name__}: {error}") from error
+            except OSError as error:
+                raise TransientError(f"{type(error).__name__}: {error}") from error
+        return await self._get_by_aiohttp(target, byte_range)
+
+    async def _get_by_aiohttp(self, target: str, byte_range: str) -> Response:
+        import aiohttp
+        from yarl import URL
+
+        if self._aiohttp_session is None:
+            self._aiohttp_session = self._open_aiohttp_session()
+        headers = {"Range": byte_range, "Accept-Encoding": "identity"} if byte_range else {}
+        try:
+            url = URL(f"{self._base}{target}", encoded=True)
+            async with self._aiohttp_session.get(url, headers=headers, **self._request_options) as response:
+                response_headers = {name.lower(): value for name, value in response.headers.items()}
+                return Response(response.status, response.reason or "", response_headers, await response.read())
+        except (
+            aiohttp.InvalidURL,
+            aiohttp.TooManyRedirects,
+            aiohttp.ClientConnectorCertificateError,
+            UnicodeError,
+        ) as error:
+            raise StoreError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
+        except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
+            raise TransientError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
+
+    def _open_aiohttp_session(self) -> Any:
+        import aiohttp
+
+        if isinstance(seconds := self._request_options.get("timeout"), int | float):
+            self._request_options["timeout"] = aiohttp.ClientTimeout(total=seconds)
+        # The store's limiter limits the number of connections, and its retries the time.
+        defaults = {
+            "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, keepalive_timeout=60),
+            "timeout": aiohttp.ClientTimeout(total=None),
+        }
+        return aiohttp.ClientSession(headers=dict(self._headers), **{**defaults, **self._client_options})
+
+    async def close(self) -> None:
+        """Leave the shared connections, and close those of aiohttp."""
+        if self._lean is not None:
+            self._lean.close()
+        if self._aiohttp_session is not None:
+            await self._aiohttp_session.close()

@@ -1,0 +1,76 @@
+"""What stores exchange with their callers: requests, values, listings, and the version of absent values."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from zarrasync.codecs.spec import Buffer
+
+__all__ = ["ABSENT", "Listing", "Request", "Value", "clip"]
+
+
+class Request(NamedTuple):
+    """A value to fetch, or a byte range of it.
+
+    Attributes:
+        key: The key.
+        start: Offset of the first byte.
+        length: Number of bytes; ``None`` for all bytes from ``start`` to the end.
+        suffix: Whether to fetch the last ``length`` bytes instead.
+        into: Memory that the store may read into if the bytes fit. Stores may ignore it.
+    """
+
+    key: str
+    start: int = 0
+    length: int | None = None
+    suffix: bool = False
+    into: Buffer | None = None
+
+
+class Value(NamedTuple):
+    """A fetched value, or a byte range of it.
+
+    Attributes:
+        data: The bytes.
+        version: Identifies the stored value for conditional writes. ``None`` if the store has no versions or the
+            request did not ask for them.
+        size: Size of the whole value in bytes, if known.
+    """
+
+    data: Buffer
+    version: object = None
+    size: int | None = None
+
+
+class Listing(NamedTuple):
+    """Keys and prefixes directly under a prefix.
+
+    Attributes:
+        keys: Full keys.
+        prefixes: Full prefixes, each ending with ``/``.
+    """
+
+    keys: tuple[str, ...]
+    prefixes: tuple[str, ...]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+"""The version of a value that does not exist: ``put(..., if_version=ABSENT)`` only creates."""
+
+
+def clip(data: Any, request: Request) -> Any:
+    """Return the requested byte range of a whole value."""
+    if request.suffix:
+        assert request.length is not None
+        return data[max(0, len(data) - request.length) :]
+    if request.length is None:
+        return data[request.start :] if request.start else data
+    return data[request.start : request.start + request.length]

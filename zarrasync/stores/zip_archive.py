@@ -1,0 +1,266 @@
+"""Open zip archives: reading members by position, and appending members with a new directory at the end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+import weakref
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync.codecs.spec import Buffer
+from zarrasync.stores.values import Request, clip
+from zarrasync.stores.zip_format import (
+    LOCAL_HEADER,
+    FileHead,
+    Member,
+    data_offset,
+    find_end,
+    inflate,
+    members_of,
+    verify,
+)
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows, where archives are not locked
+    fcntl = None
+
+__all__ = ["ReadableArchive", "WriteableArchive"]
+
+_LZMA_DICTIONARY_LIMIT = 1 << 28
+"""Largest accepted LZMA dictionary, in bytes; presets use at most a quarter of that."""
+
+
+class ReadableArchive:
+    """An archive open for reading. Its file is closed when the last reader releases the object.
+
+    Args:
+        path: The path of the file, which this object opens; ``None`` if ``file`` is given.
+        file: An open binary file, which is not closed.
+
+    Attributes:
+        members: The members by name.
+    """
+
+    def __init__(self, path: Path | None, file: Any) -> None:
+        self._file_lock = thread_lock()
+        self._owns_file = path is not None
+        self._file = open(path, "rb") if path is not None else file  # noqa: SIM115  # closed by _close
+        try:
+            self._has_pread = self._owns_file and hasattr(os, "pread")
+            self.members = self._read_directory()
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if self._owns_file:
+            self._file.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._close()
+
+    def _read_directory(self) -> dict[str, Member]:
+        self._file.seek(0, os.SEEK_END)
+        size = self._end = self._file.tell()
+        try:
+            archive = zipfile.ZipFile(FileHead(self._file, size))
+        except zipfile.BadZipFile:  # a writer may have been interrupted
+            self._end = find_end(self._file, size)
+            if self._end == size:
+                raise
+            archive = zipfile.ZipFile(FileHead(self._file, self._end))
+        with archive:
+            return members_of(archive, size)
+
+    def _pread(self, size: int, offset: int) -> bytes:
+        if size <= 0:
+            return b""
+        if self._has_pread:
+            parts, missing = [], size
+            while missing and (part := os.pread(self._file.fileno(), missing, offset + size - missing)):
+                parts.append(part)
+                missing -= len(part)
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+        else:
+            with self._file_lock:
+                self._file.seek(offset)
+                data = self._file.read(size)
+        if len(data) != size:
+            raise ValueError(f"it ends {size - len(data)} bytes early")
+        return data
+
+    def _data_offset(self, member: Member) -> int:
+        return data_offset(self._pread(LOCAL_HEADER.size, member.header_offset), member)
+
+    def read(self, member: Member, request: Request) -> Any:
+        """Return the uncompressed data of a member, or the requested byte range of it.
+
+        Raises:
+            ValueError: If the member is damaged or its compression is not supported.
+        """
+        if member.method == zipfile.ZIP_STORED:
+            start = max(0, member.size - (request.length or 0)) if request.suffix else min(request.start, member.size)
+            length = member.size - start if request.length is None else min(request.length, member.size - start)
+            data = self._pread(length, self._data_offset(member) + start)
+            return verify(data, member) if length == member.size else data
+        if member.method == zipfile.ZIP_DEFLATED:
+            data = inflate(self._pread(member.compressed_size, self._data_offset(member)), member)
+        else:
+            data = self._read_by_zipfile(member, request.key)
+        return clip(verify(data, member), request)
+
+    def _read_by_zipfile(self, member: Member, name: str) -> bytes:
+        """Read a member with a method of Python's module, which depends on the version of Python."""
+        if member.method == zipfile.ZIP_LZMA:
+            # Version, size of the properties, one of these, size of the dictionary.
+            header = self._pread(min(9, member.compressed_size), self._data_offset(member))
+            (dictionary_size,) = struct.unpack_from("<5xI", header)
+            if dictionary_size > _LZMA_DICTIONARY_LIMIT:
+                raise ValueError(f"its dictionary of {dictionary_size} bytes is larger than {_LZMA_DICTIONARY_LIMIT}")
+        with self._file_lock, zipfile.ZipFile(FileHead(self._file, self._end)) as archive:
+            try:
+                with archive.open(name) as file:
+                    return file.read(member.size + 1)
+            except (NotImplementedError, RuntimeError, KeyError) as error:
+                raise ValueError(f"{error} (compression method {member.method})") from error
+
+
+class WriteableArchive(ReadableArchive):
+    """An archive to which members are appended. The new directory is written when it is closed or collected.
+
+    Args:
+        path: The path of the file, which this object opens and locks; ``None`` if ``file`` is given.
+        file: A binary file open for reading and writing, which is not closed.
+        mode: "a" appends to an archive or creates one, "w" replaces the file, "x" creates it.
+
+    Attributes:
+        lock: Held by a thread that changes the archive.
+
+    Raises:
+        BlockingIOError: If another process or store writes to the file.
+        FileExistsError: If the mode is "x" and the file exists.
+    """
+
+    def __init__(self, path: Path | None, file: Any, mode: str) -> None:
+        self.lock = thread_lock()
+        if path is not None:
+            file = _open_and_lock(path, mode)
+        elif mode == "w":
+            file.seek(0)
+            file.truncate()
+        elif mode == "x" and file.seek(0, os.SEEK_END):
+            raise FileExistsError(errno.EEXIST, "the file is not empty")
+        try:
+            self._zip = _open_for_appending(file)
+        except BaseException:
+            if path is not None:
+                file.close()
+            raise
+        self._pid = os.getpid()
+        self._finish = weakref.finalize(self, _finish, self._zip, file, self._pid, close_file=path is not None)
+        self._finish.atexit = True
+        super().__init__(None, file)
+        self._has_pread = path is not None and hasattr(os, "pread")
+
+    def _read_directory(self) -> dict[str, Member]:
+        return {} if not self._zip.filelist else super()._read_directory()
+
+    def add(self, name: str, data: Buffer) -> Member:
+        """Append a member, which replaces an older one of the same name.
+
+        Raises:
+            OSError: If the file cannot be written, or belongs to the parent of this process.
+        """
+        self._check_process()
+        info = zipfile.ZipInfo(name, time.localtime(clock.wall_time())[:6])
+        info.external_attr = 0o644 << 16
+        archive: Any = self._zip
+        previous, start = archive.filelist[:], archive.start_dir
+        with self._file_lock:
+            try:
+                # The older member stays in the directory until the new one is complete.
+                archive.NameToInfo.pop(name, None)
+                archive.writestr(info, memoryview(data).cast("B") if len(data) else b"")
+                self._file.flush()
+            except BaseException:
+                archive._writing = False
+                archive.filelist[:], archive.start_dir = previous, start
+                archive.NameToInfo.clear()
+                archive.NameToInfo.update({entry.filename: entry for entry in previous})
+                raise
+            archive.filelist[:] = [entry for entry in archive.filelist if entry is info or entry.filename != name]
+        member = Member(info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC)
+        self.members[name] = member
+        return member
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove members from the directory.
+
+        Raises:
+            OSError: If the file belongs to the parent of this process.
+        """
+        self._check_process()
+        removed = {name for name in names if self.members.pop(name, None) is not None}
+        if removed:
+            for name in removed:
+                self._zip.NameToInfo.pop(name, None)
+            self._zip.filelist[:] = [entry for entry in self._zip.filelist if entry.filename not in removed]
+            self._zip._didModify = True  # type: ignore[attr-defined]  # as after writing
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise OSError(errno.EPERM, "it belongs to the parent of this forked process")
+
+    def finish(self) -> None:
+        """Write the directory, and close the file if this object opened it."""
+        with self.lock:
+            self._finish()
+
+
+def _open_and_lock(path: Path, mode: str) -> Any:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags | (os.O_EXCL if mode == "x" else 0), 0o666)
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if mode == "w":
+            os.ftruncate(handle, 0)
+        return os.fdopen(handle, "r+b")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _open_for_appending(file: Any) -> zipfile.ZipFile:
+    """Open an archive so that new members follow all existing data, including the directory."""
+    size = file.seek(0, os.SEEK_END)
+    if not size:
+        return zipfile.ZipFile(file, "w")
+    end = find_end(file, size)
+    if end < size:  # a writer was interrupted
+        file.truncate(end)
+    archive = zipfile.ZipFile(file, "a")
+    archive.start_dir = file.seek(0, os.SEEK_END)
+    return archive
+
+
+def _finish(archive: Any, file: Any, pid: int, *, close_file: bool) -> None:
+    try:
+        if os.getpid() != pid:  # a fork must not write to its parent's file
+            archive._didModify = False
+        archive.close()
+    finally:
+        if close_file:
+            file.close()

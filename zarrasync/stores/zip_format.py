@@ -1,0 +1,200 @@
+"""The format of zip archives: members, local headers, and the end of an archive that was not closed."""
+
+from __future__ import annotations
+
+import errno
+import io
+import lzma
+import os
+import struct
+import zipfile
+import zlib
+from typing import Any, NamedTuple
+
+from zarrasync.codecs.spec import Buffer
+
+__all__ = [
+    "DAMAGE_ERRORS",
+    "LOCAL_HEADER",
+    "FileHead",
+    "FileView",
+    "Member",
+    "data_offset",
+    "find_end",
+    "inflate",
+    "members_of",
+    "verify",
+]
+
+LOCAL_HEADER = struct.Struct("<4s5H3I2H")
+"""The fixed part of the header in front of a member's data."""
+_END_SIGNATURE, _END_SIZE = b"PK\5\6", 22
+"""Signature and minimum size of the record at the end of an archive."""
+_ENCRYPTED_FLAG = 1
+_MAXIMUM_RATIO = 1 << 20
+"""Upper bound of the compression ratio of any method."""
+DAMAGE_ERRORS = (
+    OSError, ValueError, OverflowError, MemoryError, EOFError, NotImplementedError,
+    struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
+)  # fmt: skip
+"""Errors that reading a damaged archive can raise."""
+
+
+class Member(NamedTuple):
+    """A member of an archive, as its directory describes it.
+
+    Attributes:
+        header_offset: Position of the local header, in bytes.
+        compressed_size: Size of the stored data, in bytes.
+        size: Size of the uncompressed data, in bytes.
+        method: Compression method.
+        crc: CRC-32 of the uncompressed data.
+    """
+
+    header_offset: int
+    compressed_size: int
+    size: int
+    method: int
+    crc: int
+
+
+def members_of(archive: zipfile.ZipFile, size: int) -> dict[str, Member]:
+    """Return the members of an archive by name.
+
+    Args:
+        archive: The archive.
+        size: Its size in bytes.
+
+    Raises:
+        ValueError: If a member is encrypted, or has sizes that are impossible.
+    """
+    members = {}
+    for info in archive.infolist():
+        if not info.filename or info.is_dir():
+            continue
+        if info.flag_bits & _ENCRYPTED_FLAG:
+            raise ValueError(f"its member {info.filename!r} is encrypted")
+        if info.compress_type == zipfile.ZIP_STORED:
+            possible = info.file_size == info.compress_size
+        else:
+            possible = info.file_size <= _MAXIMUM_RATIO * (info.compress_size + 1)
+        if not possible or info.header_offset + info.compress_size > size:
+            sizes = f"{info.compress_size} compressed, {info.file_size} uncompressed"
+            raise ValueError(f"its member {info.filename!r} has an impossible size: {sizes}")
+        members[info.filename] = Member(
+            info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC
+        )
+    return members
+
+
+def data_offset(header: Buffer, member: Member) -> int:
+    """Return the position of a member's data, which depends on the sizes in its local header.
+
+    Raises:
+        ValueError: If the header is damaged.
+    """
+    signature, *_, name_size, extra_size = LOCAL_HEADER.unpack_from(header)
+    if signature != b"PK\3\4":
+        raise ValueError("a member's header is damaged")
+    return member.header_offset + LOCAL_HEADER.size + int(name_size) + int(extra_size)
+
+
+def inflate(data: Buffer, member: Member) -> bytes:
+    """Decompress a deflated member, to at most one byte more than its declared size."""
+    return zlib.decompressobj(-15).decompress(data, member.size + 1)
+
+
+def verify(data: Buffer, member: Member) -> Buffer:
+    """Return the uncompressed data of a member after checking size and checksum.
+
+    Raises:
+        ValueError: If they differ from the directory's.
+    """
+    if len(data) != member.size:
+        raise ValueError(f"it has {len(data)} bytes, but {member.size} according to the directory")
+    if zlib.crc32(data) != member.crc:
+        raise ValueError("its checksum differs from the directory's: the member is damaged")
+    return data
+
+
+class FileView(io.RawIOBase):
+    """A number of bytes as a read-only file. Subclasses implement ``read``."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._position = size, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = origin + offset
+        if self._position < 0:
+            raise OSError(errno.EINVAL, "before the beginning")
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+
+class FileHead(FileView):
+    """The first bytes of a file."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        super().__init__(size)
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        remaining = max(0, self._size - self._position)
+        self._file.seek(self._position)
+        data: bytes = self._file.read(remaining if size < 0 else min(size, remaining))
+        self._position += len(data)
+        return data
+
+
+def find_end(file: Any, size: int) -> int:
+    """Return the position after the last complete directory, behind which an interrupted writer may have left data.
+
+    Args:
+        file: The file.
+        size: Its size in bytes.
+
+    Raises:
+        zipfile.BadZipFile: If there is no complete directory.
+    """
+    stop = size
+    while True:
+        position = _find_last(file, _END_SIGNATURE, stop)
+        if position < 0:
+            raise zipfile.BadZipFile("it has no directory")
+        file.seek(position)
+        record = file.read(_END_SIZE)
+        comment_size = int.from_bytes(record[20:22], "little")
+        directory = int.from_bytes(record[16:20], "little")
+        end = position + _END_SIZE + comment_size
+        if len(record) == _END_SIZE and end <= size and _is_archive(file, end, directory):
+            return end
+        stop = position + len(_END_SIGNATURE) - 1
+
+
+def _find_last(file: Any, pattern: bytes, stop: int) -> int:
+    """Return the last position of a pattern that ends before ``stop``; -1 if there is none."""
+    block = 1 << 20
+    while stop >= len(pattern):
+        start = max(0, stop - block)
+        file.seek(start)
+        offset: int = file.read(stop - start).rfind(pattern)
+        if offset >= 0:
+            return start + offset
+        stop = start + len(pattern) - 1 if start else 0
+    return -1
+
+
+def _is_archive(file: Any, size: int, directory: int) -> bool:
+    """Return whether the first ``size`` bytes of a file are an archive whose directory begins at a position."""
+    try:
+        with zipfile.ZipFile(FileHead(file, size)) as archive:
+            # In an archive that is a member of this one, positions count from the member's beginning.
+            return directory in (archive.start_dir, 0xFFFFFFFF)
+    except (zipfile.BadZipFile, OSError, ValueError, struct.error):
+        return False

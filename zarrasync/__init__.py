@@ -1,4 +1,4 @@
-"""Read and write Zarr, async-first.
+"""Read and write Zarr arrays and groups, asynchronously or synchronously.
 
 >>> import asyncio
 >>> import zarrasync as za
@@ -9,7 +9,7 @@
 >>> asyncio.run(main())
 array([0, 7, 7, 0], dtype=int32)
 
-The same names that block, for scripts and notebooks:
+The synchronous API has the same names, for scripts and notebooks:
 
 >>> from zarrasync import sync
 >>> a = sync.create_array({}, shape=(4, 4), dtype="i4", chunks=(2, 2))
@@ -80,8 +80,8 @@ __all__ = [
     "validate",
 ]
 
-# Names are looked up when they are first used: a program that only might read Zarr starts without delay.
-_HOMES = {
+# Names are imported when they are first used, so that programs that may not use Zarr at all start without delay.
+_HOME_MODULES = {
     "AsyncArray": "nodes.array",
     "AsyncGroup": "nodes.group",
     "AsyncSelection": "nodes.selection",
@@ -94,15 +94,15 @@ _HOMES = {
     "register_storage_transformer": "metadata.extensions",
     "validate": "bulk.validate",
 }
-_MODULES = ("codecs", "config", "errors", "stores", "sync")
+_SUBMODULES = ("codecs", "config", "errors", "stores", "sync")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in (*__all__, *_MODULES):
+    if name not in (*__all__, *_SUBMODULES):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _MODULES:
+    if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'nodes.functions')}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_MODULES.get(name, 'nodes.functions')}"), name)
     return value
 
 

@@ -1,6 +1,6 @@
-"""The hand-written part of the synchronous facade: what Python's own protocols ask for.
+"""Base classes of the synchronous API: Python's and NumPy's protocols.
 
-Everything else of ``sync`` is generated from the asynchronous classes (see ``_codegen``).
+Everything else in ``sync`` is generated from the asynchronous classes by ``_util.generate_sync``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _FACADES: dict[type, Callable[[Any], Any]] = {}
 
 
 def register(asynchronous: type, facade: Callable[[Any], Any]) -> None:
-    """Say which facade stands before an asynchronous class."""
+    """Register the synchronous class for an asynchronous one."""
     _FACADES[asynchronous] = facade
 
 
 def to_sync(value: Any) -> Any:
-    """A result with facades in the place of asynchronous objects, also inside tuples and dicts."""
+    """Replace asynchronous objects by synchronous ones, also inside tuples and dicts."""
     facade = _FACADES.get(type(value))
     if facade is not None:
         return facade(value)
@@ -52,22 +52,26 @@ def to_sync(value: Any) -> Any:
     return value
 
 
-def _nothing() -> None:
-    """No names: what a reference to them says, too, when they are gone."""
+class _LastIteration(threading.local):
+    """The last iteration over the names of a group that this thread started, unless it has done anything since.
 
-
-class _Latest(threading.local):
-    """The names of a group's members that this thread has begun to iterate over last, if nothing was done since."""
+    Attributes:
+        names: A weak reference to the iterator, or a function that returns ``None``.
+    """
 
     def __init__(self) -> None:
-        self.names: Callable[[], _Names | None] = _nothing
+        self.names: Callable[[], _Names | None] = _no_names
 
 
-_latest = _Latest()
+def _no_names() -> None:
+    """Return ``None``, as a weak reference does whose object does not exist any more."""
+
+
+_last_iteration = _LastIteration()
 
 
 class Facade:
-    """Holds an asynchronous object and nothing else."""
+    """A synchronous object: it contains an asynchronous one and nothing else."""
 
     __slots__ = ("_async",)
     _async: Any
@@ -81,13 +85,13 @@ class Facade:
         """Whether the store is blocking."""
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        _latest.names = _nothing  # there may be others after this
+        _last_iteration.names = _no_names  # the call may change the members
         return run(coroutine, blocking=self._blocking)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Facade) and bool(self._async == other._async)
 
-    __hash__ = None  # type: ignore[assignment]  # what it stands for changes
+    __hash__ = None  # type: ignore[assignment]  # the asynchronous object changes
 
     def __repr__(self) -> str:
         return repr(self._async).replace("<Async", "<", 1)
@@ -97,7 +101,9 @@ class Facade:
         return text
 
 
-class _Closing(Facade):
+class NodeBase(Facade):
+    """Base class of arrays and groups."""
+
     __slots__ = ()
 
     @property
@@ -115,14 +121,14 @@ class _Closing(Facade):
 
     @property
     def attrs(self) -> Attributes:
-        """The attributes, live: setting one stores it."""
+        """The attributes. Setting one stores it at once."""
         return Attributes(self)
 
 
 class Attributes(MutableMapping[str, Any]):
-    """A node's attributes. Each change is stored before it returns."""
+    """The attributes of a node. Each change is stored before it returns."""
 
-    def __init__(self, facade: _Closing) -> None:
+    def __init__(self, facade: NodeBase) -> None:
         self._facade = facade
 
     def __getitem__(self, name: str) -> Any:
@@ -132,9 +138,9 @@ class Attributes(MutableMapping[str, Any]):
         self.update({name: value})
 
     def __delitem__(self, name: str) -> None:
-        rest = dict(self)
-        del rest[name]
-        self.put(rest)
+        attributes = dict(self)
+        del attributes[name]
+        self.put(attributes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._facade._async.attrs)
@@ -154,12 +160,12 @@ class Attributes(MutableMapping[str, Any]):
         self._facade._run(replace_attributes(self._facade._async, attributes))
 
     def asdict(self) -> dict[str, Any]:
-        """A copy as a dict."""
+        """Return a copy as a dict."""
         return dict(self)
 
 
 class Indexer:
-    """One way of indexing, as ``array.oindex[...]``; reads and writes at once."""
+    """A kind of indexing, as ``array.oindex[...]``. Reads and writes immediately."""
 
     def __init__(self, accessor: Accessor, run_: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._accessor, self._run = accessor, run_
@@ -172,7 +178,7 @@ class Indexer:
 
 
 class LazyIndexer:
-    """One way of indexing a lazy selection; gives a lazy selection."""
+    """A kind of indexing of a lazy selection. Returns a lazy selection."""
 
     def __init__(self, accessor: Accessor) -> None:
         self._accessor = accessor
@@ -181,15 +187,15 @@ class LazyIndexer:
         return to_sync(self._accessor[key])
 
 
-class ArrayBase(_Closing):
-    """Arrays: NumPy's protocols."""
+class ArrayBase(NodeBase):
+    """Base class of arrays, with NumPy's protocols."""
 
     __slots__ = ()
     _async: AsyncArray
 
     @property
     def async_(self) -> AsyncArray:
-        """The asynchronous object behind this one."""
+        """The asynchronous object for the same node."""
         return self._async
 
     def __len__(self) -> int:
@@ -203,41 +209,41 @@ class ArrayBase(_Closing):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("an array in a store can not be had without a copy; leave out copy=False")
+            raise ValueError("reading an array makes a copy; leave out copy=False")
         values: npt.NDArray[Any] = self._run(self._async.view[...].read())
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __dask_tokenize__(self) -> Any:
-        """What tells this array from others: where it is, its metadata, and its version where that is known."""
+        """Return a token for dask: the location, the metadata, and the versions of its documents if they are known."""
         metadata = self._async.metadata
         versions = metadata.source.versions if metadata.source is not None else {}
-        own = (repr(self._async.store), self._async.path, repr(metadata), dict(metadata.attributes))
-        return (type(self).__name__, own, sorted((key, repr(version)) for key, version in versions.items()))
+        node = (repr(self._async.store), self._async.path, repr(metadata), dict(metadata.attributes))
+        return (type(self).__name__, node, sorted((key, repr(version)) for key, version in versions.items()))
 
     def __iter__(self) -> Iterator[Any]:
-        """The elements along the first axis; each chunk is read once."""
+        """Iterate over the elements along the first axis. Each chunk is read once."""
         step = self._async.metadata.write_chunks[0] if self._async.ndim else 0
         for start in range(0, len(self), max(step, 1)):
             yield from self._run(self._async.view[start : start + step].read())
 
     @property
     def oindex(self) -> Indexer:
-        """Orthogonal indexing: each axis on its own, by integers, slices, integer lists or masks."""
+        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently."""
         return Indexer(self._async.oindex, self._run)
 
     @property
     def vindex(self) -> Indexer:
-        """Coordinate indexing: points given by an integer array per axis, or a mask."""
+        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
         return Indexer(self._async.vindex, self._run)
 
     @property
     def blocks(self) -> Indexer:
-        """Block indexing: whole shards (chunks where there are none) by their grid coordinates."""
+        """Block indexing: whole shards (chunks if the array is not sharded) by their grid coordinates."""
         return Indexer(self._async.blocks, self._run)
 
 
 class SelectionBase(Facade):
-    """Lazy selections: indexing, and NumPy's protocols."""
+    """Base class of lazy selections, with indexing and NumPy's protocols."""
 
     __slots__ = ()
     _async: AsyncSelection
@@ -248,7 +254,7 @@ class SelectionBase(Facade):
 
     @property
     def async_(self) -> AsyncSelection:
-        """The asynchronous object behind this one."""
+        """The asynchronous object for the same selection."""
         return self._async
 
     def __len__(self) -> int:
@@ -262,18 +268,18 @@ class SelectionBase(Facade):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("a selection can not be had without a copy; leave out copy=False")
+            raise ValueError("reading a selection makes a copy; leave out copy=False")
         values: npt.NDArray[Any] = self._run(self._async[...].read())
         return values if dtype is None else values.astype(dtype, copy=False)
 
     @property
     def array(self) -> Any:
-        """The array it is a part of."""
+        """The array."""
         return to_sync(self._async.array)
 
     @property
     def oindex(self) -> LazyIndexer:
-        """Orthogonal indexing: each axis on its own."""
+        """Orthogonal indexing: each axis independently."""
         return LazyIndexer(self._async.oindex)
 
     @property
@@ -283,30 +289,36 @@ class SelectionBase(Facade):
 
 
 class _Names(Iterator[str]):
-    """Names of a group's members.
+    """An iterator over the names of a group's members.
 
-    ``list`` and ``sorted`` ask for the length of what they have just begun to iterate over, which is known here.
+    ``list`` and ``sorted`` ask a group for its length when they start to iterate over it. Without this class that would
+    be a second listing.
+
+    Attributes:
+        group: The group.
+        count: The number of names.
+        has_started: Whether a name was returned.
     """
 
     def __init__(self, group: GroupBase, names: Sequence[str]) -> None:
-        self.group, self.count, self.begun = group, len(names), False
-        self._rest = iter(names)
-        _latest.names = weakref.ref(self)
+        self.group, self.count, self.has_started = group, len(names), False
+        self._names = iter(names)
+        _last_iteration.names = weakref.ref(self)
 
     def __next__(self) -> str:
-        self.begun = True
-        return next(self._rest)
+        self.has_started = True
+        return next(self._names)
 
 
-class GroupBase(_Closing, Mapping[str, Any]):
-    """Groups: a mapping from names to arrays and groups."""
+class GroupBase(NodeBase, Mapping[str, Any]):
+    """Base class of groups: a mapping from names to arrays and groups."""
 
     __slots__ = ()
     _async: AsyncGroup
 
     @property
     def async_(self) -> AsyncGroup:
-        """The asynchronous object behind this one."""
+        """The asynchronous object for the same node."""
         return self._async
 
     def __getitem__(self, name: str) -> Any:
@@ -328,13 +340,13 @@ class GroupBase(_Closing, Mapping[str, Any]):
         return _Names(self, self._run(self._async.keys()))
 
     def __len__(self) -> int:
-        names = _latest.names()
-        if names is not None and names.group is self and not names.begun:
+        names = _last_iteration.names()
+        if names is not None and names.group is self and not names.has_started:
             return names.count
         return self._run(self._async.nmembers())
 
     def __bool__(self) -> bool:
-        return True  # an empty group is a group, and asking must not list
+        return True  # also for an empty group, without listing it
 
     def __eq__(self, other: object) -> bool:
         return Facade.__eq__(self, other)
@@ -342,17 +354,17 @@ class GroupBase(_Closing, Mapping[str, Any]):
     __hash__ = None  # type: ignore[assignment]  # as in Facade
 
     def keys(self) -> Any:
-        """The names of the members."""
+        """Return the names of the members."""
         return self._run(self._async.keys())
 
     def items(self) -> Any:
-        """Names and members, with one listing and one batch of documents."""
+        """Return pairs of name and member, with one listing and one batch of documents."""
         return to_sync(self._run(self._async.members()))
 
     def values(self) -> Any:
-        """The members."""
+        """Return the members."""
         return tuple(node for _, node in self.items())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The member of a name, or the default if there is none."""
+        """Return a member, or the default if there is none."""
         return to_sync(self._run(self._async.get(name, default)))

@@ -1,8 +1,7 @@
-"""Settings: one frozen value.
+"""Settings, in one frozen value.
 
-Defaults, then ``ZARRASYNC_*`` environment variables, then ``with config.set(...)``, then the
-``config=`` argument of the opening or creating call. A node keeps the value that held when it
-was opened.
+Later sources override earlier ones: defaults, ``ZARRASYNC_*`` environment variables, ``with config.set(...)``, and the
+``config=`` argument of functions that open or create nodes. A node keeps the settings that applied when it was opened.
 
 >>> import zarrasync as za
 >>> with za.config.set(concurrency=32):
@@ -27,6 +26,8 @@ __all__ = ["Config", "get", "set"]
 
 MiB = 1 << 20
 _CORES = os.cpu_count() or 1
+_POSITIVE = ("memory_budget", "batch_bytes", "coalesce_size")
+_CHOICES = {"unaligned": ("safe", "allow", "error"), "dtype_fallback": ("warn", "error", "allow")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +35,28 @@ class Config:
     """All settings of the library.
 
     Attributes:
-        zarr_format: The format that ``create_*`` writes when none is given.
+        zarr_format: The format of new nodes: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``.
         threads: Threads that decode and encode (0: one per core).
-        concurrency: Requests in flight per store (0: what suits the store).
-        memory_budget: Bytes of chunks in flight in the whole process.
-        batch_bytes: Decoded bytes that one pool job handles.
-        write_empty_chunks: Store chunks that hold nothing but the fill value.
-        coalesce_gap: Ranges of one value that are at most this far apart are fetched as one.
-        coalesce_size: A merged range grows no longer than this.
-        retries: How often a request that failed in a way that may pass (503, a lost connection) is made again.
+        concurrency: Concurrent requests per store (0: chosen by the store).
+        memory_budget: Bytes of chunks that the process has in memory while reading and writing.
+        batch_bytes: Decoded bytes of a batch of chunks that one thread reads or writes.
+        write_empty_chunks: Store chunks that contain only the fill value.
+        coalesce_gap: Byte ranges of one value that are at most this many bytes apart are requested as one.
+        coalesce_size: The largest size of such a request, in bytes.
+        retries: How often a request is repeated after a temporary failure (status 503, a lost connection).
         request_timeout: Seconds for one request (0: no limit).
-        total_timeout: Seconds for a request and its retries, and for others who hold what is to be written (0: no limit).
-        unaligned: Whether assignments and appends may change parts of chunks: ``"safe"`` where no other writer's part can
-            get lost, as the store compares what it replaces or its locks hold for everybody; ``"allow"`` everywhere;
-            ``"error"`` never. Jobs have a parameter for it.
-        fsync: Local files: flush each file to the disk before it gets its name.
-        dtype_fallback: What to do where a document offers a fallback for an unknown data type.
-        allow_pickle: Open arrays whose chunks are pickles. Reading these runs code that the data names: only for data
-            of one's own.
-        max_document_bytes: A metadata document longer than this is refused.
-        max_chunk_bytes: A chunk whose decoded size is larger than this is refused (0: no limit).
-        max_read_bytes: A read whose result is larger than this is refused (0: no limit).
+        total_timeout: Seconds for a request with its retries, and for waiting for other writers (0: no limit).
+        unaligned: Whether assignments and appends may change a part of a chunk. ``"safe"``: if the rest of the chunk
+            cannot be lost, because the store has conditional writes, or locks that hold for every writer;
+            ``"allow"``: always; ``"error"``: never. Ingestion and dask have a parameter for it.
+        fsync: Local files: flush each file to disk before it is renamed to its final name.
+        dtype_fallback: What to do if a document specifies a fallback for an unknown data type: ``"warn"`` and use it,
+            raise an ``"error"``, or ``"allow"`` it silently.
+        allow_pickle: Open arrays whose chunks are pickles. Reading them runs code that the data names, so set it only
+            for data that you trust.
+        max_document_bytes: The largest size of a metadata document, in bytes.
+        max_chunk_bytes: The largest decoded size of a chunk, in bytes (0: no limit).
+        max_read_bytes: The largest size of the result of a read, in bytes (0: no limit).
     """
 
     zarr_format: int | str = 3
@@ -78,28 +80,29 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, kind = getattr(self, field.name), type(field.default)
-            if kind is float and type(value) is int:
-                value = float(value)
-                object.__setattr__(self, field.name, value)
-            if field.name != "zarr_format" and type(value) is not kind:
-                raise TypeError(f"config {field.name} is of type {kind.__name__}, not {value!r}")
-        for name, least in (("memory_budget", 1), ("batch_bytes", 1), ("coalesce_size", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"config {name} must be at least {least}, not {getattr(self, name)}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name != "zarr_format" and isinstance(value, int | float) and not 0 <= value < math.inf:
-                raise ValueError(f"config {field.name} must be 0 or more, and finite; is {value}")
-        for name, words in (("unaligned", ("safe", "allow", "error")), ("dtype_fallback", ("warn", "error", "allow"))):
-            if getattr(self, name) not in words:
-                first, second, third = map(repr, words)
+            if isinstance(field.default, float) and type(getattr(self, field.name)) is int:
+                object.__setattr__(self, field.name, float(getattr(self, field.name)))
+            if field.name != "zarr_format":
+                _check_number(field.name, getattr(self, field.name), type(field.default))
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                first, second, third = map(repr, choices)
                 raise ValueError(f"config {name} is {first}, {second} or {third}, not {getattr(self, name)!r}")
 
     @property
     def pool_size(self) -> int:
         """The number of threads that decode and encode."""
         return self.threads or _CORES
+
+
+def _check_number(name: str, value: Any, kind: type) -> None:
+    """Check the type of a setting and, if it is a number, its range."""
+    if type(value) is not kind:
+        raise TypeError(f"config {name} is of type {kind.__name__}, not {value!r}")
+    if name in _POSITIVE and value < 1:
+        raise ValueError(f"config {name} must be at least 1, not {value}")
+    if isinstance(value, int | float) and not 0 <= value < math.inf:
+        raise ValueError(f"config {name} must be 0 or more, and finite; is {value}")
 
 
 def _read_environment(environment: Mapping[str, str]) -> Config:
@@ -109,10 +112,10 @@ def _read_environment(environment: Mapping[str, str]) -> Config:
         if text is not None:
             changes[field.name] = _convert(field.name, text, field.default)
     names = [f"ZARRASYNC_{field.name.upper()}" for field in fields(Config)]
-    for given in environment:
-        close = get_close_matches(given, names, 1, 0.85) if given not in names else ()
+    for variable in environment:
+        close = get_close_matches(variable, names, 1, 0.85) if variable not in names else ()
         if close:
-            warnings.warn(f"the environment variable {given} is not a setting; {close[0]} is", stacklevel=4)
+            warnings.warn(f"the environment variable {variable} is not a setting; {close[0]} is", stacklevel=4)
     return Config(**changes)
 
 
@@ -137,14 +140,14 @@ _override: ContextVar[Config | None] = ContextVar("zarrasync_config", default=No
 
 
 def get() -> Config:
-    """The settings that hold here."""
+    """Return the settings that apply to the current task or thread."""
     return _override.get() or _base()
 
 
 class set:
-    """Change settings inside a ``with`` block, for this task or thread alone.
+    """Change settings inside a ``with`` block, in the current task or thread only.
 
-    For a whole process set ``ZARRASYNC_*`` variables, for one node pass ``config=``.
+    To change them for a whole process, set ``ZARRASYNC_*`` environment variables; for one node, pass ``config=``.
 
     Args:
         **changes: Settings by name.
@@ -174,7 +177,7 @@ class set:
 
 @contextlib.contextmanager
 def using(config: Config | Mapping[str, Any] | None) -> Iterator[None]:
-    """Let a ``config=`` argument hold for what is done inside."""
+    """Apply a ``config=`` argument inside a ``with`` block."""
     token = _override.set(resolve(config)) if config else None
     try:
         yield
@@ -184,13 +187,18 @@ def using(config: Config | Mapping[str, Any] | None) -> Iterator[None]:
 
 
 def resolve(config: Config | Mapping[str, Any] | None) -> Config:
-    """A ``config=`` argument as a value: a whole one, or changes to what holds here."""
+    """Return the settings for a ``config=`` argument: a ``Config``, or changes to the settings that apply here.
+
+    Raises:
+        TypeError: If there is no such setting, or a value is of the wrong type.
+        ValueError: If a value is out of range.
+    """
     if isinstance(config, Config):
         return config
     if not config:
         return get()
     unknown = sorted({*config} - {field.name for field in fields(Config)})
     if unknown:
-        known = ", ".join(field.name for field in fields(Config))
-        raise TypeError(f"unknown setting {unknown[0]!r}; the settings are {known}")
+        names = ", ".join(field.name for field in fields(Config))
+        raise TypeError(f"unknown setting {unknown[0]!r}; the settings are {names}")
     return replace(get(), **config)

@@ -1,28 +1,27 @@
-"""The errors of zarrasync, all in one tree.
+"""The errors of zarrasync, in one tree.
 
 ::
 
     ZarrError
-    ├── NodeNotFoundError   (KeyError, FileNotFoundError)   nothing at this path
-    ├── NodeExistsError     (FileExistsError)               something is already there
-    ├── NodeTypeError       (TypeError)                     an array where a group was asked for, or back
-    ├── MetadataError       (ValueError)                    a document that is not what the format asks for
-    │   └── UnknownCodecError                               a codec that nobody has registered
-    ├── UnsupportedByFormat (ValueError)                    the model can say it, this format can not
-    ├── InvalidKeyError     (ValueError)                    a key or a node name that is not allowed
+    ├── NodeNotFoundError   (KeyError, FileNotFoundError)   no node at the path
+    ├── NodeExistsError     (FileExistsError)               a node exists at the path
+    ├── NodeTypeError       (TypeError)                     an array instead of a group, or the other way round
+    ├── MetadataError       (ValueError)                    an invalid metadata document
+    │   └── UnknownCodecError                               a codec that is not registered
+    ├── UnsupportedByFormat (ValueError)                    metadata that the format cannot store
+    ├── InvalidKeyError     (ValueError)                    a key or node name that is not allowed
     ├── CodecError          (ValueError)                    bytes that do not decode, values that do not encode
-    │   └── ChecksumError                                   stored and computed checksum differ
+    │   └── ChecksumError                                   the stored and the computed checksum differ
     ├── SelectionError      (IndexError)                    a selection that does not fit the array
     ├── ShapeError          (ValueError)                    values, chunks or shards of the wrong shape
-    ├── MissingChunkError   (KeyError)                      absent chunks, where the caller asked to be told
-    └── StoreError          (OSError)                       the store failed; absent is never a failure
-        ├── ReadOnlyError   (PermissionError)               a write to something opened for reading
-        ├── UnsupportedOperation                            the store has no such capability
-        │   └── ConditionsUnsupported                       the service turned out to know no conditional writes
-        └── WriteConflictError                              somebody else wrote the value meanwhile
+    ├── MissingChunkError   (KeyError)                      chunks that do not exist, with missing="error"
+    └── StoreError          (OSError)                       a failure of the store
+        ├── ReadOnlyError   (PermissionError)               a write to a node that was opened for reading
+        ├── UnsupportedOperation                            an operation that the store does not support
+        │   └── ConditionsUnsupported                       conditional writes that the service does not support
+        └── WriteConflictError                              another writer changed the value meanwhile
 
-Every class keeps what its message says in typed fields, pickles, and is raised with a
-message that says what was found, where, and what can be done.
+All errors can be pickled, and have fields with the values in their messages.
 """
 
 from __future__ import annotations
@@ -55,14 +54,14 @@ __all__ = [
 
 
 class ZarrError(Exception):
-    """The root of all errors that zarrasync raises on purpose."""
+    """Base class of all errors of zarrasync."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle as cls(*args) by default, which loses keyword-only fields.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
     def __str__(self) -> str:
-        # KeyError and OSError print themselves in ways of their own; a message is a message.
+        # KeyError would quote the message, and OSError would expect an error number.
         return str(self.args[0]) if self.args else ""
 
 
@@ -78,9 +77,9 @@ class NodeNotFoundError(ZarrError, KeyError, FileNotFoundError):
     """No array or group exists at the path.
 
     Attributes:
-        path: The path that was asked for, relative to the store.
-        store: The store, as its repr.
-        tried: The keys that were looked up and found absent.
+        path: The requested path, relative to the store.
+        store: The repr of the store.
+        tried: The keys that were looked up and do not exist.
     """
 
     path: str
@@ -93,7 +92,12 @@ class NodeNotFoundError(ZarrError, KeyError, FileNotFoundError):
 
 
 class NodeExistsError(ZarrError, FileExistsError):
-    """A node exists where one was to be created."""
+    """A node exists at the path of a new one.
+
+    Attributes:
+        path: The path, relative to the store.
+        store: The repr of the store.
+    """
 
     path: str
     store: str
@@ -104,7 +108,13 @@ class NodeExistsError(ZarrError, FileExistsError):
 
 
 class NodeTypeError(ZarrError, TypeError):
-    """The node is of the other kind: an array instead of a group, or a group instead of an array."""
+    """The node is an array instead of a group, or the other way round, or has another data type or format.
+
+    Attributes:
+        path: The path of the node, relative to the store.
+        found: Its kind (``"array"`` or ``"group"``), data type or format.
+        wanted: The expected one.
+    """
 
     path: str
     found: str
@@ -117,12 +127,12 @@ class NodeTypeError(ZarrError, TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a metadata document.
+    """A problem of a metadata document.
 
     Attributes:
         key: The store key of the document.
-        location: The place inside it, in JSON path notation (``$.codecs[0].name``).
-        message: What was found there and what was expected.
+        location: The location in the document, in JSON path notation (``$.codecs[0].name``).
+        message: The present value and the expected one.
     """
 
     key: str
@@ -134,10 +144,10 @@ class Problem:
 
 
 class MetadataError(ZarrError, ValueError):
-    """A metadata document is not what its format asks for.
+    """A metadata document is invalid in its format.
 
     Attributes:
-        problems: Every problem that was found, with its place in the document.
+        problems: All problems of the document.
     """
 
     problems: tuple[Problem, ...]
@@ -148,7 +158,7 @@ class MetadataError(ZarrError, ValueError):
 
     @classmethod
     def from_problems(cls, problems: Sequence[Problem]) -> MetadataError:
-        """The error that lists the problems, one a line."""
+        """Return an error that lists problems, one per line."""
         text = str(problems[0]) if len(problems) == 1 else "".join(f"\n  {p}" for p in problems)
         return cls(text, problems=problems)
 
@@ -157,7 +167,7 @@ class UnknownCodecError(MetadataError):
     """A document names a codec that is neither built in nor registered.
 
     Attributes:
-        codec: The name that was found.
+        codec: The name of the codec.
     """
 
     codec: str
@@ -168,7 +178,12 @@ class UnknownCodecError(MetadataError):
 
 
 class UnsupportedByFormat(ZarrError, ValueError):
-    """The array or group can not be said in the requested Zarr format."""
+    """The requested Zarr format cannot store the array or group.
+
+    Attributes:
+        zarr_format: The format.
+        feature: What it does not support.
+    """
 
     zarr_format: object
     feature: str
@@ -179,7 +194,11 @@ class UnsupportedByFormat(ZarrError, ValueError):
 
 
 class InvalidKeyError(ZarrError, ValueError):
-    """A store key, prefix or node name is not allowed."""
+    """A store key, prefix or node name is not allowed.
+
+    Attributes:
+        key: The key, prefix or name.
+    """
 
     key: str
 
@@ -192,9 +211,9 @@ class CodecError(ZarrError, ValueError):
     """A codec failed on a value.
 
     Attributes:
-        codec: The codec's name.
+        codec: The name of the codec.
         direction: ``"decode"`` or ``"encode"``.
-        key: The store key of the chunk, where it is known.
+        key: The store key of the chunk, or an empty string if it is unknown.
     """
 
     codec: str
@@ -206,7 +225,7 @@ class CodecError(ZarrError, ValueError):
         self.codec, self.direction, self.key = codec, direction, key
 
     def at(self, key: str, store: str = "") -> CodecError:
-        """This error with the chunk's key and store in field and message (unless it has them)."""
+        """Add the key of the chunk and the repr of its store to the fields and the message, unless it has a key."""
         if not self.key:
             self.key = key
             self.args = (f"{key}{' in ' if store else ''}{store}: {self.args[0]}",)
@@ -214,14 +233,14 @@ class CodecError(ZarrError, ValueError):
 
 
 class ChecksumError(CodecError):
-    """A stored checksum and the one computed over the bytes differ."""
+    """The stored and the computed checksum of a value differ."""
 
 
 class SelectionError(ZarrError, IndexError):
     """A selection does not fit the array.
 
     Attributes:
-        shape: The shape that was selected from.
+        shape: The shape of the array or selection that was indexed.
     """
 
     shape: tuple[int, ...]
@@ -235,8 +254,8 @@ class ShapeError(ZarrError, ValueError):
     """Values, chunks or shards have the wrong shape.
 
     Attributes:
-        found: The shape that was given.
-        wanted: The shape that was needed.
+        found: The shape.
+        wanted: The expected shape.
     """
 
     found: tuple[int, ...]
@@ -248,11 +267,11 @@ class ShapeError(ZarrError, ValueError):
 
 
 class MissingChunkError(ZarrError, KeyError):
-    """Chunks are absent and the read was asked not to fill them in.
+    """Chunks do not exist, and ``missing`` is ``"error"``.
 
     Attributes:
-        keys: The absent chunks' keys, or those of the shards that they are absent from (the first hundred).
-        count: How many were found absent; a shard that is absent counts as one.
+        keys: The keys of the missing chunks, or of the shards that lack them (at most a hundred).
+        count: The number of missing chunks; a missing shard counts as one.
     """
 
     keys: tuple[str, ...]
@@ -264,11 +283,11 @@ class MissingChunkError(ZarrError, KeyError):
 
 
 class StoreError(ZarrError, OSError):
-    """The store could not do what it was asked; never raised for a key that is just absent.
+    """The store failed. A key that does not exist is not a failure.
 
     Attributes:
-        key: The key or prefix concerned.
-        attempts: How often the operation was tried.
+        key: The key or prefix of the operation.
+        attempts: How often it was tried.
     """
 
     key: str
@@ -280,16 +299,16 @@ class StoreError(ZarrError, OSError):
 
 
 class ReadOnlyError(StoreError, PermissionError):
-    """A write to a node or store that was opened for reading."""
+    """A node or store that was opened for reading cannot be written to."""
 
 
 class UnsupportedOperation(StoreError):
-    """The store has no such capability (it can not list, write, or compare versions)."""
+    """The store does not support the operation, such as listing, writing or conditional writes."""
 
 
 class ConditionsUnsupported(UnsupportedOperation):
-    """The service turned out to know no conditional writes; the store does not claim to compare from now on."""
+    """The service does not support conditional writes. The store does not use them from now on."""
 
 
 class WriteConflictError(StoreError):
-    """The value changed between read and conditional write."""
+    """Another writer changed the value between a read and a conditional write."""

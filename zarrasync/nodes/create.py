@@ -209,7 +209,7 @@ def _refuse_ancestor(handle: NodeHandle, path: str, node: FoundNode) -> None:
     """Raise an error if a new node cannot be below an existing one."""
     if not node.format.is_same(handle.format):
         raise NodeTypeError(
-            f"{handle.name} can not be created in Zarr format {handle.format.zarr_format!r}: /{path} is of format "
+            f"{handle.name} cannot be created in Zarr format {handle.format.zarr_format!r}: /{path} is of format "
             f"{node.format.zarr_format!r}, whose readers would not find it; pass zarr_format={node.format.zarr_format!r}",
             path=path,
             found=str(node.format.zarr_format),
@@ -217,7 +217,7 @@ def _refuse_ancestor(handle: NodeHandle, path: str, node: FoundNode) -> None:
         )
     if isinstance(node.metadata, ArrayMetadata):
         raise NodeTypeError(
-            f"{handle.name} can not be created: there is an array at /{path}", path=path, found="array", wanted="group"
+            f"{handle.name} cannot be created: there is an array at /{path}", path=path, found="array", wanted="group"
         )
 
 

@@ -87,7 +87,7 @@ async def create_planned_array(
 
 
 async def _read_lazy(data: Any) -> Any:
-    """Return the values of data that is read from a store when it is used; other data as it is."""
+    """Return the values of arrays and selections that are read when they are used. Other data is returned unchanged."""
     lazy = getattr(data, "async_", data)  # an object of the synchronous API
     if isinstance(lazy, AsyncArray | AsyncSelection):
         whole = lazy[...]

@@ -47,8 +47,8 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
         returned.
 
     Raises:
-        NodeExistsError: If there are other nodes below the path, or other values beside the chunks, so that their
-            origin is unclear.
+        NodeExistsError: If there are other nodes below the path, or values that are not Zarr next to the chunks, so
+            that the origin of the chunks is unclear.
         UnsupportedOperation: If the store cannot list.
     """
     store = handle.chunk_store(metadata)
@@ -59,7 +59,7 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
     if nodes := [key for key in others if "/" in key and formats.is_document(key)]:
         raise NodeExistsError(
             f"{handle.name} in {handle.store!r} is a group without a document: other nodes lie below it "
-            f"({', '.join(nodes[:3])}); pass overwrite=True or mode='w' to replace them all",
+            f"({', '.join(nodes[:3])}); pass overwrite=True or mode='w' to replace them",
             path=handle.path,
             store=repr(handle.store),
         )
@@ -67,9 +67,9 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
     foreign = [key for key in others if not formats.may_be_zarr(key)]
     if chunks and foreign:
         raise NodeExistsError(
-            f"{counted(len(chunks), 'value')} where chunks of {handle.name} in {handle.store!r} will be "
-            f"({', '.join(chunks[:3])}) cannot be told from somebody's own, as other things lie beside "
-            f"({', '.join(foreign[:3])}): erase what is left of an array, or take another path",
+            f"{counted(len(chunks), 'value')} exist where chunks of {handle.name} in {handle.store!r} will be stored "
+            f"({', '.join(chunks[:3])}), beside values that are not Zarr ({', '.join(foreign[:3])}): erase them if they "
+            "are left over from an array, or use another path",
             path=handle.path,
             store=repr(handle.store),
         )

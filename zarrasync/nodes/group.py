@@ -69,10 +69,10 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     # Without these methods Python would try group[0], group[1], …
 
     def __contains__(self, name: object) -> Never:
-        raise TypeError(f"an asynchronous group is asked with `await group.contains({name!r})`")
+        raise TypeError(f"use `await group.contains({name!r})` with an asynchronous group")
 
     def __iter__(self) -> Never:
-        raise TypeError("the names in an asynchronous group come with `async for name in group`")
+        raise TypeError("use `async for name in group` with an asynchronous group")
 
     async def setitem(self, name: str, value: npt.ArrayLike) -> None:
         """Store values as an array, replacing an existing node.
@@ -259,7 +259,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         if source == dest:
             return
         if f"{dest}/".startswith(f"{source}/"):
-            raise NodeExistsError(f"{source!r} can not be moved below itself to {dest!r}", path=dest)
+            raise NodeExistsError(f"{source!r} cannot be moved below itself, to {dest!r}", path=dest)
         handle = self._cell.handle
         if await self.contains(dest):
             raise NodeExistsError(f"there is a node at {handle.child(dest).name} already", path=dest)

@@ -36,14 +36,15 @@ class NotAwaited:
     __slots__ = ()
 
     def __setitem__(self, key: object, value: object) -> Never:
-        raise TypeError("an assignment can not be awaited: await array[...].write(values)")
+        raise TypeError("an assignment cannot be awaited; use await array[...].write(values)")
 
     def __array__(self, dtype: object = None, copy: object = None) -> Never:
-        raise TypeError("NumPy can not await: values = await array[...], then np.asarray(values)")
+        raise TypeError("NumPy cannot await a selection; use np.asarray(await array[...])")
 
     def __iter__(self) -> Never:
         raise TypeError(
-            "iterate over what was read (await array[...]), or async for region, block in array.view.chunks()"
+            "an asynchronous selection cannot be iterated; use await array[...], or async for region, block in "
+            "array.view.chunks()"
         )
 
 
@@ -147,7 +148,7 @@ class AsyncSelection(NotAwaited):
     def _select(self, key: Any, parser: Callable[[Any, tuple[int, ...]], Transform]) -> AsyncSelection:
         fields, key = split_fields(key, self.dtype)
         if fields is not None and self._fields is not None:
-            raise SelectionError(f"the selection has its fields already: {self._fields!r}", shape=self.shape)
+            raise SelectionError(f"the selection already has fields: {self._fields!r}", shape=self.shape)
         transform = compose(self._transform, parser(key, self.shape))
         fields = fields if fields is not None else self._fields
         return AsyncSelection(self.array, transform, fields, not transform.shape and _keeps_array(key))

@@ -83,7 +83,7 @@ class Config:
             if isinstance(field.default, float) and type(getattr(self, field.name)) is int:
                 object.__setattr__(self, field.name, float(getattr(self, field.name)))
             if field.name != "zarr_format":
-                _check_number(field.name, getattr(self, field.name), type(field.default))
+                _check_setting(field.name, getattr(self, field.name), type(field.default))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 first, second, third = map(repr, choices)
@@ -95,13 +95,15 @@ class Config:
         return self.threads or _CORES
 
 
-def _check_number(name: str, value: Any, kind: type) -> None:
+def _check_setting(name: str, value: Any, kind: type) -> None:
     """Check the type of a setting and, if it is a number, its range."""
     if type(value) is not kind:
         raise TypeError(f"config {name} is of type {kind.__name__}, not {value!r}")
+    if not isinstance(value, int | float):
+        return
     if name in _POSITIVE and value < 1:
         raise ValueError(f"config {name} must be at least 1, not {value}")
-    if isinstance(value, int | float) and not 0 <= value < math.inf:
+    if not 0 <= value < math.inf:
         raise ValueError(f"config {name} must be 0 or more, and finite; is {value}")
 
 

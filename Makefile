@@ -6,7 +6,11 @@ INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COVERAGE_FLOOR := 89
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
 
-.PHONY: help demo test check cover fmt lint type generated calls sync docs screenshots bench bench-full bench-remote dist release-check clean
+PAGES = $(wildcard *.md docs/*.md docs/*/*.md)
+# Rules of Harper that run in addition to those in docs/_vocabulary.
+HARPER_RULES = AnA,LongSentences,OxfordComma,RepeatedWords,ThereIsAgreement
+
+.PHONY: help demo test check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -17,7 +21,7 @@ demo: $(VENV)/demo.stamp  ## Ingest a global land mask into S3 and read it back
 test: $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS is passed on
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-check: lint type generated calls test docs  ## Run the checks, the tests, and the build of the documentation
+check: lint prose type generated calls test docs  ## Run the checks, the tests, and the build of the documentation
 
 cover: $(VENV)/test.stamp  ## Report the coverage by package after `make test PYTEST_ADDOPTS=--cov`
 	@for package in zarrasync/*/; do \
@@ -31,6 +35,15 @@ fmt: $(VENV)/dev.stamp  ## Format the code and apply the linter's fixes
 lint: $(VENV)/dev.stamp  ## Check format and style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+prose: $(VENV)/dev.stamp  ## Check spelling everywhere, and the phrasing of the documentation
+	$(BIN)/codespell
+	@mkdir -p .prose_cache && touch .prose_cache/dictionary.txt && rm -f .prose_cache/vocabulary.weirpack
+	@for rule in docs/_vocabulary/*.weir; do $(BIN)/harper test $$rule >/dev/null || exit 1; done
+	cd docs/_vocabulary && $(abspath $(BIN))/python -m zipfile -c $(CURDIR)/.prose_cache/vocabulary.weirpack *
+	@RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
+	  --weirpacks .prose_cache/vocabulary.weirpack \
+	  --only "$(HARPER_RULES),$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g')" $(PAGES)
 
 type: $(VENV)/dev.stamp  ## Check types with mypy and pyright
 	$(BIN)/mypy
@@ -47,6 +60,9 @@ sync: $(VENV)/dev.stamp  ## Generate zarrasync/sync.py
 
 docs: $(VENV)/docs.stamp  ## Build the documentation; warnings are errors
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+
+changes: $(VENV)/dev.stamp  ## Show the changelog of the next release
+	$(BIN)/towncrier build --draft --version $(VERSION)
 
 screenshots: $(VENV)/test.stamp  ## Make the documentation's screenshots again, with Chromium
 	PYTHONPATH=. $(BIN)/python docs/screenshots.py
@@ -77,6 +93,7 @@ release-check: check dist  ## Check everything for a release; docs/development.m
 	test -z "$$(git status --porcelain)"
 	! git rev-parse -q --verify 'refs/tags/v$(VERSION)'
 	grep -q '^## $(VERSION) - [0-9-]*$$' CHANGELOG.md
+	test -z "$$(ls docs/changes/*.added.md docs/changes/*.changed.md docs/changes/*.fixed.md 2>/dev/null)"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,20 +11,48 @@ import pytest
 
 from tests.support import ROOT
 
-BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?```(python|sh)\n(.*?)```", re.DOTALL)
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
+SHELL = 'set -eu\nzarrasync() { "$PYTHON" -m zarrasync "$@"; }\n'
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.stem)
-def test_code_blocks_run(page, tmp_path, monkeypatch):
-    """All blocks of a page, one after the other, in an empty directory."""
-    blocks = [code for skipped, code in BLOCK.findall(page.read_text()) if not skipped]
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks))
+def blocks_of(page, language):
+    return [code for skipped, name, code in BLOCK.findall(page.read_text()) if not skipped and name == language]
+
+
+def run(command, directory):
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def run_python(blocks, directory):
+    (directory / "page.py").write_text("\n".join(blocks))
+    run([sys.executable, "-W", "error", "page.py"], directory)
+
+
+def id_of(page):
+    return str(page.relative_to(ROOT).with_suffix(""))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=id_of)
+def test_code_blocks_run(page, tmp_path):
+    """All Python blocks of a page, in one process and an empty directory; then its shell blocks."""
+    if python := blocks_of(page, "python"):
+        run_python(python, tmp_path)
+    if shell := blocks_of(page, "sh"):
+        (tmp_path / "page.sh").write_text(SHELL + "\n".join(shell))
+        run(["bash", "page.sh"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "getting-started.md"], ids=id_of
+)
+def test_first_programs_can_be_run_again(page, tmp_path):
+    for _ in range(2):
+        run_python(blocks_of(page, "python"), tmp_path)
 
 
 @pytest.mark.parametrize("module", ["zarrasync", "zarrasync.sync", "zarrasync.config", "zarrasync.codecs"])

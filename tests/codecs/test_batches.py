@@ -164,23 +164,23 @@ def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     from zarrasync._util import memory
 
     parts = [b"a" * (1 << 20), np.full(1 << 20, 98, np.uint8), memoryview(b"c" * 5)]
-    first: Any = memory.joined(parts, 3 << 20)
+    first: Any = memory.join_buffers(parts, 3 << 20)
     assert bytes(first) == b"a" * (1 << 20) + b"b" * (1 << 20) + b"ccccc"
-    assert memory.stays(first)
+    assert memory.is_immutable(first)
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 0
     part = first[5:20].view("u1")
     address = first.ctypes.data
     del first
-    other: Any = memory.joined(parts[::-1], 3 << 20)  # the part still needs the first one's memory
+    other: Any = memory.join_buffers(parts[::-1], 3 << 20)  # the part still needs the first one's memory
     assert other.ctypes.data != address
     assert bytes(part) == b"a" * 15
     del part
-    again: Any = memory.joined(parts, 3 << 20)
+    again: Any = memory.join_buffers(parts, 3 << 20)
     assert again.ctypes.data == address
     del again
-    assert not memory.stays(np.zeros(3, np.uint8))
-    assert isinstance(memory.joined([b"few", b" bytes"], 9), bytes)
-    few = [memory.joined(parts, 32 << 20) for _ in range(2)]  # do not hold what many could lie in
+    assert not memory.is_immutable(np.zeros(3, np.uint8))
+    assert isinstance(memory.join_buffers([b"few", b" bytes"], 9), bytes)
+    few = [memory.join_buffers(parts, 32 << 20) for _ in range(2)]  # do not hold what many could lie in
     assert {bytes(one) for one in few} == {b"".join(map(bytes, parts))}
     assert all(isinstance(one, bytes) for one in few)

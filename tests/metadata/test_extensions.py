@@ -205,12 +205,12 @@ def test_extensions_are_found_by_entry_points(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     from zarrasync._util import plugins
 
-    plugins._all.cache_clear()
+    plugins.entry_points_in.cache_clear()
     try:
         (codec,) = parse_codecs(["bytes", entry("test.xor", mask=1)]).bytes_bytes
         assert type(codec).__name__ == "Xor"
     finally:
-        plugins._all.cache_clear()
+        plugins.entry_points_in.cache_clear()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""From synchronous code into the async core, and back with the result.
+"""Synchronous calls of coroutines: driven on the calling thread, or run by an event loop in a daemon thread.
 
-Blocking stores are driven on the calling thread. For the others one daemon thread runs an event
-loop; a call is submitted to it and waited for, also from inside a running loop (Jupyter), from many
-threads at once and after a fork. Ctrl-C cancels the work before it is raised.
+Coroutines that use only blocking stores are driven. Others are submitted to the event loop, also from inside a running
+loop (Jupyter), from several threads at once, and after a fork. Ctrl-C cancels the coroutine before it is raised.
 """
 
 from __future__ import annotations
@@ -25,10 +24,18 @@ from zarrasync._concurrency.gates import BLOCKED_LOOP
 __all__ = ["iterate", "run"]
 
 T = TypeVar("T")
+_STOP_SECONDS = 5.0
+"""Seconds to wait for the loop to end when the interpreter exits."""
+_CLOSE_SECONDS = 5.0
+"""Seconds to wait for the end of a step of an iterator that was interrupted."""
 
 
 class _Call(Generic[T]):
-    """A coroutine on the loop of another thread, in this caller's context."""
+    """A call of a coroutine on the loop of another thread, in the caller's context.
+
+    Attributes:
+        result: The result of the coroutine.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
         self._loop, self._coroutine = loop, coroutine
@@ -40,7 +47,7 @@ class _Call(Generic[T]):
             self._context.run(BLOCKED_LOOP.set, asyncio.get_running_loop())
 
     def start(self) -> None:
-        """Begin; a second time is one too many and does nothing."""
+        """Start the coroutine, unless it was started or cancelled before."""
         self._loop.call_soon_threadsafe(self._start)
 
     def _start(self) -> None:
@@ -50,7 +57,7 @@ class _Call(Generic[T]):
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        with contextlib.suppress(InvalidStateError):  # the caller has just cancelled
+        with contextlib.suppress(InvalidStateError):  # the caller has cancelled
             if error is not None:
                 self.result.set_exception(error)
             else:
@@ -58,7 +65,7 @@ class _Call(Generic[T]):
         self._ended.set()
 
     def cancel(self) -> None:
-        """Stop the work, and wait until it has ended. Ctrl-C may have come before it was begun."""
+        """Cancel the coroutine, which may not have started yet, and wait until it has ended."""
         self.result.cancel()
         self._loop.call_soon_threadsafe(self._cancel)
         self._ended.wait()
@@ -72,7 +79,7 @@ class _Call(Generic[T]):
 
 
 class _Loop:
-    """The event loop in its own thread."""
+    """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -84,7 +91,7 @@ class _Loop:
         self.loop.run_forever()
 
     async def _close(self) -> None:
-        """What ``asyncio.run`` does before it closes a loop: end the tasks, then the generators."""
+        """End tasks and then async generators, as ``asyncio.run`` does before it closes a loop."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -92,14 +99,14 @@ class _Loop:
         await self.loop.shutdown_asyncgens()
 
     def stop(self) -> None:
-        """End the loop after its clients are closed."""
+        """Close the loop's clients, then the loop."""
         if self.pid != os.getpid() or not self.thread.is_alive():
             return
         closing = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
         with contextlib.suppress(Exception):
-            closing.result(5)
+            closing.result(_STOP_SECONDS)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(5)
+        self.thread.join(_STOP_SECONDS)
         if not self.thread.is_alive():
             self.loop.close()
 
@@ -109,31 +116,32 @@ _lock = thread_lock()
 
 
 def _get() -> _Loop:
+    """Return the loop of this process, started on first use."""
     global _current
     with _lock:
         if _current is None or _current.pid != os.getpid():
             _current = _Loop()
-            # Before the finalizers of filesystems, which were registered by now, and close clients on other loops.
+            # Exit handlers run in reverse order: this one before those of filesystems, which close clients on other loops.
             atexit.unregister(_stop)
             atexit.register(_stop)
         return _current
 
 
 def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
-    """Run a coroutine to its end from synchronous code.
+    """Return the result of a coroutine to synchronous code.
 
     Args:
-        coroutine: What to run.
-        blocking: Whether it touches blocking stores only, and so can be driven here.
+        coroutine: The coroutine.
+        blocking: Whether it uses only blocking stores, so that it can be driven.
 
     Raises:
         RuntimeError: When called on the library's own loop thread.
     """
     if blocking:
-        here = asyncio._get_running_loop()  # noqa: SLF001  # a tenth of the time of the public function
-        if here is None:
+        loop = asyncio._get_running_loop()  # noqa: SLF001  # a tenth of the time of the public function
+        if loop is None:
             return drive(coroutine)
-        token = BLOCKED_LOOP.set(here)
+        token = BLOCKED_LOOP.set(loop)
         try:
             return drive(coroutine)
         finally:
@@ -151,17 +159,18 @@ def _wait(bridge: _Loop, coroutine: Coroutine[Any, Any, T]) -> T:
         call.start()
         return call.result.result()
     except BaseException:
-        if not call.result.done():  # Ctrl-C here, not an error there: stop the work, then pass it on
+        if not call.result.done():  # Ctrl-C in this thread, and not an error of the coroutine
             call.cancel()
         raise
 
 
-_CLOSING = 5.0
-"""Seconds in which a step that was given up has to end."""
-
-
 def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, None]:
-    """Step through an async iterator from synchronous code; closes it when the loop over it ends."""
+    """Step through an async iterator from synchronous code, and close it at the end.
+
+    Args:
+        source: The iterator.
+        blocking: Whether it uses only blocking stores, so that it can be driven.
+    """
 
     async def step() -> tuple[bool, T | None]:
         try:
@@ -170,8 +179,8 @@ def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, N
             return False, None
 
     async def close() -> None:
-        if getattr(source, "ag_running", False):  # a step that was given up has yet to hear of it
-            async with asyncio.timeout(_CLOSING):
+        if getattr(source, "ag_running", False):  # an interrupted step has not ended yet
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 while source.ag_running:  # type: ignore[attr-defined]
                     await clock.sleep(0)
         aclose = getattr(source, "aclose", None)
@@ -183,7 +192,7 @@ def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, N
             more, item = run(step(), blocking=blocking)
             if not more:
                 return
-            yield item  # type: ignore[misc]  # it is a T where there is more
+            yield item  # type: ignore[misc]  # a T, as there are more items
     finally:
         run(close(), blocking=blocking)
 
@@ -195,7 +204,7 @@ def _stop() -> None:
 
 @reset_in_child
 def _reset() -> None:
-    """Forget the loop: its thread does not exist in a child."""
+    """Forget the loop, whose thread does not exist in a forked child."""
     global _current
     _current = None
 

@@ -1,4 +1,4 @@
-"""Dicts and lists that say how to change what they show, instead of losing the change."""
+"""Read-only dicts and lists, whose methods that modify raise an error which explains how to change attributes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any, Never
 
 __all__ = ["FrozenDict", "FrozenList", "freeze"]
 
-_REMEDY = (
+_MESSAGE = (
     "attributes are read-only here, as storing them takes a request: use "
     "`await node.update_attributes({...})`, or on the synchronous side `node.attrs[name] = value` with the whole value"
 )
 
 
 def _refuse(self: object, *args: Any, **kwargs: Any) -> Never:
-    raise TypeError(_REMEDY)
+    raise TypeError(_MESSAGE)
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict to look at: equal to a plain one, and copies and pickles are plain ones."""
+    """A read-only dict. It equals a plain one; copies and pickles are plain dicts."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __ior__ = _refuse
@@ -28,7 +28,7 @@ class FrozenDict(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list to look at: equal to a plain one, and copies and pickles are plain ones."""
+    """A read-only list. It equals a plain one; copies and pickles are plain lists."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
@@ -39,7 +39,7 @@ class FrozenList(list[Any]):
 
 
 def freeze(value: Any) -> Any:
-    """A JSON value whose dicts and lists, at any depth, refuse to be changed."""
+    """Return a JSON value with read-only dicts and lists at all levels."""
     if isinstance(value, dict):
         return value if type(value) is FrozenDict else FrozenDict({name: freeze(item) for name, item in value.items()})
     if isinstance(value, list):

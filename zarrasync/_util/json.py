@@ -1,4 +1,4 @@
-"""JSON documents as Zarr wants them: strict in, plain out."""
+"""Reading and writing metadata documents as JSON: strict parsing, and conversion of NumPy values."""
 
 from __future__ import annotations
 
@@ -14,86 +14,94 @@ import numpy as np
 
 from zarrasync.errors import MetadataError, Problem
 
-__all__ = ["dump", "load", "plain", "repeated"]
+__all__ = ["dump", "duplicate_names", "load", "reject_tokens", "to_plain"]
+
+_NESTING_LIMIT = 100
+"""Maximum nesting of documents, which recursive functions process."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
-class _Lenient(float):
-    """A ``NaN`` or ``Infinity`` token, which JSON does not have but some writers emit."""
+class _Token(float):
+    """A ``NaN`` or ``Infinity`` token, which is not JSON but is emitted by some writers."""
 
 
-_decode = json.JSONDecoder(parse_constant=_Lenient).decode
+_decode = json.JSONDecoder(parse_constant=_Token).decode
 
 
 def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
-    """Parse one document.
+    """Parse a document.
 
-    The tokens ``NaN``, ``Infinity`` and ``-Infinity`` are not JSON; they are tolerated inside
-    ``attributes`` (zarr-python writes them there) and refused everywhere else.
+    The tokens ``NaN``, ``Infinity`` and ``-Infinity`` are not JSON. They are accepted here, because zarr-python writes
+    them in attributes; ``reject_tokens`` rejects them elsewhere.
 
     Args:
         data: The document's bytes.
         key: Its store key, for messages.
 
     Raises:
-        MetadataError: If the bytes are not UTF-8, not JSON, not an object, or hold such tokens.
+        MetadataError: If the bytes are not UTF-8, not JSON, or not a JSON object.
     """
     try:
         document = _decode(str(data, "utf-8-sig"))
     except UnicodeDecodeError as error:
         raise _problem(key, f"not UTF-8 text: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno} column {error.colno}"
-        found = "an empty document" if not bytes(data).strip() else f"{error.msg} at {where}"
-        raise _problem(key, f"not valid JSON: {found}") from error
-    except ValueError as error:  # an integer of thousands of digits
+        position = f"line {error.lineno} column {error.colno}"
+        reason = "an empty document" if not bytes(data).strip() else f"{error.msg} at {position}"
+        raise _problem(key, f"not valid JSON: {reason}") from error
+    except ValueError as error:  # an integer with thousands of digits
         raise _problem(key, f"not usable JSON: {error}") from error
     except RecursionError as error:
         raise _problem(key, "not usable JSON: nested too deeply") from error
     if _is_deep(bytes(data)):
-        raise _problem(key, f"not usable JSON: nested deeper than {_DEEP} levels")
+        raise _problem(key, f"not usable JSON: nested deeper than {_NESTING_LIMIT} levels")
     if not isinstance(document, dict):
         raise _problem(key, f"expected a JSON object, found {type(document).__name__}")
     return document
 
 
-def repeated(data: bytes) -> list[str]:
-    """Names that stand more than once in one object of a document; readers differ in which of them counts."""
-    found: list[str] = []
+def duplicate_names(data: bytes) -> list[str]:
+    """Return the names that occur more than once in an object of a document. Readers differ in which one they use."""
+    names: list[str] = []
 
-    def note(pairs: list[tuple[str, Any]]) -> None:
-        found.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+    def collect(pairs: list[tuple[str, Any]]) -> None:
+        names.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
 
-    with suppress(ValueError, RecursionError):  # what is no JSON is somebody else's to tell
-        json.loads(data, object_pairs_hook=note)
-    return found
-
-
-_DEEP = 100
-"""Levels of nesting beyond which a document is no metadata: what walks through it does so by recursion."""
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+    with suppress(ValueError, RecursionError):  # load reports invalid documents
+        json.loads(data, object_pairs_hook=collect)
+    return names
 
 
 def _is_deep(data: bytes) -> bool:
-    """Whether brackets are nested too deeply outside of text."""
-    if data.count(b"{") + data.count(b"[") <= _DEEP:
+    """Return whether brackets outside of strings are nested too deeply."""
+    if data.count(b"{") + data.count(b"[") <= _NESTING_LIMIT:
         return False
-    letters = np.frombuffer(_STRING.sub(b"", data), np.uint8)
-    steps = np.isin(letters, list(b"{[")).astype(np.int64) - np.isin(letters, list(b"}]"))
-    return int(np.cumsum(steps).max(initial=0)) > _DEEP
+    characters = np.frombuffer(_STRING.sub(b"", data), np.uint8)
+    steps = np.isin(characters, list(b"{[")).astype(np.int64) - np.isin(characters, list(b"}]"))
+    return int(np.cumsum(steps).max(initial=0)) > _NESTING_LIMIT
 
 
-def refuse_tokens(value: Any, key: str, location: str = "$") -> None:
-    """Raise if a ``NaN`` or ``Infinity`` token stands anywhere in the value."""
-    if isinstance(value, _Lenient):
+def reject_tokens(value: Any, key: str, location: str = "$") -> None:
+    """Check that a value contains no ``NaN`` or ``Infinity`` token.
+
+    Args:
+        value: The value.
+        key: The store key of the document, for messages.
+        location: The JSON path of the value, for messages.
+
+    Raises:
+        MetadataError: If it does.
+    """
+    if isinstance(value, _Token):
         raise MetadataError.from_problems(
             [Problem(key, location, f"the token {float(value)!r} is not JSON; write it as a string")]
         )
     if isinstance(value, dict):
         for name, item in value.items():
-            refuse_tokens(item, key, f"{location}.{name}")
+            reject_tokens(item, key, f"{location}.{name}")
     elif isinstance(value, list):
         for position, item in enumerate(value):
-            refuse_tokens(item, key, f"{location}[{position}]")
+            reject_tokens(item, key, f"{location}[{position}]")
 
 
 def _problem(key: str, message: str) -> MetadataError:
@@ -101,43 +109,46 @@ def _problem(key: str, message: str) -> MetadataError:
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """The document as UTF-8 JSON, indented, members in the order given.
+    """Return a document as indented UTF-8 JSON, with its members in the given order.
 
     Raises:
-        MetadataError: If it holds something that JSON can not say.
+        MetadataError: If it contains a value that JSON cannot represent.
     """
     try:
-        data = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False).encode()
+        data = json.dumps(to_plain(document), indent=2, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise MetadataError(f"metadata can not be written as JSON: {error}") from error
     if _is_deep(data):
-        raise MetadataError(f"metadata nested deeper than {_DEEP} levels could not be read again")
+        raise MetadataError(f"metadata nested deeper than {_NESTING_LIMIT} levels could not be read again")
     return data
 
 
-def plain(value: Any) -> Any:
-    """The value with NumPy scalars, arrays and tuples turned into what JSON has.
+def to_plain(value: Any) -> Any:
+    """Return a value with NumPy scalars, arrays and tuples converted to JSON types.
 
-    Non-finite floats become the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``: a document
-    with bare tokens could not be read by others.
+    Non-finite floats become the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because other readers reject
+    the bare tokens.
+
+    Raises:
+        MetadataError: If a name is neither a string nor an integer, or two names become equal.
     """
     if isinstance(value, np.ndarray):
-        return plain(value.tolist())
+        return to_plain(value.tolist())
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        named = {name if isinstance(name, str) else _name(name): plain(v) for name, v in value.items()}
-        if len(named) != len(value):
-            raise MetadataError(f"two metadata names are the same as text: {list(value)!r}")
-        return named
+        members = {name if isinstance(name, str) else _to_name(name): to_plain(item) for name, item in value.items()}
+        if len(members) != len(value):
+            raise MetadataError(f"two metadata names become the same string: {list(value)!r}")
+        return members
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return value
 
 
-def _name(name: object) -> str:
+def _to_name(name: object) -> str:
     if isinstance(name, int | np.integer) and not isinstance(name, bool):
         return str(name)
     raise MetadataError(f"metadata names must be strings, found {name!r}")

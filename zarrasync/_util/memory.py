@@ -1,4 +1,4 @@
-"""Memory: where it lies, and that it is used again when nobody uses it any more."""
+"""Memory for large values: aligned for fast copies, and reused once no one refers to it."""
 
 from __future__ import annotations
 
@@ -13,97 +13,101 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["alias", "empty", "joined", "keep_freed", "stays"]
+__all__ = ["aligned_empty", "is_immutable", "join_buffers", "keep_freed_memory", "slows_copies"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+_PAGE_SIZE, _ALIAS_DISTANCE, _ALIGNMENT = 4096, 32, 64
 _LARGE = 1 << 20
-"""Bytes from which on fresh memory, whose pages the system has to clear, costs more than keeping track of used one."""
-_KEEP = 72 << 20
-"""Bytes up to which memory is kept: what shards of 64 MiB may take."""
+"""Size in bytes from which fresh memory, whose pages the system must clear, costs more than tracking used memory."""
+_KEPT_SIZE = 72 << 20
+"""Maximum size in bytes of a block that is kept for reuse; enough for shards of 64 MiB."""
+_TUNING_SIZE = 8 << 20
+"""Size in bytes of the block that tunes glibc: it then keeps blocks of that size, and twice as much free memory.
+
+That is more than compressors allocate for a chunk of 4 MiB, which may grow a little.
+"""
+
 _free: deque[Bytes] = deque(maxlen=2)
 _lent: set[int] = set()
 
 
-_PAGE, _NEAR, _APART = 4096, 32, 64
+def slows_copies(memory: npt.NDArray[Any]) -> bool:
+    """Return whether copying data that begins at a page boundary, such as a file's, into an array is slow.
 
-
-def alias(memory: npt.NDArray[Any]) -> bool:
-    """Whether to copy what begins with a page, as files do, into memory is slow.
-
-    Processors tell by an address inside its page whether a load may go ahead of a store. A copy to less than 32 bytes
-    behind its source, counted so, takes three times as long, or more; and all large blocks of malloc begin 16 bytes
-    behind a page.
+    Processors compare addresses within a page to decide whether a load may precede a store. If the target is less than
+    32 bytes behind the source by that measure, a copy takes at least three times as long. All large blocks of malloc
+    begin 16 bytes after a page boundary.
     """
-    return 0 < memory.ctypes.data % _PAGE < _NEAR
+    return 0 < memory.ctypes.data % _PAGE_SIZE < _ALIAS_DISTANCE
 
 
-def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
-    """``np.empty`` of elements that are no objects, at such a place that files are copied into it at full speed."""
+def aligned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
+    """Return an uninitialised array, like ``np.empty``, at an address into which files are copied at full speed.
+
+    Args:
+        shape: The shape.
+        dtype: A data type other than object.
+    """
     dtype = np.dtype(dtype)
     size = dtype.itemsize * math.prod((shape,) if isinstance(shape, int) else shape)
-    block = np.empty(size + _PAGE, np.uint8)
-    start = (_APART - block.ctypes.data) % _PAGE
+    block = np.empty(size + _PAGE_SIZE, np.uint8)
+    start = (_ALIGNMENT - block.ctypes.data) % _PAGE_SIZE
     return block[start : start + size].view(dtype).reshape(shape)
 
 
-_TUNING = 8 << 20
-"""Bytes of a block that tells glibc what to keep: blocks as large, until twice as much lies free at an arena's end.
-
-That is more than what a compressor asks for to hold a chunk of the usual 4 MiB, which may grow a little.
-"""
-
-
 @cache
-def keep_freed() -> None:
-    """Have freed memory used again, also what libraries take for their results.
+def keep_freed_memory() -> None:
+    """Make glibc keep freed memory for reuse, also the memory that libraries allocate for their results.
 
-    At first glibc gives every block of some 100 KB back to the system, which has to clear the pages of the next
-    one. It keeps more once it has seen a large block come and go (``mallopt(3)``, "dynamic adjustment of the mmap
-    threshold"); but its header no page of this one is touched.
+    By default it returns each block of some 100 KB to the system, which must clear the pages of the next one. After it
+    has freed a large block, it keeps more (``mallopt(3)``, "dynamic adjustment of the mmap threshold"). Except for its
+    header, no page of the block allocated here is touched.
     """
     with contextlib.suppress(MemoryError):
-        np.empty(_TUNING, np.uint8)
+        np.empty(_TUNING_SIZE, np.uint8)
 
 
-def joined(parts: Iterable[Any], room: int) -> bytes | Bytes:
-    """Buffers in one piece, which can not be changed; arrays of bytes where much of ``room`` is taken.
+def join_buffers(parts: Iterable[Any], expected_size: int) -> bytes | Bytes:
+    """Concatenate buffers into an immutable one: an array if it is large, otherwise bytes.
 
-    Each is copied soon after it has come, so that the memory of one serves those that come later.
+    Each buffer is copied soon after it arrives, so that an iterator can reuse its memory for later ones.
 
     Args:
         parts: The buffers.
-        room: How many bytes there will hardly be more of; no page of it is touched that is not needed.
+        expected_size: An upper estimate of the total size in bytes. Only pages that are needed are touched.
     """
-    block, filled, size = empty(0), 0, 0
-    waiting: list[Any] = []
+    block, filled, size = aligned_empty(0), 0, 0
+    pending: list[Any] = []
     for part in parts:
-        waiting.append(part)
+        pending.append(part)
         size += len(part)
         if size - filled >= _LARGE:
-            block = _roomy(block, filled, size, room)
-            filled = _fill(block, filled, waiting)
+            block = _grown(block, filled, size, expected_size)
+            filled = _append(block, filled, pending)
     if not filled:
-        return b"".join(waiting)
-    block = _roomy(block, filled, size, room)
-    end = _fill(block, filled, waiting)
-    if 4 * end < len(block) <= _KEEP:  # all of which may have been touched, and who gets this may keep it for long
-        few = bytes(memoryview(block)[:end])
+        return b"".join(pending)
+    block = _grown(block, filled, size, expected_size)
+    end = _append(block, filled, pending)
+    if 4 * end < len(block) <= _KEPT_SIZE:  # the result would keep a much larger block alive
+        result = bytes(memoryview(block)[:end])
         _free.append(block)
-        return few
+        return result
     return _lend(block, end)
 
 
-def _roomy(block: Bytes, filled: int, size: int, room: int) -> Bytes:
-    """A block, or a larger one that begins alike, with place for ``size`` bytes."""
+def _grown(block: Bytes, filled: int, size: int, expected_size: int) -> Bytes:
+    """Return a block with room for ``size`` bytes and the same first ``filled`` bytes."""
     if size <= len(block):
         return block
-    larger = _fitting(max(size, 2 * len(block), room + room // 64))  # what can not be compressed grows a little
+    # Incompressible data grows a little.
+    larger = _take_block(max(size, 2 * len(block), expected_size + expected_size // 64))
     larger[:filled] = block[:filled]
     return larger
 
 
-def _fill(block: Bytes, start: int, parts: list[Any]) -> int:
-    """Copy buffers into a block, and let go of them; where they end."""
+def _append(block: Bytes, start: int, parts: list[Any]) -> int:
+    """Copy buffers into a block, clear the list, and return the end position."""
     view = memoryview(block)
     for part in parts:
         view[start : start + len(part)] = memoryview(part).cast("B")
@@ -112,31 +116,32 @@ def _fill(block: Bytes, start: int, parts: list[Any]) -> int:
     return start
 
 
-def stays(data: object) -> bool:
-    """Whether nobody will change a buffer: bytes, and what ``joined`` has made."""
+def is_immutable(data: object) -> bool:
+    """Return whether a buffer is known never to change: bytes, and results of ``join_buffers``."""
     return isinstance(data, bytes) or id(data) in _lent
 
 
 def _lend(block: Bytes, size: int) -> Bytes:
-    # A NumPy view of a view refers to the array that owns the memory. Not through a memoryview: so whatever is made
-    # of what the caller gets keeps that alive, and the block is free when all of it is gone.
-    found = np.frombuffer(memoryview(block)[:size], np.uint8)
-    found.flags.writeable = False
-    _lent.add(id(found))
-    weakref.finalize(found, _give_back, block, id(found)).atexit = False
-    return found
+    """Return the first bytes of a block as a read-only array, and reuse the block when no one refers to it."""
+    # A view of the array made here would refer to the block itself, and be invisible to the finalizer. A view of a
+    # memoryview refers to the array made here, so that the block becomes free only when all views are gone.
+    array = np.frombuffer(memoryview(block)[:size], np.uint8)
+    array.flags.writeable = False
+    _lent.add(id(array))
+    weakref.finalize(array, _reuse, block, id(array)).atexit = False
+    return array
 
 
-def _fitting(size: int) -> Bytes:
-    """A block that is free, unless it is too small or much too large."""
+def _take_block(size: int) -> Bytes:
+    """Return a free block, unless it is too small or much too large, or a new one."""
     with contextlib.suppress(IndexError):
         block = _free.pop()
         if size <= len(block) <= 4 * size:
             return block
-    return empty(max(size, min(size + size // 8, _KEEP)))
+    return aligned_empty(max(size, min(size + size // 8, _KEPT_SIZE)))
 
 
-def _give_back(block: Bytes, number: int) -> None:
-    _lent.discard(number)
-    if len(block) <= _KEEP:
+def _reuse(block: Bytes, array_id: int) -> None:
+    _lent.discard(array_id)
+    if len(block) <= _KEPT_SIZE:
         _free.append(block)

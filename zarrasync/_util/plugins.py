@@ -1,4 +1,4 @@
-"""Extensions that other packages bring: found by entry points when a name is met that is not known."""
+"""Extensions of other packages, which are found by their entry points, and the version of all registrations."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["CODECS", "DATA_TYPES", "TRANSFORMERS", "find", "generation", "registered"]
+__all__ = ["CODECS", "DATA_TYPES", "TRANSFORMERS", "count_registration", "entry_points_in", "find", "generation"]
 
 CODECS = "zarrasync.codecs"
 DATA_TYPES = "zarrasync.data_types"
 TRANSFORMERS = "zarrasync.storage_transformers"
-
+"""Groups of entry points."""
 
 _generation = 0
 
 
-def registered() -> None:
-    """Note that a name means something new."""
+def count_registration() -> None:
+    """Note that an extension was registered, so that parsed documents may now mean something else."""
     global _generation
     _generation += 1
 
 
 def generation() -> int:
-    """How often that happened: what was understood before may be understood in another way now."""
+    """Return the number of registrations so far. Caches of parsed documents use it as part of their keys."""
     return _generation
 
 
 @cache
-def _all(group: str) -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # whose import takes 20 ms
+def entry_points_in(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group, by name."""
+    from importlib.metadata import entry_points  # takes 20 ms to import
 
     return {entry.name: entry for entry in entry_points(group=group)}
 
 
 def find(group: str, name: str) -> Any:
-    """What an installed package offers under a name, or ``None``.
+    """Return the object that an installed package provides under a name, or ``None``.
 
     Raises:
-        ImportError, AttributeError: If it is offered and can not be loaded.
+        ImportError, AttributeError: If it cannot be loaded.
     """
-    entry = _all(group).get(name)
+    entry = entry_points_in(group).get(name)
     return None if entry is None else entry.load()

@@ -32,7 +32,7 @@ async def check_documents(validation: Validation) -> dict[str, bytes] | None:
     values = await root.store.fetch([Request(key) for key in paths])
     documents = {key: bytes(value.data) for key, value in zip(paths, values, strict=True) if value is not None}
     for key, data in documents.items():
-        for name in sorted(set(_json.repeated(data))):
+        for name in sorted(set(_json.duplicate_names(data))):
             validation.add("warning", key, f"{name!r} is there more than once in an object; the last one counts")
         path = paths[key]
         is_array = isinstance(nodes[path].metadata, ArrayMetadata)

@@ -82,7 +82,7 @@ def register(codec: type[Codec]) -> None:
     if not name or name in _PARSERS:
         raise ValueError(f"there is a codec {name!r} already" if name else f"{codec.__name__} has no name")
     _registered[name] = codec
-    plugins.registered()
+    plugins.count_registration()
 
 
 def registered(name: str) -> type[Codec] | None:

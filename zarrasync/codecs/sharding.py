@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync._util.memory import joined
+from zarrasync._util.memory import join_buffers
 from zarrasync.codecs.base import ArrayBytesCodec, Codec
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
@@ -245,5 +245,5 @@ class BoundSharding:
                 yield self._index.encode(lengths)
                 yield from encoded
 
-        data = joined(parts(), size_hint + self._index.size)
+        data = join_buffers(parts(), size_hint + self._index.size)
         return data if max(lengths) >= 0 else None

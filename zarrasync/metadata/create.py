@@ -206,7 +206,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
                 why = error.__cause__ or error
                 raise MetadataError(f"the attribute {name!r} can not be written as JSON: {why}") from error
         raise
-    return dict(_json.plain(given))
+    return dict(_json.to_plain(given))
 
 
 def _is_auto(value: Any) -> bool:

@@ -38,7 +38,7 @@ class DocumentChecker:
             return
         for name, value in self.document.items():
             if name not in _ATTRIBUTE_MEMBERS:
-                _json.refuse_tokens(value, key, f"$.{name}")
+                _json.reject_tokens(value, key, f"$.{name}")
 
     def add(self, member: str, message: str) -> None:
         """Add a problem with a member, or with the whole document if ``member`` is empty."""

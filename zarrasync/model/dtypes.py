@@ -384,7 +384,7 @@ def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
     if name in CORE or name in _VARIABLE or name in NAMED or name in _EXTENSIONS or _RAW.fullmatch(name):
         raise ValueError(f"there is a data type {name!r} already")
     _registered[name] = parse
-    plugins.registered()
+    plugins.count_registration()
 
 
 def registered(name: str) -> Callable[[Mapping[str, Any]], DataType] | None:

@@ -48,7 +48,7 @@ def register(name: str, make: Callable[[Mapping[str, Any]], StorageTransformer])
             for an invalid one.
     """
     _registered[name] = make
-    plugins.registered()
+    plugins.count_registration()
 
 
 def parse(name: str, configuration: Mapping[str, Any]) -> StorageTransformer:

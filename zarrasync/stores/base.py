@@ -2,7 +2,7 @@
 
 Every operation of the specification has an implementation here that builds on two primitives. ``fetch`` gets a batch
 of values or byte ranges with their versions. ``put`` stores a value, optionally on condition that its version has not
-changed. A subclass implements these, and erasing and listing where it can.
+changed. A subclass implements these, and erasing and listing if it can.
 
 Rules for every store, tested on each:
 
@@ -326,7 +326,7 @@ class Store(ABC):
         return request_limiter(self.identity, self.concurrency)
 
     def describe(self, path: str) -> str:
-        """Describe a path at which there is no node, without making requests; for error messages."""
+        """Describe a path without a node, without making requests; for error messages."""
         return ""
 
     def _unsupported(self, verb: str) -> UnsupportedOperation:

@@ -35,7 +35,7 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
     Args:
         error: The error.
         key: The key or prefix that was accessed.
-        verb: What was attempted, such as "read".
+        verb: The attempted operation, such as "read".
         store: The store.
     """
     kind = type(error).__name__
@@ -49,7 +49,7 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
 
 
 def is_missing_bucket(response: object) -> bool:
-    """Return whether a response or error says that the bucket does not exist, which does not mean that a key is absent."""
+    """Return whether a response or error means that the bucket does not exist. A key is not absent then."""
     # s3fs and adlfs keep the response in the cause.
     cause = response.__cause__ if isinstance(response, BaseException) else None
     return any(_NO_BUCKET.search(str(message)) is not None for message in (response, cause))

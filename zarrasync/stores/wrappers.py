@@ -256,7 +256,7 @@ class ReadOnlyStore(WrapperStore):
 
     def _refuse(self, key: str) -> ReadOnlyError:
         return ReadOnlyError(
-            f"{key!r} can not be changed: {self.inner!r} was opened for reading (mode='r'); open it with mode='r+'",
+            f"{key!r} cannot be changed: {self.inner!r} was opened for reading (mode='r'); open it with mode='r+'",
             key=key,
         )
 

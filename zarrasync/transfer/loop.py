@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from zarrasync._concurrency.pools import codec_pool, submit
-from zarrasync._util.memory import keep_freed
+from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
 
 __all__ = ["CodecRunner"]
@@ -24,7 +24,7 @@ class CodecRunner:
     """
 
     def __init__(self, settings: Config) -> None:
-        keep_freed()
+        keep_freed_memory()
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[_Computation, int, asyncio.Future[Any]]] = deque()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarrasync._util.memory import empty
+from zarrasync._util.memory import aligned_empty
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import ChunkRun
@@ -85,7 +85,7 @@ def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan
 def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:
     """Return memory for a result, in the axis order of the chunks' memory: reordering takes longer than reading."""
     shape, order = layout.buffer_shape, chain.memory_axis_order
-    make = empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _PAGES else np.empty
+    make = aligned_empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _PAGES else np.empty
     if order is None or layout.point_axes:
         return make(shape, dtype)
     axes = sorted(range(len(shape)), key=order.__getitem__)

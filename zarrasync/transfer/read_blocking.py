@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.drive import drive
-from zarrasync._util.memory import alias
+from zarrasync._util.memory import slows_copies
 from zarrasync.codecs.spec import Buffer
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import Run
@@ -99,7 +99,7 @@ class _BlockingRead:
         with placement.workspace(chain, count) as workspace:
             for run in runs:
                 memory = placement.output_memory(chain, run, placement.out)
-                if workspace is not None and (memory is None or alias(memory.each[0])):
+                if workspace is not None and (memory is None or slows_copies(memory.each[0])):
                     memory = workspace.memory(chain, run.count, len(spaces))
                 memories.append(memory)
                 spaces.extend(memory.each if memory is not None else [None] * run.count)

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._util.memory import empty
+from zarrasync._util.memory import aligned_empty
 from zarrasync.errors import CodecError
 
 __all__ = ["LARGEST_SCRATCH", "ScratchMemory"]
@@ -47,7 +47,7 @@ class ScratchMemory:
         memory = _kept.by_purpose.pop(self._purpose, None)
         if memory is None or len(memory) < self._size:
             try:
-                memory = empty(self._size)
+                memory = aligned_empty(self._size)
             except MemoryError as error:
                 raise CodecError(f"a chunk of {self._size:,} bytes does not fit into memory") from error
         self._memory = memory

@@ -8,7 +8,7 @@ import numpy as np
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_worker
-from zarrasync._util.memory import empty
+from zarrasync._util.memory import aligned_empty
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError
@@ -109,7 +109,7 @@ class _Read:
     async def _read_bytes(self, start: int, length: int) -> Array:
         """Read contiguous elements of a raw chunk right into the result."""
         dtype, shape = self._chunks.metadata.dtype.numpy, self._transform.shape
-        out = empty(shape, dtype) if length >= _SMALL else np.empty(shape, dtype)
+        out = aligned_empty(shape, dtype) if length >= _SMALL else np.empty(shape, dtype)
         memory = as_bytes_view(out)
         if length == self._chain.nbytes:
             (data,) = await self._chunks.store.fetch_values([self._key], [memory])

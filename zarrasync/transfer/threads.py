@@ -15,7 +15,7 @@ from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gates import FifoGate, thread_turns
 from zarrasync._concurrency.pools import helper_pool
-from zarrasync._util.memory import keep_freed
+from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
 
 __all__ = ["Job", "Progress", "run_jobs"]
@@ -87,7 +87,7 @@ class StealingPool:
 
     def run(self) -> None:
         """Do all jobs; raise the first error."""
-        keep_freed()
+        keep_freed_memory()
         try:
             self._call_helpers(len(self._stretches) - 1 if self._stretches else self._threads - 1)
             while True:

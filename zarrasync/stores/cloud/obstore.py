@@ -18,7 +18,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync._util.memory import stays
+from zarrasync._util.memory import is_immutable
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
@@ -188,8 +188,8 @@ class ObjectStore(RemoteStore):
             return None
         if self._make_fallback is None:
             raise StoreError(
-                f"{self!r} can not be used here: obstore was used before this process was forked, and its threads did "
-                "not come along; start processes by spawn, or pass backend='fsspec'"
+                f"{self!r} cannot be used here: obstore was used before this process was forked, and its threads do "
+                "not exist in a fork; start processes by spawn, or pass backend='fsspec'"
             )
         if self._fallback_store is None:
             self._fallback_store = self._make_fallback()
@@ -320,7 +320,7 @@ class ObjectStore(RemoteStore):
             if presigned is not None:
                 with suppress(UnsupportedResponse):
                     return await self._request(key, "write", partial(presigned.put, target, bytes(data)))
-        value: Any = data if stays(data) else bytes(data)
+        value: Any = data if is_immutable(data) else bytes(data)
         if if_version is None:
             return await self._call(key, "write", partial(self._put, key, value, self.store, {}))
         return await self._put_if_unchanged(partial(self._put_if, key, value), partial(self._look_up, key), if_version)

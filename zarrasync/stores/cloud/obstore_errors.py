@@ -1,4 +1,4 @@
-"""What errors of obstore tell about the response behind them: HTTP status, number of retries."""
+"""HTTP status and number of retries of failed requests, parsed from errors of obstore."""
 
 from __future__ import annotations
 

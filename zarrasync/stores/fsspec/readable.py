@@ -58,7 +58,7 @@ class ReadableFsspecStore(RemoteStore):
         self.conditional = self._is_s3 = s3.is_supported(fs, self.protocol)
         self._read = s3.read if self._is_s3 else http.read if http.is_supported(fs, self.protocol) else None
         self.listable = self.protocol not in WEB | {"data"}
-        # Other filesystems have retries and timeouts of their own, and make several requests for a large value.
+        # Other filesystems implement retries and timeouts, and make several requests for a large value.
         self.settings = config.get() if self._read is not None else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)
         self._read_options: dict[str, Any] = {}
@@ -158,7 +158,7 @@ class ReadableFsspecStore(RemoteStore):
         return value._replace(data=value.data[: request.length])
 
     async def _attempt(self, path: str, options: Mapping[str, Any], request: Request) -> Value:
-        """Make one attempt to read; most filesystems retry by themselves."""
+        """Make one attempt to read; most filesystems implement retries."""
         fs = await self._filesystem.instance()
         try:
             if self._read is None:

@@ -1,4 +1,4 @@
-"""The HTTP requests of one store on one event loop: by the lean client where it can, otherwise by aiohttp."""
+"""The HTTP requests of one store on one event loop: by the lean client if it supports them, otherwise by aiohttp."""
 
 from __future__ import annotations
 

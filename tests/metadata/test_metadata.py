@@ -370,7 +370,7 @@ def test_what_knows_its_use_is_not_shared(tmp_path):
 def test_few_documents_are_remembered():
     for number in range(300):
         opened(ARRAY3 | {"attributes": {"number": number}})
-    assert len(formats._remembered) <= 256
+    assert len(formats.parsed_cache._arrays) <= 256
     large = ARRAY3 | {"attributes": {"text": "x" * (1 << 14)}}
     assert opened(large).metadata.codecs is not opened(large).metadata.codecs
 

@@ -1,4 +1,4 @@
-"""How the draft of Zarr format 3 says data types, fill values and codecs, in both its dialects."""
+"""Names of data types and codecs, and fill values, in the draft of format 3, in both dialects."""
 
 from __future__ import annotations
 
@@ -10,182 +10,190 @@ import numpy as np
 
 from zarrasync.codecs import ArrayBytesCodec, BytesCodec
 from zarrasync.errors import MetadataError
-from zarrasync.formats.numpy_dialect import can_say, numpy_dtype, parse_dtype, render_dtype
+from zarrasync.formats.numpy_dtypes import is_numpy_dtype, numpy_dtype, parse_dtype, render_dtype
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import CORE, DataType
 
-__all__ = ["TypeFound", "codec_uri", "codec_word", "parse_fill_word", "parse_type", "render_fill_word", "render_type"]
+__all__ = [
+    "ParsedType",
+    "codec_uri",
+    "parse_codec_uri",
+    "parse_fill_value",
+    "parse_type",
+    "render_fill_value",
+    "render_type",
+]
 
-_CODEC = re.compile(r".*/spec/codecs?/([A-Za-z0-9_.-]+?)(?:/1\.\d+)?/?")
-_RAW = re.compile(r"r[1-9][0-9]*")
-_BITS = re.compile(r"0x([0-9a-fA-F]+)|0b([01]+)")
-_DATETIME = "https://purl.org/zarr/spec/extensions/data-types/datetime/1.0"
-# What zarr-python 2.13 to 2.18 wrote for the types that the draft of its time left out.
-_OLD_DATETIME = "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html"
-_OLD_TYPES = {
+_CODEC_URI = re.compile(r".*/spec/codecs?/([A-Za-z0-9_.-]+?)(?:/1\.\d+)?/?")
+_RAW_TYPE = re.compile(r"r[1-9][0-9]*")
+_BIT_PATTERN = re.compile(r"0x([0-9a-fA-F]+)|0b([01]+)")
+_DATETIME_URI = "https://purl.org/zarr/spec/extensions/data-types/datetime/1.0"
+# zarr-python 2.13 to 2.18 wrote these for data types that the draft did not specify at that time.
+_2022_DATETIME_URI = "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html"
+_2022_EXTENSIONS = {
     "c": "https://zarr-specs.readthedocs.io/en/core-protocol-v3.0-dev/protocol/extensions/complex-dtypes/v1.0.html",
-    "m": _OLD_DATETIME,
-    "M": _OLD_DATETIME,
+    "m": _2022_DATETIME_URI,
+    "M": _2022_DATETIME_URI,
     "O": "TODO: object array protocol URL",
     "S": "TODO: bytestring array protocol URL",
     "U": "TODO: unicode array protocol URL",
     "V": "TODO: structured array protocol URL",
 }
-_KNOWN = re.compile(
+_SUPPORTED_EXTENSION = re.compile(
     r"TODO: (object|bytestring|unicode|structured) array protocol URL"
     r"|https?://(purl\.org/zarr/spec|zarr-specs\.readthedocs\.io)/.*(complex-dtypes|datetime).*"
 )
 
 
-class TypeFound(NamedTuple):
-    """A ``data_type`` member, understood.
+# ------------------------------------------------------------------ data types
+
+
+class ParsedType(NamedTuple):
+    """Result of parsing a ``data_type`` member.
 
     Attributes:
         data_type: The data type.
-        maker: The codec that makes bytes of its elements.
-        filters: Filters that remain when the one that makes bytes of objects is taken away.
-        extended: Whether an extension defines the type.
-        notes: What the user should hear of: a fallback that was used.
+        serializer: The codec that encodes its elements.
+        filters: The filters without the one that encodes objects.
+        is_extension: Whether an extension defines the type.
+        notes: Notes for the user about a fallback type.
     """
 
     data_type: DataType
-    maker: ArrayBytesCodec
+    serializer: ArrayBytesCodec
     filters: Sequence[Any] = ()
-    extended: bool = False
+    is_extension: bool = False
     notes: tuple[str, ...] = ()
 
 
-def parse_type(value: Any, filters: Sequence[Any] = ()) -> TypeFound:
-    """Understand a ``data_type`` member: a name, a NumPy code or an extension's object.
+def parse_type(value: Any, filters: Sequence[Any] = ()) -> ParsedType:
+    """Parse a ``data_type`` member: a name, a type string of NumPy or the object of an extension.
 
     Raises:
-        MetadataError: If it is unknown and has no fallback that is known.
+        MetadataError: If the type is unknown and has no fallback that is supported.
     """
     if isinstance(value, str):
-        if value in CORE or _RAW.fullmatch(value):
-            return TypeFound(dtypes.from_json(value), BytesCodec("little"), filters)
-        stored = numpy_dtype(value, ordered=False)
+        if value in CORE or _RAW_TYPE.fullmatch(value):
+            return ParsedType(dtypes.from_json(value), BytesCodec("little"), filters)
+        stored = numpy_dtype(value, needs_byte_order=False)
         if stored.kind not in "biufc" or value.strip("<>|")[1:] != str(stored.itemsize):
             raise MetadataError(f"unknown data type {value!r}")
-        return TypeFound(dtypes.from_stored(stored), BytesCodec(None, stored), filters)
+        return ParsedType(dtypes.from_stored(stored), BytesCodec(None, stored), filters)
     if not isinstance(value, Mapping) or not isinstance(value.get("extension"), str) or "type" not in value:
         raise MetadataError(f"expected a name, or an object with 'extension' and 'type', found {value!r}")
-    if _KNOWN.fullmatch(value["extension"]):
-        data_type, maker, rest = parse_dtype(value["type"], list(filters))
-        return TypeFound(data_type, maker, rest, True)
+    if _SUPPORTED_EXTENSION.fullmatch(value["extension"]):
+        data_type, serializer, other_filters = parse_dtype(value["type"], list(filters))
+        return ParsedType(data_type, serializer, other_filters, True)
     fallback = value.get("fallback")
     for choice in fallback if isinstance(fallback, list) else [] if fallback is None else [fallback]:
         try:
-            found = parse_type(choice, filters)
+            parsed = parse_type(choice, filters)
         except MetadataError:
             continue
         note = f"the data type {value['type']!r} of {value['extension']} is not known; its fallback {choice!r} is used"
-        return found._replace(extended=True, notes=(note, *found.notes))
+        return parsed._replace(is_extension=True, notes=(note, *parsed.notes))
     raise MetadataError(
         f"the data type {value['type']!r} of {value['extension']} is not known and has no fallback that is"
     )
 
 
-def render_type(data_type: DataType, maker: ArrayBytesCodec, *, codes: bool) -> tuple[Any, bool]:
-    """A data type as a ``data_type`` member, and whether that says its byte order.
+def render_type(data_type: DataType, serializer: ArrayBytesCodec, *, use_type_strings: bool) -> tuple[Any, bool]:
+    """Return the ``data_type`` member of a data type, and whether it includes the byte order.
 
     Args:
         data_type: The data type.
-        maker: The codec that makes bytes of its elements.
-        codes: Whether to use NumPy's codes (as the older dialect does) or names.
+        serializer: The codec that encodes its elements.
+        use_type_strings: Whether to use NumPy's type strings (as in the older dialect) instead of names.
 
     Raises:
-        MetadataError: If there are no words for it.
+        MetadataError: If the draft has no such data type.
     """
-    stored = maker.stored_form(data_type.numpy) if isinstance(maker, BytesCodec) else np.dtype(object)
-    kind, raw = stored.kind, dtypes.is_raw(stored)
-    if not can_say(data_type, stored):
+    stored = serializer.stored_form(data_type.numpy) if isinstance(serializer, BytesCodec) else np.dtype(object)
+    kind, is_raw = stored.kind, dtypes.is_raw(stored)
+    if not is_numpy_dtype(data_type, stored):
         raise MetadataError(f"the draft of Zarr format 3 has no data type {data_type.name!r}")
-    if not codes:
-        if data_type.name in CORE or raw:
+    if not use_type_strings:
+        if data_type.name in CORE or is_raw:
             return data_type.name, False
         if kind not in "mM":
             raise MetadataError(f"the draft of Zarr format 3 has no data type {data_type.name!r}")
-        return {"extension": _DATETIME, "type": stored.str, "fallback": f"{stored.str[0]}i8"}, True
+        return {"extension": _DATETIME_URI, "type": stored.str, "fallback": f"{stored.str[0]}i8"}, True
     if kind in "biuf":
         return "bool" if kind == "b" else stored.str.removeprefix("|"), True
-    if raw:
+    if is_raw:
         return data_type.name, True
-    return {"extension": _OLD_TYPES[kind], "type": render_dtype(stored), "fallback": None}, True
+    return {"extension": _2022_EXTENSIONS[kind], "type": render_dtype(stored), "fallback": None}, True
 
 
 # ------------------------------------------------------------------ fill values
 
 
-def parse_fill_word(data_type: DataType, value: Any, *, strict: bool) -> Any:
-    """A fill value as the draft writes those of numbers and raw bits.
+def parse_fill_value(data_type: DataType, value: Any, *, strict: bool) -> Any:
+    """Parse the ``fill_value`` member of numbers and raw bits.
 
     Args:
         data_type: The data type.
-        value: What stands in the document.
-        strict: Whether only ``true`` and ``false`` are truth values, and integers have neither fraction nor exponent.
+        value: The member.
+        strict: Whether booleans must be ``true`` or ``false``, and integers have no fraction or exponent.
 
     Raises:
         MetadataError, ValueError: If it does not fit the data type.
     """
     dtype = data_type.numpy
-    if strict and (
-        (dtype.kind == "b" and not isinstance(value, bool)) or (dtype.kind in "iu" and isinstance(value, float))
-    ):
-        raise ValueError(
-            "expected true or false" if dtype.kind == "b" else "expected a number without fraction and exponent"
-        )
+    if strict and dtype.kind == "b" and not isinstance(value, bool):
+        raise ValueError("expected true or false")
+    if strict and dtype.kind in "iu" and isinstance(value, float):
+        raise ValueError("expected a number without fraction and exponent")
     if dtype.kind == "c" and isinstance(value, list) and len(value) == 2:
         part = dtypes.from_numpy(f"f{dtype.itemsize // 2}")
-        pair = [parse_fill_word(part, item, strict=strict) for item in value]
+        pair = [parse_fill_value(part, item, strict=strict) for item in value]
         return np.array(pair, part.numpy).view(dtype)[0]
-    if isinstance(value, str) and dtype.kind in "biufcV" and (bits := _BITS.fullmatch(value)):
-        requested = 2 * dtype.itemsize if bits[1] else 8 * dtype.itemsize
-        digits = bits[1] or bits[2]
-        if len(digits) != requested:
-            raise ValueError(f"{len(digits)} digits where the type has {requested}")
-        data = int(digits, 16 if bits[1] else 2).to_bytes(dtype.itemsize, "big")
+    if isinstance(value, str) and dtype.kind in "biufcV" and (bits := _BIT_PATTERN.fullmatch(value)):
+        digits, base, expected = (bits[1], 16, 2 * dtype.itemsize) if bits[1] else (bits[2], 2, 8 * dtype.itemsize)
+        if len(digits) != expected:
+            raise ValueError(f"{len(digits)} digits where the type has {expected}")
+        data = int(digits, base).to_bytes(dtype.itemsize, "big")
         return np.frombuffer(data, dtype.newbyteorder(">")).astype(dtype)[0]
     if value == "+Infinity" and dtype.kind == "f":
         value = "Infinity"
     return fill_values.fill_from_json(data_type, value)
 
 
-def render_fill_word(data_type: DataType, value: Any) -> Any:
-    """A fill value in the draft's words."""
+def render_fill_value(data_type: DataType, value: Any) -> Any:
+    """Return the ``fill_value`` member of a fill value."""
     if value is None:
         return None
     dtype = data_type.numpy
     if dtype.kind == "V" and dtype.fields is None:
         return "0x" + np.array(value, dtype).tobytes().hex()
-    return _signed(fill_values.fill_to_json(data_type, value))
+    return _with_signed_infinity(fill_values.fill_to_json(data_type, value))
 
 
-def _signed(value: Any) -> Any:
+def _with_signed_infinity(value: Any) -> Any:
     if isinstance(value, list):
-        return [_signed(item) for item in value]
+        return [_with_signed_infinity(item) for item in value]
     return "+Infinity" if value == "Infinity" else value
 
 
 # ------------------------------------------------------------------ codecs
 
 
-def codec_word(value: Any) -> tuple[str, Mapping[str, Any]]:
-    """The name of a codec and its configuration, from an object that names it by URI.
+def parse_codec_uri(value: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return name and configuration of a codec from an object with its URI.
 
     Raises:
-        MetadataError: If it is no such object, or no codec of the specification's.
+        MetadataError: If it is not such an object, or not a codec of the specification.
     """
     uri = value.get("type", value.get("codec")) if isinstance(value, Mapping) else None
     if not isinstance(uri, str):
         raise MetadataError(f"expected an object with a codec's URI, found {value!r}")
-    found = _CODEC.fullmatch(uri)
+    match = _CODEC_URI.fullmatch(uri)
     configuration = value.get("configuration") or {}
-    if found is None or not isinstance(configuration, Mapping):
+    if match is None or not isinstance(configuration, Mapping):
         raise MetadataError(f"unknown codec {uri!r} with the configuration {configuration!r}")
-    return found[1], configuration
+    return match[1], configuration
 
 
 def codec_uri(area: str, name: str) -> str:
-    """The URI of a codec; the dialects differ in whether they say ``codec`` or ``codecs``."""
+    """Return the URI of a codec; ``area`` is ``"codec"`` or ``"codecs"``, depending on the dialect."""
     return f"https://purl.org/zarr/spec/{area}/{name}/1.0"

@@ -1,44 +1,34 @@
 """Zarr format 2 (OGC 21-050r1): ``.zarray``, ``.zgroup`` and ``.zattrs``.
 
-What v2 says with words of its own becomes ordinary parts of the model: ``order: "F"`` a transpose
-codec, the byte order in ``"dtype"`` a parameter of the bytes codec, filters and compressor
-bytes -> bytes codecs that follow it (v2 filters act on the buffer in stored order), and the
-separator a chunk key encoding.
+Concepts of v2 become ordinary parts of the model: ``order: "F"`` a transpose codec, the byte order in ``"dtype"`` a
+parameter of the bytes codec, filters and compressor bytes -> bytes codecs after it (v2 filters transform the buffer in
+stored order), and the separator a chunk key encoding.
 """
 
 from __future__ import annotations
 
 import binascii
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from zarrasync._util import json as _json
 from zarrasync.codecs import (
+    ArrayBytesCodec,
     ArraySpec,
     BytesCodec,
     Codec,
     CodecChain,
     ObjectCodec,
-    TransposeCodec,
     VlenBytesCodec,
     VlenUtf8Codec,
     from_numcodecs,
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.numpy_dialect import (
-    can_say,
-    chain_in_order,
-    pack_copies,
-    parse_dtype,
-    parse_fill,
-    plain_nan,
-    render_dtype,
-    render_fill,
-    to_numcodecs,
-    unpack_copies,
-)
+from zarrasync.formats.numcodecs_chain import bytes_filter_chain, fortran_order, stored_dtype, to_numcodecs
+from zarrasync.formats.numpy_dtypes import is_numpy_dtype, parse_dtype, render_dtype
+from zarrasync.formats.numpy_fills import parse_fill, render_fill, without_nan_payload
+from zarrasync.formats.zmetadata import parse_documents, parse_zmetadata, render_zmetadata
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
@@ -53,7 +43,7 @@ _COMPRESSORS = ("blosc", "zstd", "gzip", "zlib", "bz2", "lzma", "lz4", "pcodec",
 
 
 class V2(Format):
-    """Version 2."""
+    """Zarr format 2."""
 
     zarr_format = 2
     has_shards = False
@@ -63,8 +53,6 @@ class V2(Format):
         names = (".zarray", ".zgroup") if kind is None else (".zarray" if kind is ArrayMetadata else ".zgroup",)
         return tuple([document_key(path, name) for name in (*names, ".zattrs")])
 
-    # -------------------------------------------------------------- reading
-
     def parse(self, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
         array_key, group_key, attributes_key = self.document_keys(path)
         key = array_key if documents.get(array_key) is not None else group_key
@@ -72,155 +60,79 @@ class V2(Format):
         if data is None:
             return None
         if key == group_key and not bytes(data).strip():
-            data = b'{"zarr_format": 2}'  # some writers leave an empty file to mark a group
+            data = b'{"zarr_format": 2}'  # some writers mark a group with an empty file
         checker = DocumentChecker(data, key)
         attributes: dict[str, Any] = {}
-        originals: dict[str, Mapping[str, Any]] = {key: checker.document}
-        extra = documents.get(attributes_key)
-        if extra is not None:
-            attributes = originals[attributes_key] = _json.load(bytes(extra), attributes_key)
+        parsed: dict[str, Mapping[str, Any]] = {key: checker.document}
+        attributes_data = documents.get(attributes_key)
+        if attributes_data is not None:
+            attributes = parsed[attributes_key] = _json.load(bytes(attributes_data), attributes_key)
         if checker.document.get("zarr_format") != 2:
             checker.add("zarr_format", f"expected 2, found {checker.document.get('zarr_format')!r}")
             checker.raise_problems()
-        source = Source(2, originals)
+        source = Source(2, parsed)
         if key == group_key:
             return GroupMetadata(attributes=attributes, source=source)
-        return self._parse_array(checker, attributes, source)
-
-    def _parse_array(self, checker: DocumentChecker, attributes: dict[str, Any], source: Source) -> ArrayMetadata:
-        document = checker.document
-        checker.require(*_MEMBERS)
-        checker.raise_problems()
-        shape = checker.sizes("shape", document["shape"], 0)
-        chunks = checker.chunk_sizes("chunks", document["chunks"], shape)
-        order = document["order"]
-        if order not in ("C", "F"):
-            checker.add("order", f"expected 'C' or 'F', found {order!r}")
-        separator = document.get("dimension_separator", ".")
-        if separator not in (".", "/"):
-            checker.add("dimension_separator", f"expected '.' or '/', found {separator!r}")
-        filters = [] if document["filters"] in (None, {}) else document["filters"]
-        if not isinstance(filters, list) or not all(isinstance(f, Mapping) for f in filters):
-            checker.add("filters", f"expected a list of codec configurations or null, found {filters!r}")
-        compressor = document["compressor"]
-        if compressor is not None and not (isinstance(compressor, Mapping) and compressor):
-            checker.add("compressor", f"expected a codec configuration or null, found {compressor!r}")
-        checker.raise_problems()
-        try:
-            data_type, maker, filters = parse_dtype(document["dtype"], filters)
-        except MetadataError as error:
-            checker.add_error("dtype", error)
-            checker.raise_problems()
-            raise
-        stored = maker.stored if isinstance(maker, BytesCodec) else None
-        codecs: list[Codec] = [maker]
-        if order == "F" and len(shape) > 1:
-            codecs.insert(0, TransposeCodec(tuple(reversed(range(len(shape))))))
-        for member, configs in (("filters", filters), ("compressor", [compressor] if compressor else [])):
-            for number, config in enumerate(configs):
-                where = member if member == "compressor" else f"{member}[{number}]"
-                try:
-                    codecs.append(from_numcodecs(config, dtype=stored))
-                except MetadataError as error:
-                    checker.add_error(where, error)
-                    if isinstance(error, UnknownCodecError):
-                        raise UnknownCodecError(
-                            str(checker.problems[-1]), codec=error.codec, problems=checker.problems
-                        ) from error
-        fill = None
-        try:
-            fill = parse_fill(data_type, document["fill_value"], stored)
-        except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
-            checker.add("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
-        checker.raise_problems()
-        keys = ChunkKeyEncoding("v2", separator)
-        spec = ArraySpec(chunks, data_type, fill)
-        try:
-            chain = CodecChain.of(codecs).settle(spec)
-            return ArrayMetadata(shape, data_type, chunks, keys, chain, fill, attributes=attributes, source=source)
-        except ZarrError as error:
-            checker.add_error("", error)
-            checker.raise_problems()
-            raise
-
-    # -------------------------------------------------------------- writing
+        return _parse_array(checker, attributes, source)
 
     def render(self, path: str, metadata: ArrayMetadata | GroupMetadata) -> dict[str, bytes]:
         array_key, group_key, attributes_key = self.document_keys(path)
         source = metadata.source if metadata.source and metadata.source.zarr_format == self.zarr_format else None
-        kept = {key.rpartition("/")[2]: dict(value) for key, value in source.documents.items()} if source else {}
+        originals = {key.rpartition("/")[2]: dict(value) for key, value in source.documents.items()} if source else {}
         documents: dict[str, bytes] = {}
-        if metadata.attributes or ".zattrs" in kept:  # first, so that there is no node that lacks them
+        if metadata.attributes or ".zattrs" in originals:  # first, so that no reader sees the node without them
             documents[attributes_key] = _json.dump(metadata.attributes)
         if isinstance(metadata, GroupMetadata):
-            documents[group_key] = _json.dump(kept.get(".zgroup", {"zarr_format": 2}))
+            documents[group_key] = _json.dump(originals.get(".zgroup", {"zarr_format": 2}))
         else:
-            document = kept[".zarray"] if ".zarray" in kept else self._array(metadata)
+            document = originals[".zarray"] if ".zarray" in originals else _render_array(metadata)
             documents[array_key] = _json.dump(with_shape(document, metadata.shape, metadata.chunks, "chunks"))
         return documents
 
-    def _array(self, metadata: ArrayMetadata) -> dict[str, Any]:
-        if metadata.keys.name != "v2":
-            raise _unsupported(f"chunk keys of the kind {metadata.keys.name!r}", "chunk_key_encoding")
-        if metadata.dimension_names is not None and any(n is not None for n in metadata.dimension_names):
-            raise _unsupported("dimension names (xarray keeps them in an attribute)", "dimension_names")
-        if metadata.edges is not None:
-            raise _unsupported("chunks of different sizes", "chunk_grid")
-        maker = metadata.codecs.array_bytes
-        order = "C"
-        filters: list[dict[str, Any]] = []
-        for codec in metadata.codecs.array_array:
-            reverse = tuple(reversed(range(metadata.ndim)))
-            if codec.permutation == reverse and order == "C" and not filters:
-                order = "F"
-            elif isinstance(codec, NumcodecsArray):
-                filters.append(dict(codec.config))
-            else:
-                raise _unsupported(f"the codec {codec.label!r}", "codecs")
-        if isinstance(maker, BytesCodec):
-            if not can_say(metadata.dtype, maker.stored_form(metadata.dtype.numpy)):
-                raise _unsupported(f"the data type {metadata.dtype.name!r}", "data_type")
-            dtype: Any = render_dtype(maker.stored_form(metadata.dtype.numpy))
-        elif isinstance(maker, ObjectCodec):
-            dtype = render_dtype(metadata.dtype.numpy)
-            filters.insert(0, dict(maker.config))
-        elif isinstance(maker, VlenUtf8Codec | VlenBytesCodec):
-            dtype = "|O"
-            filters.insert(0, {"id": maker.name})
-        else:
-            raise _unsupported(f"the codec {maker.label!r}", "shards" if metadata.shards else "codecs")
-        rest = [to_numcodecs(codec) for codec in metadata.codecs.bytes_bytes]
-        compressor = rest.pop() if rest and rest[-1]["id"] in _COMPRESSORS else None
-        document = {
-            "zarr_format": 2,
-            "shape": list(metadata.shape),
-            "chunks": list(metadata.write_chunks),
-            "dtype": dtype,
-            "compressor": compressor,
-            "fill_value": render_fill(metadata.dtype, metadata.fill_value, maker),
-            "order": order,
-            "filters": filters + rest or None,
-        }
-        if metadata.keys.separator != ".":
-            document["dimension_separator"] = metadata.keys.separator
-        return document
-
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
-        found = super().deviations(metadata)
+        deviations = super().deviations(metadata)
         documents = metadata.source.documents if metadata.source is not None else {}
-        known = ("zarr_format", "dimension_separator", *_MEMBERS)
+        members = ("zarr_format", "dimension_separator", *_MEMBERS)
         for key, document in documents.items():
             if not key.endswith(".zarray"):
                 continue
-            found += [(f"$.{name}", "unknown member") for name in document if name not in known]
-            fill, kind = (
-                document["fill_value"],
-                metadata.dtype.numpy.kind if isinstance(metadata, ArrayMetadata) else "",
-            )
-            odd = (kind == "b" and not isinstance(fill, bool)) or (kind in "iu" and isinstance(fill, str))
-            if fill is not None and (odd or (kind in "SUTV" and not isinstance(fill, str))):
-                found.append(("$.fill_value", f"{fill!r} is not how a fill value of {document['dtype']!r} is written"))
-        return found
+            deviations += [(f"$.{name}", "unknown member") for name in document if name not in members]
+            kind = metadata.dtype.numpy.kind if isinstance(metadata, ArrayMetadata) else ""
+            fill = document["fill_value"]
+            if fill is not None and not _has_standard_form(fill, kind):
+                message = f"{fill!r} is not how a fill value of {document['dtype']!r} is written"
+                deviations.append(("$.fill_value", message))
+        return deviations
+
+    def check_name(self, name: str) -> None:
+        if not name.strip(".") or name in (".zarray", ".zgroup", ".zattrs", ".zmetadata"):
+            raise InvalidKeyError(f"{name!r} is not a valid node name in Zarr format 2", key=name)
+
+    # -------------------------------------------------------------- parameters of new arrays
+
+    def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
+        if requested.inner_shape is not None:
+            raise _unsupported("shards", "shards")
+        return bytes_filter_chain(requested, spec, _unsupported)
+
+    def fill_value(self, data_type: DataType, value: Any) -> Any:
+        return without_nan_payload(data_type, value)
+
+    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
+        if requested is None:
+            return ChunkKeyEncoding("v2", ".")
+        if isinstance(requested, ChunkKeyEncoding):
+            encoding = requested
+        else:
+            name, options = named_extension(requested)
+            if name is None:
+                raise MetadataError(f"a chunk key encoding is a name or an object with a name, found {requested!r}")
+            encoding = ChunkKeyEncoding(name, options.get("separator", "."))
+        if encoding.name != "v2":
+            raise _unsupported(f"chunk keys of the kind {encoding.name!r}", "chunk_key_encoding")
+        return encoding
+
+    # -------------------------------------------------------------- consolidated metadata
 
     def consolidated_key(self, path: str) -> str:
         return document_key(path, ".zmetadata")
@@ -228,47 +140,160 @@ class V2(Format):
     def parse_consolidated(self, path: str, documents: Documents) -> dict[str, bytes] | None:
         key = self.consolidated_key(path)
         data = documents.get(key)
-        return None if data is None else unpack_copies(data, key, join(path, ""))
+        return None if data is None else parse_zmetadata(data, key, join(path, ""))
 
     def render_consolidated(
         self, path: str, group_documents: Documents, documents_below: Mapping[str, Any]
     ) -> dict[str, bytes]:
         start = len(path) + 1 if path else 0
-        mine = {
-            key: json.loads(bytes(group_documents[key] or b"{}"))
-            for key in self.document_keys(path)
-            if group_documents.get(key)
-        }
-        return {
-            self.consolidated_key(path): pack_copies({key[start:]: v for key, v in {**mine, **documents_below}.items()})
-        }
+        documents = {**parse_documents(group_documents, self.document_keys(path)), **documents_below}
+        return {self.consolidated_key(path): render_zmetadata({key[start:]: item for key, item in documents.items()})}
 
-    def check_name(self, name: str) -> None:
-        if not name.strip(".") or name in (".zarray", ".zgroup", ".zattrs", ".zmetadata"):
-            raise InvalidKeyError(f"{name!r} is not a valid node name in Zarr format 2", key=name)
 
-    def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
-        if requested.inner_shape is not None:
-            raise _unsupported("shards", "shards")
-        return chain_in_order(requested, spec, _unsupported)
+def _unsupported(description: str, feature: str) -> UnsupportedByFormat:
+    return UnsupportedByFormat(
+        f"Zarr format 2 can not say {description}; use zarr_format=3", zarr_format=2, feature=feature
+    )
 
-    def fill_value(self, data_type: DataType, value: Any) -> Any:
-        return plain_nan(data_type, value)
 
-    def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
-        if requested is None:
-            return ChunkKeyEncoding("v2", ".")
-        if isinstance(requested, ChunkKeyEncoding):
-            found = requested
+# ------------------------------------------------------------------ reading arrays
+
+
+def _parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: Source) -> ArrayMetadata:
+    document = checker.document
+    checker.require(*_MEMBERS)
+    checker.raise_problems()
+    shape = checker.sizes("shape", document["shape"], 0)
+    chunks = checker.chunk_sizes("chunks", document["chunks"], shape)
+    order = document["order"]
+    if order not in ("C", "F"):
+        checker.add("order", f"expected 'C' or 'F', found {order!r}")
+    separator = document.get("dimension_separator", ".")
+    if separator not in (".", "/"):
+        checker.add("dimension_separator", f"expected '.' or '/', found {separator!r}")
+    filters, compressor = _codec_members(checker)
+    checker.raise_problems()
+    try:
+        data_type, serializer, filters = parse_dtype(document["dtype"], filters)
+    except MetadataError as error:
+        checker.add_error("dtype", error)
+        checker.raise_problems()
+        raise
+    codecs: list[Codec] = [serializer]
+    if order == "F" and len(shape) > 1:
+        codecs.insert(0, fortran_order(len(shape)))
+    codecs.extend(_parse_codecs(checker, filters, compressor, serializer))
+    fill = None
+    try:
+        fill = parse_fill(data_type, document["fill_value"], stored_dtype(serializer))
+    except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
+        checker.add("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
+    checker.raise_problems()
+    keys = ChunkKeyEncoding("v2", separator)
+    spec = ArraySpec(chunks, data_type, fill)
+    try:
+        chain = CodecChain.of(codecs).settle(spec)
+        return ArrayMetadata(shape, data_type, chunks, keys, chain, fill, attributes=attributes, source=source)
+    except ZarrError as error:
+        checker.add_error("", error)
+        checker.raise_problems()
+        raise
+
+
+def _codec_members(checker: DocumentChecker) -> tuple[Any, Any]:
+    """Check the form of ``filters`` and ``compressor`` and return them."""
+    document = checker.document
+    filters = [] if document["filters"] in (None, {}) else document["filters"]
+    if not isinstance(filters, list) or not all(isinstance(item, Mapping) for item in filters):
+        checker.add("filters", f"expected a list of codec configurations or null, found {filters!r}")
+    compressor = document["compressor"]
+    if compressor is not None and not (isinstance(compressor, Mapping) and compressor):
+        checker.add("compressor", f"expected a codec configuration or null, found {compressor!r}")
+    return filters, compressor
+
+
+def _parse_codecs(
+    checker: DocumentChecker, filters: list[Any], compressor: Mapping[str, Any] | None, serializer: ArrayBytesCodec
+) -> list[Codec]:
+    """Return the bytes -> bytes codecs of filters and compressor."""
+    configs = [(f"filters[{number}]", config) for number, config in enumerate(filters)]
+    if compressor:
+        configs.append(("compressor", compressor))
+    codecs: list[Codec] = []
+    for member, config in configs:
+        try:
+            codecs.append(from_numcodecs(config, dtype=stored_dtype(serializer)))
+        except MetadataError as error:
+            checker.add_error(member, error)
+            if isinstance(error, UnknownCodecError):
+                message = str(checker.problems[-1])
+                raise UnknownCodecError(message, codec=error.codec, problems=checker.problems) from error
+    return codecs
+
+
+def _has_standard_form(fill: Any, kind: str) -> bool:
+    """Return whether a fill value of a dtype kind has the form that the specification requires."""
+    if kind == "b":
+        return isinstance(fill, bool)
+    if kind in "iu":
+        return not isinstance(fill, str)
+    return kind not in "SUTV" or isinstance(fill, str)
+
+
+# ------------------------------------------------------------------ writing arrays
+
+
+def _render_array(metadata: ArrayMetadata) -> dict[str, Any]:
+    if metadata.keys.name != "v2":
+        raise _unsupported(f"chunk keys of the kind {metadata.keys.name!r}", "chunk_key_encoding")
+    if metadata.dimension_names is not None and any(n is not None for n in metadata.dimension_names):
+        raise _unsupported("dimension names (xarray keeps them in an attribute)", "dimension_names")
+    if metadata.edges is not None:
+        raise _unsupported("chunks of different sizes", "chunk_grid")
+    order, array_filters = _render_array_codecs(metadata)
+    dtype, object_filters = _render_data_type(metadata)
+    bytes_codecs = [to_numcodecs(codec) for codec in metadata.codecs.bytes_bytes]
+    compressor = bytes_codecs.pop() if bytes_codecs and bytes_codecs[-1]["id"] in _COMPRESSORS else None
+    document = {
+        "zarr_format": 2,
+        "shape": list(metadata.shape),
+        "chunks": list(metadata.write_chunks),
+        "dtype": dtype,
+        "compressor": compressor,
+        "fill_value": render_fill(metadata.dtype, metadata.fill_value, metadata.codecs.array_bytes),
+        "order": order,
+        "filters": object_filters + array_filters + bytes_codecs or None,
+    }
+    if metadata.keys.separator != ".":
+        document["dimension_separator"] = metadata.keys.separator
+    return document
+
+
+def _render_array_codecs(metadata: ArrayMetadata) -> tuple[str, list[dict[str, Any]]]:
+    """Return the order of elements, and the filters, that represent the array -> array codecs."""
+    order = "C"
+    filters: list[dict[str, Any]] = []
+    reverse = tuple(reversed(range(metadata.ndim)))
+    for codec in metadata.codecs.array_array:
+        if codec.permutation == reverse and order == "C" and not filters:
+            order = "F"
+        elif isinstance(codec, NumcodecsArray):
+            filters.append(dict(codec.config))
         else:
-            name, options = named_extension(requested)
-            if name is None:
-                raise MetadataError(f"a chunk key encoding is a name or an object with a name, found {requested!r}")
-            found = ChunkKeyEncoding(name, options.get("separator", "."))
-        if found.name != "v2":
-            raise _unsupported(f"chunk keys of the kind {found.name!r}", "chunk_key_encoding")
-        return found
+            raise _unsupported(f"the codec {codec.label!r}", "codecs")
+    return order, filters
 
 
-def _unsupported(what: str, feature: str) -> UnsupportedByFormat:
-    return UnsupportedByFormat(f"Zarr format 2 can not say {what}; use zarr_format=3", zarr_format=2, feature=feature)
+def _render_data_type(metadata: ArrayMetadata) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the ``dtype`` member, and the filter that encodes objects, which represent the array -> bytes codec."""
+    serializer = metadata.codecs.array_bytes
+    if isinstance(serializer, BytesCodec):
+        stored = serializer.stored_form(metadata.dtype.numpy)
+        if not is_numpy_dtype(metadata.dtype, stored):
+            raise _unsupported(f"the data type {metadata.dtype.name!r}", "data_type")
+        return render_dtype(stored), []
+    if isinstance(serializer, ObjectCodec):
+        return render_dtype(metadata.dtype.numpy), [dict(serializer.config)]
+    if isinstance(serializer, VlenUtf8Codec | VlenBytesCodec):
+        return "|O", [{"id": serializer.name}]
+    raise _unsupported(f"the codec {serializer.label!r}", "shards" if metadata.shards else "codecs")

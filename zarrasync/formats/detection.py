@@ -1,0 +1,89 @@
+"""The formats that are supported, and detection of the format of documents and keys."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from functools import cache
+
+from zarrasync.errors import MetadataError
+from zarrasync.formats.draft import Draft
+from zarrasync.formats.draft_entry_point import SEED, Y2022
+from zarrasync.formats.parsed_cache import parse
+from zarrasync.formats.v2 import V2
+from zarrasync.formats.v3 import V3
+from zarrasync.metadata.format import Documents, Format
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+
+__all__ = ["CANDIDATES", "by_name", "detect", "is_document", "may_be_zarr"]
+
+CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
+"""The formats to look for if none is specified, in order of preference.
+
+Formats with an unread entry point take another round of requests, so they are last.
+"""
+_BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
+_CHUNK_KEY = re.compile(r"(?:.*/)?(?:c|c?\d[\d.]*|c\.[\d.]+)", re.DOTALL)
+
+
+def by_name(zarr_format: int | str) -> Format:
+    """Return the format with a name.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    try:
+        return _BY_NAME[zarr_format]
+    except (KeyError, TypeError):
+        names = ", ".join(repr(name) for name in _BY_NAME)
+        raise ValueError(f"zarr_format {zarr_format!r} is not known; known are {names}") from None
+
+
+@cache
+def _document_suffixes() -> tuple[str, ...]:
+    """Return the suffixes of the keys of documents in all formats."""
+    suffixes = set()
+    for format_ in CANDIDATES:
+        for key in (*format_.document_keys("x"), *format_.document_keys(""), format_.consolidated_key("")):
+            _, is_below_node, suffix = (key or "").partition("x")
+            suffixes.add(suffix if is_below_node else f"/{suffix or (key or '').rpartition('/')[2]}")
+    return tuple(suffixes - {"/"})
+
+
+def is_document(key: str) -> bool:
+    """Return whether a key looks like that of a document in any format."""
+    return f"/{key}".endswith(_document_suffixes())
+
+
+def may_be_zarr(key: str) -> bool:
+    """Return whether a key looks like that of a document or a chunk in any format."""
+    return is_document(key) or _CHUNK_KEY.fullmatch(key) is not None
+
+
+def detect(
+    path: str, documents: Documents, candidates: Sequence[Format]
+) -> tuple[Format, ArrayMetadata | GroupMetadata] | None:
+    """Return the format and the node that documents describe. If several formats match, warn and use the first.
+
+    Raises:
+        MetadataError: If a document is invalid.
+    """
+    matches: list[tuple[Format, ArrayMetadata | GroupMetadata]] = []
+    for candidate in candidates:
+        try:
+            node = parse(candidate, path, documents)
+        except MetadataError:
+            if matches:
+                continue  # the node of a preferred format is valid
+            raise
+        if node is not None:
+            matches.append((candidate, node))
+    if len(matches) > 1:
+        names = " and ".join(str(format_.zarr_format) for format_, _ in matches)
+        warnings.warn(
+            f"{path or 'the root'} has documents of Zarr formats {names}; "
+            f"format {matches[0][0].zarr_format} is used (zarr_format= chooses another)",
+            stacklevel=2,
+        )
+    return matches[0] if matches else None

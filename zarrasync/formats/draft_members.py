@@ -1,0 +1,53 @@
+"""Members that several documents of the draft of format 3 have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zarrasync.metadata.document import DocumentChecker
+
+__all__ = ["check_extensions", "list_member", "parse_attributes", "refuse_unknown_members", "take_filters"]
+
+
+def refuse_unknown_members(checker: DocumentChecker, members: Iterable[str]) -> None:
+    """Add a problem for each member that is not among those of the specification."""
+    for name in checker.document:
+        if name not in members:
+            checker.add(name, "unknown member; this version has no such")
+
+
+def list_member(checker: DocumentChecker, member: str, *, strict: bool) -> list[Any]:
+    """Return an optional member that is a list. Without ``strict``, it may also be ``null``."""
+    value = checker.document.get(member, [])
+    if isinstance(value, list):
+        return value
+    if value is not None or strict:
+        checker.add(member, f"expected a list, found {value!r}")
+    return []
+
+
+def check_extensions(checker: DocumentChecker, *, strict: bool) -> None:
+    """Add a problem for each extension that must be understood, as none is supported."""
+    for number, item in enumerate(list_member(checker, "extensions", strict=strict)):
+        if not isinstance(item, Mapping) or not isinstance(item.get("extension"), str):
+            checker.add(f"extensions[{number}]", f"expected an object with an 'extension', found {item!r}")
+        elif item.get("must_understand") is not False:
+            checker.add(f"extensions[{number}]", f"unknown extension {item['extension']!r} that must be understood")
+
+
+def parse_attributes(checker: DocumentChecker, *, strict: bool) -> dict[str, Any]:
+    """Return the attributes, which may be missing without ``strict``."""
+    value = checker.document.get("attributes")
+    return {} if value is None and not strict else dict(checker.attributes(value))
+
+
+def take_filters(attributes: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Remove the filters that zarr-python stores in an attribute, and return them."""
+    filters = attributes.get("filters")
+    if not isinstance(filters, list) or not filters:
+        return ()
+    if not all(isinstance(item, Mapping) and "id" in item for item in filters):
+        return ()
+    del attributes["filters"]
+    return tuple(filters)

@@ -1,0 +1,232 @@
+"""Parsing the documents of arrays in the draft of format 3.
+
+Concepts of the draft become ordinary parts of the model: the memory layout ``"F"`` a transpose codec, the byte order a
+parameter of the bytes codec, and the sharding storage transformer the sharding codec.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zarrasync.codecs import (
+    ArrayBytesCodec,
+    ArraySpec,
+    BytesBytesCodec,
+    BytesCodec,
+    Codec,
+    CodecChain,
+    ShardingCodec,
+    from_numcodecs,
+    parse_codec,
+    registered,
+)
+from zarrasync.errors import MetadataError, UnknownCodecError, ZarrError
+from zarrasync.formats.draft_entry_point import SEED, Y2022
+from zarrasync.formats.draft_members import (
+    check_extensions,
+    list_member,
+    parse_attributes,
+    refuse_unknown_members,
+    take_filters,
+)
+from zarrasync.formats.draft_names import parse_codec_uri, parse_fill_value, parse_type
+from zarrasync.formats.numcodecs_chain import fortran_order, stored_dtype
+from zarrasync.formats.numpy_fills import parse_fill
+from zarrasync.metadata.document import DocumentChecker
+from zarrasync.metadata.types import ArrayMetadata, Source
+from zarrasync.model import dtypes, storage_transformers
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
+from zarrasync.model.dtypes import DataType
+from zarrasync.model.storage_transformers import StorageTransformer
+
+__all__ = ["INDEX_CODECS", "OPTIONAL_MEMBERS", "REQUIRED_MEMBERS", "parse_array"]
+
+REQUIRED_MEMBERS = {
+    SEED: ("shape", "data_type", "chunk_grid", "chunk_memory_layout", "fill_value", "extensions", "attributes"),
+    Y2022: ("shape", "data_type", "chunk_grid"),
+}
+"""Members of array documents, by dialect."""
+OPTIONAL_MEMBERS = ("codecs", "storage_transformers")
+INDEX_CODECS = CodecChain.of((BytesCodec("little"),))
+"""The codecs of the index of shards."""
+_SHARDING_URI = re.compile(r".*/storage[-_]transformers/sharding/1\.\d+/?")
+
+
+def parse_array(checker: DocumentChecker, source: Source, dialect: str) -> ArrayMetadata:
+    """Return the array of a document.
+
+    Raises:
+        MetadataError: If the document is invalid. It lists every problem.
+    """
+    document, strict = checker.document, dialect == SEED
+    checker.require(*REQUIRED_MEMBERS[dialect])
+    if strict:
+        refuse_unknown_members(checker, REQUIRED_MEMBERS[SEED] + OPTIONAL_MEMBERS)
+    checker.raise_problems()
+    check_extensions(checker, strict=strict)
+    shape = checker.sizes("shape", document["shape"], 0)
+    attributes = parse_attributes(checker, strict=strict)
+    filters = () if strict else take_filters(attributes)
+    chunks, separator = _parse_grid(checker, shape)
+    layout = document.get("chunk_memory_layout", "C")
+    if layout not in ("C", "F"):
+        checker.add("chunk_memory_layout", f"expected 'C' or 'F', found {layout!r}")
+    shards, transformers = _parse_transformers(checker, chunks, strict=strict)
+    checker.raise_problems()
+    try:
+        parsed_type = parse_type(document["data_type"], filters)
+    except MetadataError as error:
+        checker.add_error("data_type", error)
+        checker.raise_problems()
+        raise
+    serializer, codecs = _parse_codecs(checker, parsed_type.serializer, parsed_type.filters, strict=strict)
+    fill = _parse_fill(checker, parsed_type.data_type, serializer, dialect, is_extension=parsed_type.is_extension)
+    checker.raise_problems()
+    if layout == "F" and len(shape) > 1:
+        codecs.insert(0, fortran_order(len(shape)))
+    spec = ArraySpec(chunks, parsed_type.data_type, fill)
+    try:
+        chain = CodecChain.of(codecs).settle(spec)
+        if shards is not None:
+            chain = CodecChain.of([ShardingCodec(chunks, chain, INDEX_CODECS)])
+        # zarr-python includes an empty coordinate in the key of an array without axes.
+        keys = ChunkKeyEncoding("glued" if strict else "glued0", separator)
+        return ArrayMetadata(
+            shape,
+            parsed_type.data_type,
+            shards or chunks,
+            keys,
+            chain,
+            fill,
+            transformers=transformers,
+            attributes=attributes,
+            source=source,
+            notes=parsed_type.notes,
+        )
+    except ZarrError as error:
+        checker.add_error("", error)
+        checker.raise_problems()
+        raise
+
+
+def _parse_grid(checker: DocumentChecker, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    """Return the shape of chunks and the separator of their keys."""
+    value = checker.document["chunk_grid"]
+    if not isinstance(value, Mapping) or value.get("type") != "regular" or "extension" in value:
+        checker.add("chunk_grid", f"expected a 'regular' chunk grid, found {value!r}")
+        return (), "/"
+    separator = value.get("separator", "/")
+    if separator not in ("/", "."):
+        checker.add("chunk_grid.separator", f"expected '/' or '.', found {separator!r}")
+        separator = "/"
+    return checker.chunk_sizes("chunk_grid.chunk_shape", value.get("chunk_shape"), shape), separator
+
+
+def _parse_fill(
+    checker: DocumentChecker, data_type: DataType, serializer: ArrayBytesCodec, dialect: str, *, is_extension: bool
+) -> Any:
+    value = checker.document.get("fill_value")
+    if value is None and (is_extension or dialect == Y2022):
+        return None
+    try:
+        if dialect == Y2022 and data_type.numpy.kind not in "biufc" and not dtypes.is_raw(data_type.numpy):
+            return parse_fill(data_type, value, stored_dtype(serializer))
+        return parse_fill_value(data_type, value, strict=dialect == SEED)
+    except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
+        checker.add("fill_value", f"{value!r} does not fit data type {data_type.name}: {error}")
+        return None
+
+
+# ------------------------------------------------------------------ codecs
+
+
+def _parse_codecs(
+    checker: DocumentChecker, serializer: ArrayBytesCodec, filters: Iterable[Mapping[str, Any]], *, strict: bool
+) -> tuple[ArrayBytesCodec, list[Codec]]:
+    """Return the array -> bytes codec, and the list of codecs that starts with it."""
+    stored = stored_dtype(serializer)
+    bytes_codecs: list[Codec] = []
+    for member, value in _codec_entries(checker, filters, strict=strict):
+        try:
+            codec = _third_party_codec(value)
+            if codec is None:
+                name, configuration = (value["id"], value) if "filters" in member else parse_codec_uri(value)
+                if name == "endian":
+                    if bytes_codecs or not isinstance(serializer, BytesCodec):
+                        raise MetadataError("'endian' must come before codecs that act on bytes")
+                    serializer = BytesCodec.from_configuration(configuration)  # type: ignore[assignment]  # it returns its own class
+                    continue
+                codec = from_numcodecs({**configuration, "id": name}, dtype=stored)
+            bytes_codecs.append(codec)
+        except UnknownCodecError as error:
+            checker.add_error(member, error)
+            message = str(checker.problems[-1])
+            raise UnknownCodecError(message, codec=error.codec, problems=checker.problems) from error
+        except (MetadataError, TypeError, ValueError) as error:
+            checker.add_error(member, error)
+    return serializer, [serializer, *bytes_codecs]
+
+
+def _codec_entries(
+    checker: DocumentChecker, filters: Iterable[Mapping[str, Any]], *, strict: bool
+) -> list[tuple[str, Any]]:
+    """Return the location and value of each codec in a document, in order."""
+    entries: list[tuple[str, Any]] = [(f"attributes.filters[{number}]", item) for number, item in enumerate(filters)]
+    if checker.document.get("compressor") is not None:
+        entries.append(("compressor", checker.document["compressor"]))
+    codecs = list_member(checker, "codecs", strict=strict)
+    entries.extend((f"codecs[{number}]", item) for number, item in enumerate(codecs))
+    return entries
+
+
+def _third_party_codec(value: Any) -> Codec | None:
+    """Return the codec of another package that an entry names by its URI, or ``None`` if it names no such codec."""
+    uri = value.get("type") if isinstance(value, Mapping) else None
+    if not isinstance(uri, str) or "://" not in uri or registered(uri) is None:
+        return None
+    codec = parse_codec({"name": uri, "configuration": value.get("configuration")})
+    if not isinstance(codec, BytesBytesCodec):
+        raise MetadataError(f"codec {uri!r} does not act on bytes, as all do here")
+    return codec
+
+
+# ------------------------------------------------------------------ storage transformers
+
+
+def _parse_transformers(
+    checker: DocumentChecker, chunks: tuple[int, ...], *, strict: bool
+) -> tuple[tuple[int, ...] | None, tuple[StorageTransformer, ...]]:
+    """Return the shape of shards if the first transformer is sharding, and the other transformers."""
+    shards: tuple[int, ...] | None = None
+    transformers: list[StorageTransformer] = []
+    for number, item in enumerate(list_member(checker, "storage_transformers", strict=strict)):
+        member = f"storage_transformers[{number}]"
+        uri = item.get("extension") if isinstance(item, Mapping) else None
+        options = item.get("configuration", {}) if isinstance(item, Mapping) else None
+        if not isinstance(uri, str) or not isinstance(options, Mapping) or not isinstance(item.get("type"), str):
+            checker.add(member, f"expected an object with 'extension' and 'type', found {item!r}")
+        elif _SHARDING_URI.fullmatch(uri) and number:
+            checker.add(member, "sharding is supported as the first of the storage transformers, and once")
+        elif _SHARDING_URI.fullmatch(uri) and item["type"] == "indexed":
+            shards = _parse_shards(checker, f"{member}.configuration.chunks_per_shard", options, chunks)
+        else:
+            try:
+                transformers.append(storage_transformers.parse(uri, options))
+            except MetadataError as error:
+                checker.add_error(member, error)
+    return shards, tuple(transformers)
+
+
+def _parse_shards(
+    checker: DocumentChecker, member: str, options: Mapping[str, Any], chunks: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the shape of shards for the number of chunks per shard along each axis."""
+    chunks_per_shard = options.get("chunks_per_shard")
+    sizes = checker.sizes(member, chunks_per_shard, 1)
+    if len(sizes) > max(len(chunks), 1):
+        checker.add(member, f"expected {len(chunks)} sizes, found {chunks_per_shard!r}")
+    # zarr-python allows trailing sizes of 1 to be omitted.
+    return tuple(a * b for a, b in zip(chunks, (*sizes, *(1,) * len(chunks)), strict=False))

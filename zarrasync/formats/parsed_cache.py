@@ -1,0 +1,87 @@
+"""A cache of parsed array documents.
+
+Arrays are often opened repeatedly, and many arrays have equal documents. Parsing them again would take longer than all
+other steps of opening.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._util import json as _json
+from zarrasync._util import plugins
+from zarrasync.codecs import (
+    BloscCodec,
+    BytesCodec,
+    CodecChain,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    VlenBytesCodec,
+    VlenUtf8Codec,
+    ZstdCodec,
+)
+from zarrasync.metadata.format import Documents, Format
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+
+__all__ = ["parse"]
+
+_MAX_ARRAYS = 256
+_MAX_DOCUMENT_BYTES = 1 << 14
+"""Bytes of the documents of a node above which they are not cached."""
+_STATELESS_CODECS = (
+    BytesCodec, TransposeCodec, VlenUtf8Codec, VlenBytesCodec, GzipCodec, ZstdCodec, BloscCodec, Crc32cCodec
+)  # fmt: skip
+"""Codecs that only consist of numbers and strings, so that arrays may share them."""
+_Data: TypeAlias = tuple[bytes | None, ...]
+_arrays: dict[tuple[Format, _Data, int], ArrayMetadata] = {}
+"""Arrays without their source, by format, documents and generation of plugins. The last used is at the end."""
+_lock = thread_lock()
+
+
+def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
+    """Return the node that documents describe in a format, or ``None`` if they describe none.
+
+    The result for an array may be shared with other arrays that have equal documents, except its ``source``.
+
+    Raises:
+        MetadataError: If a document is invalid.
+    """
+    keys = format_.document_keys(path)
+    data = tuple(None if (value := documents.get(key)) is None else bytes(value) for key in keys)
+    # Formats with an entry point also parse names.
+    if format_.entry_point is not None or sum(len(value) for value in data if value is not None) > _MAX_DOCUMENT_BYTES:
+        return format_.parse(path, documents)
+    cache_key = format_, data, plugins.generation()
+    with _lock:
+        cached = _arrays.pop(cache_key, None)
+        if cached is not None:
+            _arrays[cache_key] = cached  # now the last used
+    if cached is None:
+        node = format_.parse(path, documents)
+        if isinstance(node, ArrayMetadata) and _is_shareable(node, data):
+            with _lock:
+                _arrays[cache_key] = node.from_source(None)
+                if len(_arrays) > _MAX_ARRAYS:
+                    del _arrays[next(iter(_arrays))]
+        return node
+    parsed = {key: _json.load(value, key) for key, value in zip(keys, data, strict=True) if value is not None}
+    return cached.from_source(Source(format_.zarr_format, parsed))
+
+
+def _is_shareable(node: ArrayMetadata, data: _Data) -> bool:
+    """Return whether metadata has no mutable or large parts, and was parsed from all of the documents."""
+    if node.edges is not None or node.transformers or not _is_stateless(node.codecs):
+        return False
+    return node.source is not None and len(node.source.documents) == len(data) - data.count(None)
+
+
+def _is_stateless(chain: CodecChain) -> bool:
+    return all(
+        _is_stateless(codec.codecs) and _is_stateless(codec.index_codecs)
+        if type(codec) is ShardingCodec
+        else type(codec) in _STATELESS_CODECS
+        for codec in chain.codecs
+    )

@@ -41,7 +41,7 @@ def api(request: pytest.FixtureRequest) -> Api:
 
 @pytest.fixture(scope="session")
 def zarr2(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Runs ``zarr2_oracle.py`` in an environment that has zarr-python 2.18."""
+    """Return a function that runs ``zarr2_oracle.py`` in an environment with zarr-python 2.18."""
     python = os.environ.get("ZARRASYNC_ZARR2", "")
     if not python:
         pytest.skip("ZARRASYNC_ZARR2 does not name the Python of an environment with zarr-python 2.18")
@@ -85,7 +85,7 @@ def s3(s3_endpoint: str) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without keys for S3: the directory where ``credentials`` and ``config`` of AWS's tools are looked for."""
+    """A user without S3 credentials: the directory of the AWS files ``credentials`` and ``config``."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
@@ -95,7 +95,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for ``localhost`` that it has signed itself, and a context for its server."""
+    """A self-signed certificate for ``localhost``, and an SSL context for its server."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
@@ -108,7 +108,7 @@ def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
 
 @pytest.fixture
 def http(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A URL and the directory that is served there."""
+    """A URL and the directory that it serves."""
     root = tmp_path / "served"
     root.mkdir()
     with http_server(root) as url:
@@ -128,27 +128,27 @@ def gcs_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def gcs(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:
-    """A fresh URL of Google Cloud Storage and its storage options."""
+    """A fresh Google Cloud Storage URL and its storage options."""
     return f"gs://test-bucket/{uuid.uuid4().hex}", {"endpoint_url": gcs_endpoint, "token": "anon", "project": "p"}
 
 
 @pytest.fixture
 def bucket() -> Iterator[Bucket]:
-    """A server of S3's interface that fails as it is told to."""
+    """An S3 server whose responses a test can replace with faults."""
     with s3_bucket() as found:
         yield found
 
 
 @pytest.fixture
 def google() -> Iterator[Google]:
-    """A server of Google Cloud Storage's XML interface, which is what obstore speaks."""
+    """A server of the XML interface of Google Cloud Storage, which obstore uses."""
     with google_storage() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an emulator of Azure's blobs with a container ``test``."""
+    """The address of an emulator of Azure Blob Storage with a container ``test``."""
     program = os.environ.get("ZARRASYNC_AZURITE", "")
     if not program:
         pytest.skip("ZARRASYNC_AZURITE does not name the program azurite-blob")
@@ -166,7 +166,7 @@ def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def azure(azure_endpoint: str) -> tuple[str, dict[str, Any]]:
-    """A fresh URL of Azure and its storage options."""
+    """A fresh Azure URL and its storage options."""
     protocol = "DefaultEndpointsProtocol=http;"
     connection = f"{protocol}AccountName={AZURE['account_name']};AccountKey={AZURE['account_key']};BlobEndpoint={azure_endpoint};"
     return f"az://test/{uuid.uuid4().hex}", {"connection_string": connection}
@@ -177,5 +177,5 @@ def azure(azure_endpoint: str) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(params=WRITEABLE)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> stores.Store:
-    """A fresh store of each kind that can be written to."""
+    """A fresh store of each writable kind."""
     return make_store(request.param, request, tmp_path)

@@ -1,4 +1,4 @@
-"""The shape of the code base: who imports whom, where formats are known, what is public."""
+"""The structure of the code: import order, format independence, file sizes and the public API."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def package(module: str) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """Modules of zarrasync that a module imports, also in functions and for type checkers."""
+    """Return the modules of zarrasync that a module imports, also in functions and for type checkers."""
     targets = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zarrasync"):
@@ -116,7 +116,7 @@ def test_the_model_knows_no_io():
 
 
 def test_no_format_is_known_outside_its_home():
-    """No literal of a format's documents and no branch on a format, but in formats/ and where users name one."""
+    """Only ``formats``, and code that handles names of formats from users, contains document keys or branches on a format."""
     literal = re.compile(r"zarr\.json|\.zarray|\.zgroup|\.zattrs|\.zmetadata|node_type|[\"']meta/|dimension_separator")
     branch = re.compile(r"zarr_format\s*(==|!=|in\b|<|>)")
     for name, path in modules().items():
@@ -220,7 +220,7 @@ def test_every_public_thing_is_documented():
 
 
 def test_import_is_light():
-    """Backends and codec libraries load when they are used."""
+    """Backends and codec libraries are imported at first use."""
     code = (
         "import sys, zarrasync, zarrasync.sync; "
         "print(' '.join(m for m in ('fsspec', 'aiohttp', 's3fs', 'numcodecs', 'isal', 'crc32c', 'tqdm', 'requests') "

@@ -328,7 +328,7 @@ async def test_copies_between_kinds_of_stores(api: Api, s3, tmp_path: Path):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 async def test_axes_of_one_name_that_are_not_equally_long(api: Api, zarr_format: int):
-    """What an append to a dataset leaves that is killed on an object store."""
+    """Variables of different lengths, as a killed append on an object store leaves them."""
     store: dict[str, bytes] = {}
     for path, length in {"g/a": 3, "g/b": 4, "g/time": 4, "alone": 9}.items():
         named: dict[str, Any] = {"dimension_names": ("time",)}
@@ -436,7 +436,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("dtype", ["f4", "c8"])
 @pytest.mark.parametrize("zarr_format", [2, "3-draft-2022"])
 async def test_a_nan_that_a_format_can_not_say(api: Api, zarr_format: Any, dtype: str):
-    """Its values are kept; the fill value becomes the one NaN that there is, in the array that is at hand, too."""
+    """The values are kept; the fill value becomes the only NaN of the format, also in the open array."""
     odd = np.array([0x7FC00123, 0], "u4").view("f4")
     fill = odd[0] if dtype == "f4" else odd.view("c8")[0]
     source: dict[str, bytes] = {}
@@ -451,7 +451,7 @@ async def test_a_nan_that_a_format_can_not_say(api: Api, zarr_format: Any, dtype
 
 
 async def test_arrays_are_copied_side_by_side(api: Api):
-    """Copying many small ones takes some round trips, not some for each."""
+    """The number of round trips does not grow with the number of small arrays."""
     source: dict[str, bytes] = {}
     nodes = {f"g/a{number}": {"data": np.arange(6) + number, "chunks": (3,)} for number in range(12)}
     await api(api.create_hierarchy(source, nodes))
@@ -481,7 +481,7 @@ async def test_arrays_are_copied_side_by_side(api: Api):
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
 async def test_names_that_a_document_has_twice(api: Api, zarr_format: int | str):
-    """Readers differ in which of them counts."""
+    """Readers differ in which duplicate they use."""
     store: dict[str, bytes] = {}
     await api(api.create_array(store, path="a", data=np.arange(4), zarr_format=zarr_format))
     (key,) = (key for key in store if key.endswith(("a/.zarray", "a/zarr.json", "a.array.json")))
@@ -521,7 +521,7 @@ async def test_consolidated_metadata_that_is_damaged(api: Api, zarr_format: int)
 
 @pytest.mark.parametrize("options", [{"compressors": "gzip"}, {"chunks": (30, 30)}])
 async def test_sparse_arrays_are_copied_quickly(api: Api, options: dict[str, Any]):
-    """Only what is stored is read; what lies in the way is erased all the same."""
+    """Only stored chunks are read; old chunks of the destination are still erased."""
     source, target = stores.CountingStore(stores.MemoryStore()), stores.CountingStore(stores.MemoryStore())
     array = await api(api.create_array(source, shape=(2000, 2000), chunks=(10, 10), dtype="i4", fill_value=3))
     await api(array.view[995:1005, 7].write(np.arange(10), progress=False))
@@ -543,7 +543,7 @@ async def test_sparse_arrays_are_copied_quickly(api: Api, options: dict[str, Any
 
 
 async def test_a_chunk_of_a_sparse_source_is_read_once(api: Api):
-    """However many chunks of the copy it fills."""
+    """One read per source chunk, however many destination chunks it fills."""
     source = stores.CountingStore(stores.MemoryStore())
     array = await api(api.create_array(source, shape=(1000, 1000), chunks=(250, 250), dtype="i4"))
     part = np.random.default_rng(0).integers(1, 9, (250, 250))
@@ -559,7 +559,7 @@ async def test_a_chunk_of_a_sparse_source_is_read_once(api: Api):
 
 
 def test_regions_of_a_few_stored_values():
-    """Each element of what is wanted lies in one of them, and nothing else does."""
+    """The regions cover each selected element once, and no others."""
     chance = np.random.default_rng(0)
     for _ in range(100):
         ndim = int(chance.integers(0, 4))

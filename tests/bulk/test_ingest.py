@@ -110,7 +110,7 @@ async def test_verifying_finds_what_the_type_changes(api: Api, values: np.ndarra
 
 @pytest.mark.parametrize("kind", ["function", "pairs"])
 async def test_verifying_finds_what_a_type_that_is_told_changes(api: Api, kind: str):
-    """Such sources have none by themselves."""
+    """The source has no data type of its own, so the caller names one."""
     values = np.array([1.7, 2.0, 300.0])
     source = (lambda region: values[region]) if kind == "function" else [((slice(0, 3),), values)]
     with pytest.raises(ChecksumError, match=r"2 of 3 values change when they are stored as uint8: np.float64\(1.7\)"):
@@ -129,7 +129,7 @@ async def test_a_region_is_one_of_an_array_that_is_there(api: Api, mode: Any):
 
 @pytest.mark.parametrize("kind", ["dict", "memory://", "zarr-python"])
 async def test_parts_of_chunks_in_memory(api: Api, kind: str):
-    """Which is this process's own."""
+    """A store in memory belongs to this process, so parts of chunks are safe."""
     store: Any = {"dict": {}, "memory://": f"memory://{random.random()}"}.get(kind)
     if kind == "zarr-python":
         store = pytest.importorskip("zarr").storage.MemoryStore()
@@ -149,7 +149,7 @@ async def test_verifying_finds_what_was_damaged(api: Api):
 
 
 async def test_memory_stays_within_the_budget():
-    """Blocks that are on their way at the same time."""
+    """The budget bounds the blocks in flight."""
     now, most, mutex = 0, 0, threading.Lock()
 
     def source(region: tuple[slice, ...]) -> np.ndarray:
@@ -170,7 +170,7 @@ async def test_memory_stays_within_the_budget():
 
 
 async def test_a_bar_does_not_take_what_was_there_for_fast(api: Api, monkeypatch: pytest.MonkeyPatch):
-    """Of a job that goes on, the rate and the time that is left are those of what is written now."""
+    """Rate and remaining time of a resumed job count only the bytes written now."""
     from tqdm import auto
 
     bars = []
@@ -193,7 +193,7 @@ async def test_a_bar_does_not_take_what_was_there_for_fast(api: Api, monkeypatch
 
 
 async def test_empty_blocks(api: Api):
-    """What holds nothing is not stored; only where something may be there is it erased."""
+    """Chunks of fill values are not stored, and erased only where an older chunk may exist."""
     values = VALUES.copy()
     values[:40] = 0
     kept: dict[str, bytes] = {}
@@ -215,7 +215,7 @@ async def test_a_region_that_comes_twice_ends_as_it_came_last(api: Api):
 
 
 async def test_pairs_that_cut_chunks(api: Api, tmp_path: Path):
-    """Blocks that share chunks with others' are refused where these could be lost."""
+    """Blocks that share a chunk are refused where concurrent writers could lose data."""
     zarr = pytest.importorskip("zarr")
     store = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path))
     await api(api.create_array(store, data=VALUES, chunks=(20, 20)))
@@ -281,7 +281,7 @@ async def test_blocks_that_replace_each_other(api: Api):
 @pytest.mark.parametrize("kind", ["pairs", "asynchronous pairs", "function"])
 @pytest.mark.parametrize("store", ["local", "memory"])
 async def test_blocks_in_memory_keep_to_the_budget(api: Api, tmp_path: Path, kind: str, store: str):
-    """However many threads there are."""
+    """The budget holds for any number of threads."""
     most, made = 0, list[weakref.ref[np.ndarray]]()
 
     def block(region: tuple[slice, ...]) -> np.ndarray:

@@ -17,7 +17,7 @@ from zarrasync.errors import NodeExistsError, NodeTypeError, UnsupportedOperatio
 
 @pytest.mark.parametrize("how", ["ingest", "copy"])
 async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, how: str):
-    """Chunks that an erased array has left behind are no part of the new one."""
+    """Orphaned chunks of an erased array do not become part of the new array."""
     kept: dict[str, bytes] = {}
     await api(api.ingest(np.ones((4, 4), "i4"), kept, chunks=(2, 2), fill_value=0))
     del kept["zarr.json"]
@@ -35,7 +35,7 @@ async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, ho
 @pytest.mark.parametrize("how", ["ingest", "copy"])
 @pytest.mark.parametrize("kept", ["an array", "files"])
 async def test_what_lies_below_a_new_array_is_not_taken_for_its_chunks(api: Api, tmp_path: Path, how: str, kept: str):
-    """Somebody else's arrays and files, whose keys look like those of chunks, stay as they are."""
+    """Foreign arrays and files whose keys look like chunk keys are left alone."""
     if kept == "an array":
         await api(api.create_array(tmp_path, path="c", data=np.arange(8), chunks=2, zarr_format=2))
         (tmp_path / ".zgroup").unlink()
@@ -65,7 +65,7 @@ async def test_what_lies_beside_the_chunks_of_a_new_array(api: Api, tmp_path: Pa
 
 @pytest.mark.parametrize(("zarr_format", "new_takes", "old_takes"), [(None, 3 + 12, 3), (2, 4 + 12, 4), (3, 4 + 2, 4)])
 async def test_the_requests_of_beginning(api: Api, zarr_format: int | None, new_takes: int, old_takes: int):
-    """One batch tells whether there is an array, another what is in the way of a new one; then what is left there."""
+    """One batch looks for an array, one for conflicting nodes, and one listing finds orphaned chunks."""
     store = stores.CountingStore(stores.MemoryStore())
     given = {} if zarr_format is None else {"zarr_format": zarr_format}
     new = await api(api.ingest(VALUES[:80, :60], store, path="a/b", chunks=(20, 20), **given))
@@ -80,10 +80,10 @@ async def test_the_requests_of_beginning(api: Api, zarr_format: int | None, new_
 
 @pytest.mark.parametrize("how", ["ingest", "copy"])
 async def test_where_nobody_can_tell_what_lies_there(api: Api, how: str):
-    """A store that does not list has chunks, maybe, that would be taken for the new array's: nothing is written."""
+    """A store without listing may contain orphaned chunks, so nothing is written."""
 
     class Unlisted(stores.Store):
-        """As those are that do not say so."""
+        """A store without listing that does not declare it."""
 
         @property
         def identity(self) -> Any:
@@ -123,7 +123,7 @@ async def test_a_format_that_is_named_below_a_group_of_another(api: Api, mode: A
 
 @pytest.mark.parametrize("function", ["open_array", "ingest"])
 async def test_an_array_that_another_makes_first(api: Api, function: str):
-    """Who has looked and found nothing takes what is there by then."""
+    """A caller that found no array uses the one that another caller has created meanwhile."""
 
     class Late(stores.WrapperStore):
         async def fetch(self, requests: Any, *, versions: bool = False) -> Any:

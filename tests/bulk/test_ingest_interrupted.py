@@ -29,7 +29,7 @@ LAYOUTS = [{"chunks": (20, 20)}, {"chunks": (5, 10), "shards": (20, 40)}, {"chun
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_second_run_writes_what_is_missing(api: Api, layout: dict[str, Any]):
-    """After an interruption; nothing that was there is read from the source or written again."""
+    """Blocks that an interrupted run has stored are neither read nor written again."""
     memory = stores.MemoryStore()
     asked: list[tuple[slice, ...]] = []
 
@@ -98,7 +98,7 @@ print(report.blocks, report.skipped, flush=True)
 
 
 def test_ingestions_that_are_killed(tmp_path: Path):
-    """Kill -9 at random moments: what is there is always readable, and another run completes it."""
+    """After SIGKILL at random moments, the array is readable and another run completes it."""
     turns = int(os.environ.get("ZARRASYNC_KILLS", "6"))
     values = np.random.default_rng(0).integers(1, 1 << 30, (400, 400), dtype="i4")
     np.save(tmp_path / "x.npy", values)
@@ -143,7 +143,7 @@ async def test_regions_that_cut_chunks_are_not_taken_for_done(api: Api):
 @pytest.mark.parametrize("how", ["ingest", "copy"])
 @pytest.mark.parametrize("left", ["chunks", "half a tree"])
 async def test_going_on_where_a_replacement_was_killed(api: Api, how: str, left: str):
-    """Chunks that lie there without an array are not what an earlier run has done; later runs do not take them for it, either."""
+    """Orphaned chunks do not count as finished blocks, in this run or in later ones."""
     kept: dict[str, bytes] = {}
     old = await api(api.create_array(kept, path="x", data=np.ones((4, 4), "i4"), chunks=(2, 2)))
     assert old.shape == (4, 4)
@@ -200,7 +200,7 @@ def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
 async def test_what_an_append_that_was_killed_has_left(
     api: Api, tmp_path: Path, zarr_format: int, then: str, kind: str
 ):
-    """On files rows are written before the shape: what is beyond it does not come back."""
+    """On local files rows are stored before the shape; rows beyond the shape never reappear."""
     array = await api(api.create_array(tmp_path, shape=(5, 4), chunks=(2, 2), dtype="i4", zarr_format=zarr_format))
     await api.write(array, ..., 1)
     if kind == "local":

@@ -18,7 +18,7 @@ from zarrasync.errors import ShapeError
 
 
 class Sources:
-    """The same values in all forms that can be ingested."""
+    """The same values in every form that can be ingested."""
 
     def __init__(self, folder: Path, api: Api) -> None:
         self.folder, self.api = folder, api
@@ -105,7 +105,7 @@ async def test_bad_sources(api: Api):
 
 
 async def test_datasets_of_hdf5(api: Api, tmp_path: Path):
-    """Names of axes and attributes, without what refers to other datasets of the file."""
+    """Dimension names and attributes are kept, references to other datasets of the file are not."""
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         for name in ("plain", "labelled", "scaled", "time"):
@@ -227,7 +227,7 @@ def test_files_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("size", [20, 15])
 @pytest.mark.parametrize("verify", [True, False])
 async def test_pairs_that_come_again(api: Api, size: int, verify: bool):
-    """Blocks of whole chunks count as done; of those that cut chunks all are written again."""
+    """Blocks of whole chunks are skipped as finished; blocks that cut chunks are written again."""
     options: dict[str, Any] = {"shape": VALUES.shape, "dtype": "i4", "chunks": (20, 20)}
     pairs = blocks_of(VALUES, size)
     await api(api.ingest(pairs[: len(pairs) // 2], store := {}, **options))
@@ -240,7 +240,7 @@ async def test_pairs_that_come_again(api: Api, size: int, verify: bool):
 @pytest.mark.parametrize("kind", ["local", "slow"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_memory_that_an_iterable_uses_again(api: Api, kind: str, asynchronous: bool, tmp_path: Path):
-    """Readers of files fill one buffer again and again."""
+    """An iterable may reuse one buffer for all blocks."""
     store: Any = stores.LocalStore(tmp_path) if kind == "local" else stores.LatencyStore(stores.MemoryStore(), 0.001)
 
     def pairs() -> Iterator[Any]:
@@ -262,7 +262,7 @@ async def test_memory_that_an_iterable_uses_again(api: Api, kind: str, asynchron
 @pytest.mark.parametrize("where", ["local", "memory://closed"])
 @pytest.mark.parametrize("bad", [True, False])
 async def test_an_asynchronous_iterable_is_closed(api: Api, bad: bool, where: str, tmp_path: Path):
-    """Also when the call fails, and before it returns."""
+    """It is closed before the call returns, also if the call fails."""
     closed = []
 
     async def pairs() -> AsyncIterator[Any]:

@@ -1,4 +1,4 @@
-"""Nothing is erased before it is known what comes in its place, and never what that is made of."""
+"""Overwriting: nothing is erased before its replacement is valid, and never the source of the replacement."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES = np.arange(1, 6)
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """Where an array is that must not be lost."""
+    """The path of an array that must not be lost."""
     sync.create_array(tmp_path / "there", data=VALUES)
     return tmp_path / "there"
 
@@ -40,7 +40,7 @@ def check(there: Path) -> None:
 
 
 def test_values_that_come_from_what_they_replace(there: Path, s3):
-    """They are read before."""
+    """Values are read before the array is replaced."""
     sync.create_array(there, data=sync.open_array(there), overwrite=True, chunks=2)
     check(there)
     sync.save(there, sync.open_array(there))
@@ -92,7 +92,7 @@ def test_sources_that_are_read_from_what_they_replace(there: Path):
 
 
 class _Reader:
-    """A method whose object also holds another array."""
+    """A source whose object also refers to another array."""
 
     def __init__(self, array: Any, other: Any = None) -> None:
         self.array, self.other = array, other
@@ -121,7 +121,7 @@ def test_functions_may_replace_what_they_do_not_read(there: Path):
 
 
 def test_filesystems_that_zarr_python_has_made_asynchronous(there: Path):
-    """Are not all of them local."""
+    """Not every such filesystem is local."""
     zarr = pytest.importorskip("zarr")
     place = f"memory:/{there}"
     sync.create_array(place, data=VALUES)
@@ -147,7 +147,7 @@ def test_what_is_wrapped_by_zarr_python(there: Path, wrapper: str):
 
 
 def test_one_object_by_different_clients(s3):
-    """obstore, s3fs and zarr-python on it, and an endpoint that has two names."""
+    """The same object through obstore, s3fs and zarr-python, and through two names of one endpoint."""
     s3fs = pytest.importorskip("s3fs")
     zarr = pytest.importorskip("zarr")
     url, options = s3
@@ -264,7 +264,7 @@ async def test_ingestions_that_can_not_be_done_replace_nothing(
 
 
 def test_two_who_begin_the_same_ingestion(tmp_path: Path):
-    """Who comes second goes on with what the first one made."""
+    """The second caller continues with the array that the first has created."""
     for number in range(8):
         errors: list[BaseException] = []
         barrier = threading.Barrier(2)
@@ -401,7 +401,7 @@ def test_groups_are_not_ingested_into_themselves(
 
 @pytest.mark.parametrize("kind", ["array", "group"])
 async def test_nodes_of_another_format_are_not_passed_over(api: Api, kind: str):
-    """What is opened to go on with, or created, is not put beside what is there."""
+    """No array is opened or created beside a node of another format at the same path."""
     store: dict[str, bytes] = {}
     await api(api.create_group(store))
     await api(api.create_array(store, path="a", data=VALUES))
@@ -431,7 +431,7 @@ def test_dask_over_what_its_functions_are_given(there: Path):
 
 @pytest.mark.parametrize("disk", [False, True])
 async def test_caches_forget_what_was_replaced(api: Api, tmp_path: Path, disk: bool):
-    """Also what somebody else had erased meanwhile, so that no listing tells of it."""
+    """Caches also drop chunks that others have erased, which no listing shows."""
     kept = stores.MemoryStore()
     inner = stores.LatencyStore(kept, 0.0)
     store = stores.DiskCachingStore(inner, tmp_path) if disk else stores.CachingStore(inner)
@@ -467,7 +467,7 @@ async def test_what_is_there_is_opened_whatever_was_said_of_a_new_one(api: Api, 
 
 
 async def test_values_that_can_not_be_stored_are_an_error_of_who_makes_the_array(api: Api):
-    """Though there is an array then, which somebody else could have made."""
+    """The error is raised although an array exists then, as another caller could have created it."""
 
     class Full(stores.WrapperStore):
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:

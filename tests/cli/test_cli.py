@@ -27,7 +27,7 @@ COMMAND = re.compile(r"^\$ zarrasync (.*)$", re.MULTILINE)
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A directory with something to look at."""
+    """A working directory with an example hierarchy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     root = sync.create_group("data.zarr", attributes={"title": "a demo"})
@@ -40,7 +40,7 @@ def here(tmp_path, monkeypatch):
 
 
 def run(line: str, capsys) -> tuple[int, str]:
-    """A command's exit code and all it prints."""
+    """Run a command; return its exit code and its output."""
     import shlex
 
     code = main(shlex.split(line))
@@ -50,7 +50,7 @@ def run(line: str, capsys) -> tuple[int, str]:
 
 @pytest.mark.parametrize("page", sorted(TRANSCRIPTS.glob("*.txt")), ids=lambda page: page.stem)
 def test_transcripts(page, here, capsys):
-    """Every command prints what stands below it. ZARRASYNC_WRITE=1 writes the transcripts anew, to be read by people."""
+    """Every command of the transcripts prints the text below it. ``ZARRASYNC_WRITE=1`` rewrites the transcripts for review."""
     text = page.read_text()
     told = []
     for line in COMMAND.findall(text):
@@ -233,7 +233,7 @@ def test_rm_leaves_what_is_no_zarr(here, capsys):
 
 
 def test_much_is_shown_in_parts(here, capsys):
-    """Text reads the edges alone, CSV a few rows at a time, and what needs it all in one piece is refused."""
+    """Text output reads only the edges, CSV a few rows at a time; formats that need all values at once are refused."""
     sync.create_array("huge.zarr", shape=(10**9, 10**6), chunks=(1000, 1000), dtype="f8", fill_value=1)
     assert main(["cat", "huge.zarr"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "[[1. 1. 1. ... 1. 1. 1.]"
@@ -339,7 +339,7 @@ def test_archives_are_what_is_called_so(here, capsys):
 
 
 def test_bars_are_for_who_has_them(here, monkeypatch, capsys):
-    """tqdm is no part of the smallest installation."""
+    """Commands work without tqdm."""
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -373,7 +373,7 @@ def test_archives_with_other_files(here, capsys):
 
 
 def test_hdf5_that_has_what_nobody_can_read(here, capsys):
-    """It is named."""
+    """The unreadable dataset is named."""
     h5py = pytest.importorskip("h5py")
     pytest.importorskip("h5netcdf")
     with h5py.File("empty.h5", "w") as file:
@@ -389,7 +389,7 @@ def test_hdf5_that_has_what_nobody_can_read(here, capsys):
 
 @pytest.mark.parametrize("there", [False, True])
 def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, there):
-    """Also of what is said first nothing is written, and what was to be replaced stays."""
+    """No output is written, not even its beginning, and an existing file is kept."""
     np.savez("some.npz", field=TEMPERATURE, text=np.array(["a", "b"]))
     np.savez("numbers.npz", field=TEMPERATURE + 1)
     if there:

@@ -80,7 +80,7 @@ def test_the_command_keeps_chunks_and_shards(tmp_path: Path):
 def test_the_command_writes_small_arrays_side_by_side(
     tmp_path: Path, s3: tuple[str, dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """One that is large waits for its turn; one that fails is named, and what was done before is told."""
+    """Large arrays wait for their turn; a failing array is named, and finished arrays are reported."""
     from zarrasync.cli import ingest, main
 
     url, options = s3

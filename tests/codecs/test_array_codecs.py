@@ -224,7 +224,7 @@ def test_cast_value(source: str, target: str, values: Any, options: dict[str, An
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_casting_floats_rounds_to_a_neighbour(data: Any):
-    """Each way of rounding gives the right one of the two values around, found by search."""
+    """Every rounding mode returns the right neighbour, compared with a search."""
     target = data.draw(st.sampled_from(["float16", "float32", "bfloat16", "float8_e4m3", "float8_e5m2"]))
     dtype = dtypes.from_numpy(target).numpy
     top = float(ml_dtypes.finfo(dtype).max if dtype.type.__module__ == "ml_dtypes" else np.finfo(dtype).max)

@@ -81,7 +81,7 @@ def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_
 @pytest.mark.parametrize("own", [True, False], ids=["C function", "numcodecs"])
 @pytest.mark.parametrize("kind", ["blosc", "zstd", *(name for name in _DAMAGED if not name.endswith("00"))])
 def test_values_are_decompressed_into_memory_that_is_there(kind, own, whole, tmp_path, monkeypatch):
-    """By the C function and, where numcodecs keeps that to itself, without it; a damaged one is named."""
+    """Decoding goes into existing memory, with and without the C function of numcodecs; damage is named by key."""
     if not own:
         monkeypatch.setattr(native, "_function", lambda *which: None)
     codec, damage = _DAMAGED.get(kind, (kind, None))
@@ -125,7 +125,7 @@ def test_contexts_of_threads_that_are_gone_are_given_back():
 
 
 def test_raw_values_of_a_wrong_length_are_found_where_many_are_read_at_once(tmp_path):
-    """Also where there are so many that no memory is set aside, and where what one lacks another has too much."""
+    """Also for more values than one buffer holds, and for lengths that are wrong but add up."""
     data = np.tile(np.arange(8192, dtype="u1"), (128 * 12, 12))
     with config.set(batch_bytes=1 << 30, memory_budget=1 << 31, threads=1):
         a = sync.create_array(tmp_path, data=data, chunks=(128, 8192), fill_value=255, compressors=None)

@@ -63,7 +63,7 @@ def test_round_trip(codecs):
 
 @pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
 def test_damage_is_an_error_or_the_right_size(codecs):
-    """Cut, longer and garbled values: a typed error, or (without a checksum) an array of the right shape."""
+    """Truncated, extended and garbled values raise a typed error or, without a checksum, give an array of the right shape."""
     chain = bound(codecs)
     data = bytes(chain.encode(DATA))
     damaged = [b"", data[:-1], data[: len(data) // 2], data[:3], b"\0" * len(data), b"\xff" * 40]
@@ -86,7 +86,7 @@ def test_damage_is_an_error_or_the_right_size(codecs):
 
 
 def test_bombs_do_not_go_off():
-    """Values that would decompress to far more than the chunk has are cut off before memory is taken."""
+    """Decompression stops before it allocates more memory than the chunk needs."""
     big = bytes(1 << 24)
     for codecs, value in (
         (["gzip"], gzip.compress(big)),
@@ -185,7 +185,7 @@ def test_codecs_that_do_not_fit():
 
 
 def test_zstd_of_other_writers_is_read_together_with_ours(tmp_path):
-    """Frames without a size, of several blocks, with a window, with and without a checksum."""
+    """Frames without a content size, of several blocks, with a window, with and without a checksum."""
     zstandard = pytest.importorskip("zstandard")
     data = np.random.default_rng(6).integers(0, 3, (6, 30_000)).astype("u1")
     a = sync.create_array(tmp_path, data=data, chunks=(1, 30_000), compressors=ZstdCodec(1))
@@ -231,7 +231,7 @@ def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatc
 
 
 def test_numcodecs_says_nothing_to_those_who_do_not_import_it():
-    """Where only one of the two packages for CRC32C is installed, it deprecates that whatever filters there are."""
+    """numcodecs warns about a missing CRC32C package whenever it is imported."""
     code = """
 import sys
 sys.modules["google_crc32c"] = None

@@ -20,7 +20,7 @@ from zarrasync.model.dtypes import from_numpy
 
 
 def test_shards_inside_a_compressor():
-    """NumPy says that None equals float64; the chain must not believe it."""
+    """NumPy considers None equal to float64; the chain must not."""
     data = np.zeros(20000)
     data[:5000] = 7.5
     data[12000:] = np.random.default_rng(0).random(8000)
@@ -215,7 +215,7 @@ def test_shards_of_another_shape_than_the_chunks_they_are(filters, inner, thread
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("chunks", [(1, 4), (4, 1), (512, 512)])
 def test_inner_chunks_lie_in_c_order(chunks: tuple[int, int], location: str):
-    """However they were gathered: what is read in that order is read from front to back."""
+    """Inner chunks are stored in C order, so that reads in that order are sequential."""
     rows, columns = chunks
     data = np.random.default_rng(7).integers(1, 9, (8 * rows, 3 * columns))
     data[:rows, columns : 2 * columns] = 0

@@ -97,7 +97,7 @@ async def test_the_first_failure_stops_the_others():
 
 
 def test_ctrl_c_cancels_the_real_work(tmp_path):
-    """A sync read of a store that never answers ends promptly, and its requests are cancelled."""
+    """A blocking read of a store that never answers ends promptly, and its requests are cancelled."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(

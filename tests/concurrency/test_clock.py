@@ -1,4 +1,4 @@
-"""The seam for simulation: time, randomness and threads can be replaced, and nothing goes past the seam."""
+"""The seam for simulation: time, randomness and threads can be replaced, and no module bypasses it."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ async def test_cancelling_who_makes_the_client_does_not_fail_the_others(s3):
 
 
 async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(monkeypatch: pytest.MonkeyPatch):
-    """Else a block that was written counts for more than the budget knows, until its thread has its next turn."""
+    """Otherwise a finished block would occupy memory beyond the budget until its thread runs again."""
     from zarrasync._concurrency.deliveries import Deliveries
     from zarrasync._concurrency.offload import run_in_worker
 
@@ -184,7 +184,7 @@ async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(m
 
 
 def test_results_reach_a_loop_whatever_comes_between():
-    """An exception out of the callback that hands results over, as Ctrl-C raises it, costs none of those that follow."""
+    """An exception in the callback that delivers results, such as Ctrl-C, loses no later result."""
     from zarrasync._concurrency.deliveries import Deliveries
 
     class Interrupted:
@@ -210,7 +210,7 @@ def test_results_reach_a_loop_whatever_comes_between():
 
 
 def test_threads_that_helpers_call_for_are_waited_for():
-    """A helper whose job returns more jobs calls for another one, and may end before that."""
+    """A helper whose job returns more jobs starts another helper, and may end before it."""
     from zarrasync._concurrency.cancel import CancelFlag
     from zarrasync.config import Config
     from zarrasync.transfer.threads import run_jobs

@@ -23,7 +23,7 @@ quiet_fork = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @needs_fork
 @quiet_fork
 def test_after_fork(tmp_path, s3):
-    """A child reads through objects that its parent has used, with loops, pools and locks in use."""
+    """A child process reads through objects whose loops, pools and locks are in use by its parent."""
     url, options = s3
     data = np.arange(4000).reshape(40, 100)
     arrays = [

@@ -97,7 +97,7 @@ async def test_a_gate_serves_in_order_across_threads_and_loops():
 
 @pytest.mark.parametrize("options", LAYOUTS[::2])
 async def test_values_that_are_fetched_together_are_told_apart(options, api):
-    """Absent ones, damaged ones, and all selections, on a store that is read by tasks."""
+    """Missing and damaged values and all kinds of selections, on an asynchronous store."""
     store, data = GatedStore(MemoryStore()), np.arange(10_000, dtype="i4").reshape(100, 100)
     store.concurrency = 64
     a = await api(api.create_array(store, data=data, fill_value=-1, **options))
@@ -136,7 +136,7 @@ async def test_streaming_reads_ahead_and_cleans_up():
 
 
 async def test_readers_of_one_shard_share_its_index():
-    """Many who read from a shard at once ask for its index once; who is cancelled takes nothing from the others."""
+    """Concurrent readers of a shard request its index once; cancelling one does not affect the others."""
     inner = GatedStore(MemoryStore())
     await za.create_array(inner, data=np.arange(10_000).reshape(100, 100), chunks=(10, 10), shards=(100, 100))
     array = await za.open_array(counting := stores.CountingStore(inner))

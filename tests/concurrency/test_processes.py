@@ -1,4 +1,4 @@
-"""Several processes that write into the same chunks, append to one array, change one document: nothing is lost."""
+"""Several processes that write the same chunks, append to one array or change one document lose no data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ sys.stdin.readline()
 
 
 def together(script: str, url: str, options: dict[str, Any], writes: int) -> None:
-    """Run a script in some processes that begin at the same moment."""
+    """Run a script in several processes that start at the same moment."""
     code = PREAMBLE + textwrap.dedent(script)
     workers = [
         subprocess.Popen(
@@ -58,7 +58,7 @@ def together(script: str, url: str, options: dict[str, Any], writes: int) -> Non
 
 @pytest.fixture(scope="module")
 def strict_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An S3 server that does one thing at a time: moto itself compares and writes in two steps."""
+    """An S3 server that handles one request at a time, because moto compares and writes in two steps."""
     pytest.importorskip("moto.server")
     import boto3
 
@@ -89,7 +89,7 @@ def strict_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, d
 
 @pytest.fixture(params=["files", "s3", "s3fs", "google"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any], int]:
-    """A URL, its storage options, and how many writes are fair."""
+    """A URL, its storage options, and the number of writes for each process."""
     if request.param == "files":
         return str(tmp_path / "x"), {}, 60
     if request.param == "google":
@@ -125,7 +125,7 @@ def test_parts_of_chunks(place: tuple[str, dict[str, Any], int], layout: dict[st
 
 
 def test_local_files_through_fsspec(tmp_path: Path):
-    """They have the locks that local files have otherwise."""
+    """They use the same locks as local files."""
     store = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path))
     assert not store.conditional
     array = sync.create_array(store, path="parts", shape=(PROCESSES * 60,), chunks=(1000,), dtype="i4")
@@ -150,7 +150,7 @@ def test_local_files_through_fsspec(tmp_path: Path):
 
 
 def test_whole_chunks_of_local_files_through_fsspec(tmp_path: Path):
-    """Who replaces some whole waits for who is changing a part of one of them."""
+    """Replacing whole chunks waits for a process that changes part of one of them."""
     script = """
     import fsspec
     from zarrasync import stores
@@ -174,7 +174,7 @@ def test_whole_chunks_of_local_files_through_fsspec(tmp_path: Path):
 
 
 def test_chunks_that_become_empty(place: tuple[str, dict[str, Any], int]):
-    """What one process clears is not what another one has just written."""
+    """Clearing a chunk does not erase the values that another process has just written."""
     url, options, writes = place
     sync.create_array(url, shape=(PROCESSES,), chunks=(PROCESSES,), dtype="i4", **options_of(options))
     together(
@@ -232,7 +232,7 @@ def test_attributes(place: tuple[str, dict[str, Any], int], zarr_format: int):
 
 
 def test_one_of_many_creates(place: tuple[str, dict[str, Any], int]):
-    """Of those who create the same array at the same moment one does, and the others hear of it."""
+    """Of several concurrent creators one succeeds, and the others get an error."""
     url, options, _ = place
     together(
         """
@@ -257,7 +257,7 @@ def test_one_of_many_creates(place: tuple[str, dict[str, Any], int]):
 
 
 def test_a_writer_that_is_killed_leaves_no_lock_and_no_torn_value(tmp_path: Path):
-    """Kill -9 in the middle of writes: all values are whole, and others go on."""
+    """After SIGKILL during writes all values are whole, and other processes continue."""
     url = str(tmp_path / "x")
     sync.create_array(url, shape=(1000,), chunks=(1000,), dtype="i4")
     code = PREAMBLE + "array = sync.open_array(url, mode='r+')\nwhile True: array[1:999] = np.random.randint(1, 9)\n"
@@ -315,7 +315,7 @@ def test_who_waits_for_a_writer_that_is_stopped_hears_of_it(tmp_path: Path):
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("kind", ["http", "local"])
 def test_threads_that_go_on_when_the_main_one_has_ended(way: str, kind: str, tmp_path: Path, http):
-    """Python's pools of threads take nothing more then."""
+    """Python's thread pools accept no jobs after the main thread has ended."""
     url, root = http
     sync.create_array(root / "a", data=np.arange(1 << 16), chunks=1 << 10)
     where = f"{url}/a" if kind == "http" else str(root / "a")

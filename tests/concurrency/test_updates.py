@@ -90,7 +90,7 @@ async def test_threads_loops_and_this_loop_do_not_lose_updates():
 
 
 async def test_whole_and_partial_writes_of_a_chunk_do_not_mix():
-    """A partial write that began before a whole one must not undo it."""
+    """A partial write that began before a write of the whole chunk must not undo it."""
     store = GatedStore(MemoryStore())
     a = await za.create_array(store, shape=(10,), dtype="i4", chunks=10)
     store.open = False
@@ -106,7 +106,7 @@ async def test_whole_and_partial_writes_of_a_chunk_do_not_mix():
 
 
 def test_one_array_opened_at_two_roots_has_one_lock(tmp_path, s3):
-    """The lock on a value is physical: it does not depend on how the way to it was cut."""
+    """The lock belongs to the stored value, whichever root and path the array was opened by."""
     url, options = s3
     place = stores.resolve(tmp_path), stores.resolve(tmp_path / "a"), stores.resolve(f"file://{tmp_path}/a")
     assert place[0].location("a/c/0") == place[1].location("c/0") == place[2].location("c/0")
@@ -127,10 +127,10 @@ def test_one_array_opened_at_two_roots_has_one_lock(tmp_path, s3):
 
 
 async def test_others_who_never_stop_writing(api: Api):
-    """Where the time that is allowed for it ends the error says where it was, how often it was tried, and for how long."""
+    """After the timeout the error names the key, the number of attempts and the time."""
 
     class Busy(WrapperStore):
-        """Another writer is faster each time."""
+        """A store in which another writer always comes first."""
 
         def __init__(self, inner: Store) -> None:
             super().__init__(inner)

@@ -1,4 +1,4 @@
-"""What notebooks show: cards, trees, pictures. And what pictures are made from."""
+"""Representations in notebooks: cards, trees and pictures, and the statistics behind pictures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOID = {"input", "br", "meta", "link"}
 
 
 class Page(HTMLParser):
-    """Reads a fragment, and complains where tags do not match."""
+    """An HTML fragment, parsed; raises if its tags do not match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
 
 def hits(html: str) -> list[tuple[float, float, float, float]]:
-    """The coloured boxes of a picture: x, y, width, height."""
+    """Return the boxes of the touched chunks in a picture: x, y, width and height."""
     svg = ET.fromstring(re.search(r"<svg.*?</svg>", html, re.DOTALL)[0])
     found = [own for own in svg.iter("rect") if "za-hit" in own.get("class", "")]
     return [tuple(float(own.get(name)) for name in ("x", "y", "width", "height")) for own in found]  # type: ignore[misc]
@@ -270,7 +270,7 @@ async def test_samples_are_of_whole_chunks_and_small():
 
 
 async def test_sizes_are_listed_by_every_store(tmp_path):
-    """A listing with sizes, also where the store has none of its own."""
+    """Every store lists sizes, with or without a method of its own."""
 
     class Plain(stores.MemoryStore):
         list_sizes = stores.Store.list_sizes

@@ -1,4 +1,4 @@
-"""The code in the documentation runs; the examples do what they say."""
+"""The code blocks of the documentation, the examples in docstrings and the quickstart run."""
 
 from __future__ import annotations
 

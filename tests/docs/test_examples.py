@@ -1,4 +1,4 @@
-"""The examples do what they say; the services answer, and let go of what nobody waits for."""
+"""The example scripts run; the example services answer, and cancel work whose client has left."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_aiohttp_service(weather):
 
 
 class Uvicorn:
-    """A FastAPI application on a free port, in this loop."""
+    """A FastAPI application that runs on a free port in the event loop of the test."""
 
     def __init__(self, app: Any) -> None:
         import uvicorn

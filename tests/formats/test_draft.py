@@ -1,4 +1,4 @@
-"""The draft of format 3: its two dialects, against their texts and zarr-python 2.18."""
+"""The two dialects of the draft of format 3, against their specifications and zarr-python 2.18."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VALUES = np.arange(12, dtype="i4").reshape(4, 3)
 
 
 def store_of(entry: dict[str, Any] | None = None, **array: Any) -> dict[str, bytes]:
-    """A store with one array ``a``, of which the first chunk is there."""
+    """Return a store with one array ``a`` whose first chunk is stored."""
     document = {name: value for name, value in {**ARRAY, **array}.items() if value is not ...}
     return {
         "zarr.json": json.dumps(ENTRY if entry is None else entry).encode(),
@@ -266,7 +266,7 @@ async def test_entry_points_that_are_read(api: Api):
 
 @pytest.mark.parametrize("name", ["c", "c0", ""])
 async def test_the_chunk_of_an_array_without_axes_has_many_names(api: Api, name: str, tmp_path: Path):
-    """Writers of the older dialect did not agree on one."""
+    """Writers of the older dialect used different keys."""
     document = {"shape": [], "data_type": "<i4", "chunk_grid": {"type": "regular", "chunk_shape": []}}
     (tmp_path / "zarr.json").write_text(json.dumps({**ENTRY, "metadata_encoding": ENTRY["zarr_format"],
                                                     "metadata_key_suffix": ".json"}))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which chunks a selector touches, and which in part: against a look at every index."""
+"""Chunks that a selector touches, fully or in part, against a loop over every index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = settings(max_examples=200, deadline=None)
 
 @st.composite
 def axes(draw: st.DrawFn) -> Axis:
-    """A regular axis, or one with listed sizes, of which some may lie past the end."""
+    """Draw a regular axis, or one with listed chunk sizes of which some may lie beyond the end."""
     extent = draw(st.integers(1, 40))
     if draw(st.booleans()):
         return RegularAxis(extent, draw(st.integers(1, 12)))
@@ -33,7 +33,7 @@ def axes(draw: st.DrawFn) -> Axis:
 
 @st.composite
 def selectors(draw: st.DrawFn, extent: int) -> slice | np.ndarray:
-    """A slice as layouts make them (it stops right after its last index), or indices."""
+    """Draw a normalized slice (it stops right after its last index), or indices."""
     if draw(st.booleans()):
         return np.array(draw(st.lists(st.integers(0, extent - 1), min_size=1, max_size=20)))
     start, step = draw(st.integers(0, extent - 1)), draw(st.integers(1, 12))
@@ -97,7 +97,7 @@ def test_neighbours_that_are_cut_alike_make_runs():
 @EXAMPLES
 @given(st.data())
 def test_boxes_and_selections(data: st.DataObject):
-    """The chunks of a projection, and those that it touches in part, are those of its parts."""
+    """The chunks of a projection are the union of the chunks of its parts."""
     grid = Grid(tuple(data.draw(st.lists(axes(), min_size=1, max_size=3))))
     shape = tuple(axis.extent for axis in grid.axes)
     key = tuple(data.draw(selectors(n)) for n in shape)
@@ -160,7 +160,7 @@ def test_a_huge_selection_is_counted_at_once():
     ],
 )
 def test_simple_keys_take_the_short_way(key):
-    """They make the same transform as other keys do, item by item."""
+    """The shortcut for simple keys gives the same transform as the general code."""
     shape = (4, 5, 6)
     transform = parse._simple(key, shape)
     want = parse._each_axis(expand_key(key, shape), shape)

@@ -25,7 +25,7 @@ EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[Healt
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[np.ndarray, dict]:
-    """An array and the parameters of one in a store with random chunks, shards, order and codecs."""
+    """Draw an array and creation parameters with random chunks, shards, order and codecs."""
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9))
     data = np.arange(int(np.prod(shape)), dtype="i4").reshape(shape)
     inner = tuple(draw(st.integers(1, 4)) for _ in shape)
@@ -85,7 +85,7 @@ def orthogonal_keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple:
 
 @st.composite
 def advanced_keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple:
-    """Keys that mix index arrays of one broadcast shape with everything else."""
+    """Draw keys that mix index arrays of one broadcast shape with slices and integers."""
     over = draw(hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=4))
     key: list[Any] = []
     for size in shape:
@@ -100,7 +100,7 @@ def advanced_keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple:
 
 
 def stored(data: np.ndarray, options: dict, where: str):
-    """The data in a new array, written whole; memory or local files by ``where``."""
+    """Store the data in a new array, in memory or in local files."""
     place = {} if where == "memory" else tempfile.mkdtemp(dir=where)
     array = sync.create_array(place, shape=data.shape, dtype=data.dtype, **options)
     if data.ndim:
@@ -111,7 +111,7 @@ def stored(data: np.ndarray, options: dict, where: str):
 
 
 def check_read(array, key, want: np.ndarray, *, mode: str = "basic") -> None:
-    """Both APIs and the lazy view give what NumPy gives."""
+    """Assert that both APIs and the lazy view return the same values as NumPy."""
 
     async def asynchronous():
         source = array.async_
@@ -156,7 +156,7 @@ def test_orthogonal(where, case, draw):
 
 
 def orthogonal(data: np.ndarray, key: tuple) -> np.ndarray:
-    """Orthogonal indexing, one axis at a time."""
+    """Index a NumPy array orthogonally, one axis at a time."""
     for axis, item in reversed(list(enumerate(key))):
         selector = np.asarray(item, "i8") if isinstance(item, list) else item
         data = np.asarray(data)[(slice(None),) * axis + (selector,)]
@@ -191,7 +191,7 @@ def test_coordinates_and_masks(where, case, draw):
 @given(case=cases(), draw=st.data())
 @settings(EXAMPLES, suppress_health_check=[*HealthCheck])
 def test_writing(where, case, draw):
-    """Any selection written twice in a row leaves what NumPy leaves, also in chunks covered in part."""
+    """Two successive writes of any selection give the same values as in NumPy, also in partly covered chunks."""
     data, options = case
     array, data = stored(data, options, where), data.copy()
     for number in range(2):
@@ -230,7 +230,7 @@ def test_writing_orthogonally(where, case, draw):
 @given(case=cases(), draw=st.data())
 @settings(EXAMPLES, suppress_health_check=[*HealthCheck])
 def test_views_compose(case, draw):
-    """A view of a view of a view is NumPy's."""
+    """Nested views select the same elements as in NumPy."""
     data, options = case
     array = stored(data, options, "memory")
     view, want = array.view, data

@@ -1,4 +1,4 @@
-"""dask arrays out of Zarr and into it, on threads and on a cluster of processes."""
+"""Reading and writing dask arrays, on threads and on a cluster of processes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_cluster_ingests(cluster: Any, kind: str, tmp_path: Path, request: pyt
 
 
 def _slow(block: np.ndarray, marker: str) -> np.ndarray:
-    """Kills its process the first time."""
+    """Kill the process at the first call."""
     import os
     import signal
 
@@ -149,7 +149,7 @@ def _slow(block: np.ndarray, marker: str) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["files", "s3"])
 @pytest.mark.parametrize("shards", [(20, 60), (50, 100)], ids=["aligned", "shared"])
 def test_a_worker_that_is_killed(kind: str, shards: tuple[int, int], tmp_path: Path, request: pytest.FixtureRequest):
-    """The scheduler gives its work to another one; nothing is torn, nothing is missing."""
+    """The scheduler gives the work to another worker, and all values are complete."""
     distributed = pytest.importorskip("distributed")
     url, options = (str(tmp_path / "x"), None) if kind == "files" else request.getfixturevalue("s3")
     with (
@@ -176,7 +176,7 @@ def test_nothing_is_replaced_before_all_fits(tmp_path: Path):
 
 @pytest.mark.parametrize("scheduler", ["processes", "cluster"])
 def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytest.FixtureRequest):
-    """What lives in this process's memory is nothing for workers of others."""
+    """Workers in other processes refuse to write to a store in memory of this process."""
     import dask
 
     if scheduler == "cluster":
@@ -199,7 +199,7 @@ def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytes
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_of_threads_replaces_nothing_either():
-    """It serializes what it is given, too."""
+    """A cluster of threads also serializes its tasks."""
     distributed = pytest.importorskip("distributed")
     kept: dict[str, bytes] = {}
     sync.create_array(kept, data=np.ones(4))
@@ -214,7 +214,7 @@ def test_a_cluster_of_threads_replaces_nothing_either():
 
 @pytest.mark.parametrize("scheduler", ["processes", "cluster"])
 def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: pytest.FixtureRequest, tmp_path: Path):
-    """They would find nothing there, which reads as fill values."""
+    """They would find no chunks and read fill values."""
     import dask
     from dask.delayed import delayed
 

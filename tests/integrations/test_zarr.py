@@ -1,4 +1,4 @@
-"""Stores of zarrasync in the hands of zarr-python, and of what is built on it."""
+"""Stores of zarrasync used by zarr-python and by libraries on top of it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_it_is_not_wrapped_twice():
 
 @pytest.mark.filterwarnings("ignore:The data type")
 def test_xarray_writes_through_it(s3):
-    """``Dataset.to_zarr`` knows zarr-python alone; so existing pipelines have our transport."""
+    """``Dataset.to_zarr`` works only with zarr-python, so this brings our stores to existing pipelines."""
     xarray = pytest.importorskip("xarray")
     url, options = s3
     dataset = xarray.Dataset(
@@ -109,7 +109,7 @@ def test_xarray_writes_through_it(s3):
 
 
 async def test_opening(tmp_path: Path):
-    """A method of the interface that makes a store of what its class takes."""
+    """The ``open`` method of zarr-python's interface creates a store from the arguments of its class."""
     store = await ZarrStore.open(stores.LocalStore(tmp_path))
     assert store == zarr_store(tmp_path)
     zarr.create_group(store)

@@ -41,7 +41,7 @@ def cases() -> Iterator[Any]:
 
 
 def canonical(values: np.ndarray) -> str:
-    """The sum of an array's values in the form that the manifest describes."""
+    """Return the checksum of an array's values as the manifest defines it."""
     if values.dtype.kind in "TO":
         plain = [
             {"b64": base64.b64encode(v).decode()} if isinstance(v, bytes) else v

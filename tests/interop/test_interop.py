@@ -1,4 +1,4 @@
-"""What we write, zarr-python and tensorstore read, and the other way round."""
+"""zarr-python and tensorstore read arrays of zarrasync, and the other way round."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check_ours(path: Path, data: np.ndarray) -> None:
 @pytest.mark.parametrize("codec", V3_CODECS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_v3_ours_to_theirs(tmp_path, dtype, codec):
-    """Every core type and codec, over orders, separators and shards."""
+    """Every core data type and codec, with all orders, separators and shards."""
     data = values(dtype)
     for number, (order, separator, shards) in enumerate(itertools.product("CF", "/.", (None, (12, 10)))):
         path = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""What xarray reads of copies into other formats: names of axes, and what means missing."""
+"""Copies into other formats mean the same to xarray: dimension names and missing values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENCODING = {"packed": {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -99}, 
 
 
 def dataset() -> Any:
-    """Zeros, which are values, beside what is missing."""
+    """Return a dataset with zeros, which are values, and missing values."""
     return xarray.Dataset(
         {
             "numbers": ("x", [0.0, 1.0, np.nan]),
@@ -37,7 +37,7 @@ def dataset() -> Any:
 
 
 def copies(source: Path, target: Path, how: str, zarr_format: int) -> None:
-    """Make a copy in another format."""
+    """Copy a hierarchy to another format."""
     match how:
         case "copy":
             sync.copy(source, target, zarr_format=zarr_format)
@@ -68,7 +68,7 @@ def test_copies_in_another_format_read_the_same(tmp_path: Path, first: int, seco
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_what_is_missing_in_files_of_small_types(tmp_path: Path, zarr_format: int):
-    """Numbers without a sign that are stored as ones with it, and text, which has no word for it."""
+    """Unsigned numbers stored as signed ones, and characters, which have no missing value."""
     pytest.importorskip("scipy")
     given = xarray.Dataset({"u": ("x", [1.0, np.nan, 3.0]), "letters": ("x", np.array([b"a", b"-"], "S1")[[0, 1, 0]])})
     encoding = {"u": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, "letters": {"_FillValue": b"-"}}
@@ -96,7 +96,7 @@ def test_files_are_ingested_as_they_are_stored(tmp_path: Path, library: str, zar
 
 
 async def test_arrays_of_nobody_keep_their_fill_values(api: Api):
-    """Only axes with names make an array xarray's, and only zeros are not chosen."""
+    """Only arrays with dimension names follow xarray's conventions; others keep their fill values."""
     for names, fill, expected in ((None, 0, 0), (("x",), 0, None), (("x",), 7, 7), (None, 7, 7)):
         source: dict[str, bytes] = {}
         target: dict[str, bytes] = {}
@@ -135,7 +135,7 @@ def test_what_means_missing_in_the_words_of_each_format(dtype: Any, value: Any, 
 
 @pytest.mark.parametrize("dtype", ["S2", "U2", str, bytes, "M8[s]"])
 async def test_text_and_bytes_have_no_word_for_what_is_missing(api: Api, dtype: Any):
-    """xarray could not read one: all that stands beside such an array stays readable."""
+    """xarray cannot read a missing value for strings, so none is written and the whole group stays readable."""
     values = np.array([b"a", b""] if dtype in ("S2", bytes) else ["a", ""] if dtype != "M8[s]" else [1, 2], object)
     values = values if dtype in (str, bytes) else values.astype(dtype)
     second: dict[str, bytes] = {}
@@ -151,7 +151,7 @@ async def test_text_and_bytes_have_no_word_for_what_is_missing(api: Api, dtype: 
 
 
 async def test_what_is_absent_is_stored_where_it_would_be_undefined(api: Api):
-    """Some readers find anything there."""
+    """Some readers return arbitrary values for missing chunks without a fill value."""
     source: dict[str, bytes] = {}
     array = await api(api.create_array(source, shape=(8,), chunks=(2,), dtype="i4", dimension_names=("x",)))
     await api.write(array, slice(2, 4), 5)

@@ -22,7 +22,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 
 @dataclass(frozen=True)
 class Xor(codecs.BytesBytesCodec):
-    """Turns bits around."""
+    """A codec that inverts bits."""
 
     name = "test.xor"
     mask: int = 255
@@ -41,7 +41,7 @@ class Xor(codecs.BytesBytesCodec):
 
 
 class Upside:
-    """A storage transformer that turns keys around."""
+    """A storage transformer that reverses keys."""
 
     name = "test.upside"
 
@@ -93,7 +93,7 @@ async def test_codecs_of_others(api: Api):
 
 
 class _Plain:
-    """A bound codec that says no more than it has to."""
+    """A bound codec with only the required methods."""
 
     encoded_size = None
     stored_dtype = None
@@ -124,7 +124,7 @@ class Plain(codecs.ArrayBytesCodec):
 
 @dataclass(frozen=True)
 class Short(codecs.ArrayArrayCodec):
-    """Loses elements, and notes on which threads."""
+    """A codec that drops elements and records the threads that call it."""
 
     name = "test.short"
     threads: ClassVar[set[str]] = set()
@@ -215,7 +215,7 @@ def test_extensions_are_found_by_entry_points(tmp_path, monkeypatch):
 
 @dataclass(frozen=True)
 class Odd(codecs.BytesBytesCodec):
-    """Says that bytes stay as many as they are, and does what it is told."""
+    """A codec that claims to keep the number of bytes, with a configurable fault."""
 
     name = "test.odd"
     does: str = "right"
@@ -240,7 +240,7 @@ class Odd(codecs.BytesBytesCodec):
 
 @dataclass(frozen=True)
 class Shorter(codecs.ArrayArrayCodec):
-    """Returns less than there was."""
+    """A codec that returns fewer bytes than it received."""
 
     name = "test.shorter"
 
@@ -270,7 +270,7 @@ async def test_codecs_of_others_that_store_what_can_not_be_read(api: Api, wanted
 
 @dataclass(frozen=True)
 class Wide(Odd):
-    """Makes numbers of more than a byte."""
+    """A codec that returns arrays whose items have several bytes."""
 
     name = "test.wide"
 
@@ -285,7 +285,7 @@ class _PlainArrays(_Plain):
 
 @dataclass(frozen=True)
 class PlainArrays(codecs.ArrayBytesCodec):
-    """Makes arrays of more than one axis."""
+    """A codec that returns arrays with several axes."""
 
     name = "test.arrays"
 
@@ -315,7 +315,7 @@ async def test_codecs_of_others_that_fail_for_what_is_damaged(api: Api):
 
 @dataclass(frozen=True)
 class ByUri(codecs.BytesBytesCodec):
-    """Has a URI for a name, as codecs of the draft have."""
+    """A codec named by a URI, as codecs of the draft are."""
 
     name = "https://example.org/codecs/xor/1.0"
     key: int = 1

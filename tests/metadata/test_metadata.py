@@ -1,4 +1,4 @@
-"""Documents: what is refused, with every problem named, and what is understood."""
+"""Metadata documents: refused ones, with every problem named, and accepted ones."""
 
 from __future__ import annotations
 

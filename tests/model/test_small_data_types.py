@@ -41,7 +41,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
     ],
 )
 async def test_small_numbers(api: Api, name: str, fill: Any, stored: str):
-    """The fill value, as documents have it, becomes these bytes, and the other way round."""
+    """The fill value of the document corresponds to these bytes, in both directions."""
     document = {
         "zarr_format": 3, "node_type": "array", "shape": [3], "data_type": name, "fill_value": fill,
         "chunk_grid": entry("regular", chunk_shape=[2]), "chunk_key_encoding": entry("default"),

@@ -36,7 +36,7 @@ async def test_a_cancelled_append_does_not_change_the_shape():
 
 
 async def test_an_append_that_is_cancelled_gives_its_place_back():
-    """Where the place is reserved first, and the work is done on threads, whose flag is set then."""
+    """Rows are reserved before threads write them, and the cancelled append returns the reservation."""
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(WrapperStore):
@@ -66,7 +66,7 @@ async def test_an_append_that_is_cancelled_gives_its_place_back():
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_an_append_that_is_cancelled_when_a_thread_is_about_to_store_it(tmp_path, when):
-    """It is done, or it is not: a caller who tries again must not append twice."""
+    """The append takes effect or not; a caller that retries must not append twice."""
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(stores.LocalStore):
@@ -101,7 +101,7 @@ async def test_an_append_that_is_cancelled_when_a_thread_is_about_to_store_it(tm
 
 
 async def test_a_late_cancel_leaves_no_hole_below_what_others_have_appended(tmp_path):
-    """Rows that others have seen, and come behind, stay."""
+    """Rows below those of a later append are not removed."""
     done, go_on = threading.Event(), threading.Event()
 
     class Slow(stores.LocalStore):
@@ -130,7 +130,7 @@ async def test_a_late_cancel_leaves_no_hole_below_what_others_have_appended(tmp_
 
 @pytest.mark.parametrize("reserved", [True, False])
 async def test_rows_that_others_came_behind_stay(reserved):
-    """Of an append that is cancelled when all of it is done."""
+    """The append is cancelled after its last write, and another append follows it."""
     store = MemoryStore()
     a = await za.create_array(store, data=np.ones(2, "i4"), chunks=4)
     append = Append(MetadataCell(handle_of(a), a.metadata), np.full(2, 2, "i4"), 0)
@@ -143,7 +143,7 @@ async def test_rows_that_others_came_behind_stay(reserved):
 
 
 async def test_rows_of_an_append_cancelled_while_its_shape_is_stored_do_not_come_back():
-    """In a store that can neither compare nor keep others out: what is written goes, and does not show when it grows."""
+    """In a store without conditional writes and locks, the written rows are erased and do not reappear when the array grows."""
     zarr = pytest.importorskip("zarr")
     storing = asyncio.Event()
 
@@ -171,7 +171,7 @@ async def test_rows_of_an_append_cancelled_while_its_shape_is_stored_do_not_come
 
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 async def test_a_handle_that_is_behind_keeps_what_was_appended(kind: str):
-    """A chunk at the edge of what one handle knows holds another's rows by now."""
+    """The edge chunk of an outdated handle contains rows that another handle has appended."""
     store = MemoryStore() if kind == "memory" else stores.LatencyStore(MemoryStore(), 0.0)
     behind = await za.create_array(store, shape=(15,), dtype="i4", chunks=(10,), fill_value=-1)
     other = await za.open_array(store, mode="r+")
@@ -210,7 +210,7 @@ async def test_an_append_that_is_late_keeps_what_came_before_it():
 
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_an_append_that_fails_gives_its_place_back(blocking: bool):
-    """Also when another one has come behind it; whose rows stay."""
+    """Also after a later append, whose rows are kept."""
 
     class Failing(WrapperStore):
         fail = True

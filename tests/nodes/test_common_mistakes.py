@@ -1,4 +1,4 @@
-"""What a newcomer does wrong, or expects to work: each gets a remedy, or works."""
+"""Common mistakes raise errors that name the remedy; common expectations are met."""
 
 import asyncio
 import copy
@@ -217,7 +217,7 @@ async def test_absence_is_explained(api, tmp_path):
 
 
 async def test_absence_is_absence_where_looking_around_fails(api):
-    """The documents above are not to be had; the array that was asked for is just not there."""
+    """Parent documents cannot be read; the error is still that the array does not exist."""
 
     class Guarded(stores.MemoryStore):
         async def fetch(self, requests, *, versions=False):
@@ -339,7 +339,7 @@ async def test_the_fields_of_a_codec_are_kept(api):
 
 
 class Failing(MutableMapping[str, bytes]):
-    """A mapping that fails at what it is told to."""
+    """A mapping in which one chosen method raises."""
 
     def __init__(self) -> None:
         self.values_, self.bad = dict[str, bytes](), ""

@@ -1,4 +1,4 @@
-"""Consolidated metadata: read, written, kept fresh, ignored on request; ours and zarr-python's."""
+"""Consolidated metadata of zarrasync and zarr-python: read, written, updated, and ignored on request."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_damaged_copies_are_not_used(api: Api, damage: Any):
 
 
 async def test_changes_made_at_once(api: Api):
-    """Several writers with a view each: what the copies hold in the end is what the documents hold."""
+    """After concurrent changes by several writers, the copies equal the documents."""
     for zarr_format in FORMATS:
         _, store = counted()
         await hierarchy(api, store, zarr_format)

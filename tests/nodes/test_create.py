@@ -293,7 +293,7 @@ async def test_fields_that_hold_fields_with_shapes(api):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 async def test_chunks_of_no_length_along_axes_of_none(api, zarr_format, tmp_path):
-    """zarr-python 3.1 writes such; one of them must not hide its whole group."""
+    """zarr-python 3.1 writes such arrays; one of them must not hide its whole group."""
     zarr = pytest.importorskip("zarr")
     group = zarr.create_group(tmp_path, zarr_format=zarr_format)
     group.create_array("ok", shape=(2,), dtype="i4")

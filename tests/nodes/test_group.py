@@ -33,7 +33,7 @@ async def hierarchy(api, store):
 
 
 async def test_a_hierarchy_takes_few_requests(api):
-    """Of what lies above a node it is known that it is there, as it was made before."""
+    """Parent groups that were just created are not looked up again."""
     counting = stores.CountingStore(stores.MemoryStore())
     nodes = {f"g{i}/a{j}": {"shape": (1,), "dtype": "i4"} for i in range(3) for j in range(10)}
     made = await api(api.create_hierarchy(counting, nodes))

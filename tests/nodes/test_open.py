@@ -1,4 +1,4 @@
-"""Opening: modes, what is missing, which documents are looked for."""
+"""Opening: modes, missing nodes, and the documents that are requested."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_reading_mode_refuses_every_change(api):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("where", ["local", "latency"])
 async def test_several_who_need_what_is_not_there(api, tmp_path, zarr_format, where):
-    """One of them makes it, and all of them get it."""
+    """One caller creates the array, and all callers get it."""
     store = tmp_path / "x" if where == "local" else stores.LatencyStore(stores.MemoryStore(), 0.005)
 
     async def together(make):
@@ -115,7 +115,7 @@ async def test_opening_and_creating_never_list(api):
 
 @pytest.mark.parametrize(("first", "second"), [(2, "3-draft"), ("3-draft", 2), (3, "3-draft"), (3, 2)])
 async def test_nodes_of_another_format_are_not_hidden(api, first, second):
-    """Even if the format is named."""
+    """Also if the caller names the format."""
     store = {}
     await api(api.create_array(store, path="a", data=np.arange(2), zarr_format=first))
     before = dict(store)

@@ -54,10 +54,10 @@ def used(name):
 
 
 class Watch(dict):
-    """Makes calls and notes what must not come out of them."""
+    """Makes calls, and records results that are faults."""
 
     def __call__(self, what, function, *arguments, **options):
-        """The call's result; ``None`` if it raised, or one before it took too long."""
+        """Make a call. Return its result, or ``None`` if it raised or an earlier call took too long."""
         if any(kind.endswith("too long") for kind in self):
             return None
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak
@@ -93,13 +93,13 @@ def same(one, other):
 
 
 class Elsewhere(stores.MemoryStore):
-    """A store that the event loop serves."""
+    """A store that is served by the event loop."""
 
     blocking = False
 
 
 def look(watch, store):
-    """Look at a store from all sides."""
+    """Make all kinds of calls on a store."""
     watch("validate", lambda: str(sync.validate(store, data=True)))
     nodes = []
     for consolidated in (None, True, False):
@@ -156,7 +156,7 @@ def chunks(rng, watch, folder):
 
 
 def entries(rng, data, where, count, checksum):
-    """Change an entry of a shard's index, and its checksum to match; says of which inner chunk."""
+    """Change an entry of a shard index and its checksum. Return the number of the inner chunk."""
     start, number = 0 if where == "start" else len(data) - 16 * count - 4 * checksum, rng.randrange(2 * count)
     table = np.frombuffer(data[start : start + 16 * count], "<u8").copy()
     near = [int(table[number]) + step for step in (-1, 1, 4)]
@@ -212,7 +212,7 @@ TARGETS = {"documents": documents, "chunks": chunks, "shards": shards, "archives
 
 
 def child(first, count, target):
-    """Run cases; tell of each one that begins, and of findings, a line each."""
+    """Run cases, and print one line for each start of a case and for each finding."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     warnings.simplefilter("ignore")
     parts()
@@ -229,7 +229,7 @@ def child(first, count, target):
 
 
 def run(first, count, target=""):
-    """Findings of many cases: per kind the first case, its text, and how many there were."""
+    """Run many cases. Return a report with the first case, the text and the count of each kind of finding."""
     found, number, end = {}, first - 1, first + count
     while number + 1 < end:
         begun, said = number, tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed below
@@ -271,7 +271,7 @@ GROUP = {"zarr_format": 3, "node_type": "group"}
 
 
 def array(value=None, chunk=4, **members):
-    """A store with one array of four integers and one stored value."""
+    """Return a store with one array of four integers and one stored value."""
     document = {
         "zarr_format": 3, "node_type": "array", "shape": [4], "data_type": "int32", "fill_value": 0, "codecs": [LITTLE],
         "chunk_grid": entry("regular", chunk_shape=[chunk]), "chunk_key_encoding": {"name": "default"}, **members,

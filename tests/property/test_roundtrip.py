@@ -1,4 +1,4 @@
-"""Random arrays in random formats, types, codecs and grids: what is written is what is read, in documents and in values."""
+"""Documents and values of random arrays (formats, data types, codecs, grids) survive a round trip."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRUCT = np.dtype([("a", "<i2"), ("b", [("x", "<f4"), ("s", "S3")])])
 
 
 def values_of(data_type: dtypes.DataType, count: int, seed: int) -> np.ndarray:
-    """Any bit pattern that the type has."""
+    """Return values with any bit pattern of a data type."""
     rng, dtype = np.random.default_rng(seed), data_type.numpy
     if data_type.name == "string":
         return np.array(["", "é", "x" * 9, "日本"], dtype)[rng.integers(0, 4, count)]
@@ -56,7 +56,7 @@ def same(one: Any, other: Any) -> bool:
 
 @st.composite
 def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
-    """Parameters of a creating call, and a seed."""
+    """Draw the parameters of ``create_array``, and a seed for its values."""
     ndim = draw(st.integers(0, 3))
     shape = tuple(draw(st.integers(0, 9)) for _ in range(ndim))
     chunks = tuple(draw(st.integers(1, 5)) for _ in range(ndim))
@@ -116,7 +116,7 @@ def test_arrays_come_back(given_: tuple[dict[str, Any], int], data: Any):
 
 
 def documents_come_back(array: sync.Array, zarr_format: Any) -> None:
-    """Model to documents to model to documents: nothing is lost on the way."""
+    """Assert that metadata survives rendering and parsing, twice."""
     format_ = formats.by_name(zarr_format)
     metadata = replace(array.metadata, source=None)
     documents = format_.render("p", metadata)
@@ -153,7 +153,7 @@ def test_copies_are_equal(given_: tuple[dict[str, Any], int], target: Any):
 @pytest.mark.parametrize("dtype", ["S0", "U0"])
 @pytest.mark.parametrize("options", [{}, {"compressors": None}, {"zarr_format": 2}, {"shards": 4}], ids=str)
 def test_strings_of_no_length_are_read_back(dtype: str, options: dict[str, Any]):
-    """NumPy makes new ones one long; what is stored has no bytes."""
+    """NumPy widens such strings to one character, but the stored values have no bytes."""
     a = sync.create_array({}, shape=4, dtype=dtype, chunks=2, config={"write_empty_chunks": True}, **options)
     a[...] = np.zeros(4, dtype)
     a[1:3] = np.zeros(2, dtype)

@@ -86,7 +86,7 @@ async def test_changes_are_seen_after_max_age(tmp_path):
 
 
 async def test_who_leaves_frees_the_work():
-    """The requests to the store stop when the client goes."""
+    """A client that disconnects cancels its requests to the store."""
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(4000), chunks=1, compressors=None)
     slow = stores.LatencyStore(stores.MemoryStore(store), 0.02, concurrency=4)

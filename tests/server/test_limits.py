@@ -170,7 +170,7 @@ async def test_a_failing_store_is_a_bad_gateway():
 
 
 class Failing(stores.WrapperStore):
-    """Fails behind the first eight MiB of a value."""
+    """A store that fails beyond the first 8 MiB of a value."""
 
     async def fetch(self, requests, *, versions=False):
         if any(request.start >= 8 << 20 for request in requests):
@@ -179,7 +179,7 @@ class Failing(stores.WrapperStore):
 
 
 async def test_a_value_that_breaks_off_breaks_the_connection():
-    """No second answer in the first one's body."""
+    """The body must not contain a second response."""
     value = os.urandom(12 << 20)
     async with serving(Failing(stores.MemoryStore({"big": value}))) as client:
         with pytest.raises(aiohttp.ClientPayloadError):

@@ -52,7 +52,7 @@ def test_killed_and_started_again(tmp_path):
 
 
 async def test_requests_under_way_end_when_the_server_is_terminated(tmp_path):
-    """A long value arrives whole though the server was told to end while it was sent."""
+    """A long response is sent completely although the server receives SIGTERM meanwhile."""
     value = os.urandom(30 << 20)
     sync.create_group(tmp_path)
     (tmp_path / "big").write_bytes(value)
@@ -74,7 +74,7 @@ async def test_requests_under_way_end_when_the_server_is_terminated(tmp_path):
 
 @pytest.mark.slow
 async def test_two_hundred_clients(tmp_path):
-    """Tiles and chunks for a while: no error, and memory stays where it was. Longer in the benchmarks."""
+    """Tiles and chunks for some seconds, without errors and without growing memory."""
     field = np.round(np.sin(np.arange(2048) / 100) * np.cos(np.arange(2048) / 80)[:, None], 2).astype("f4")
     sync.create_array(tmp_path, name="f", data=field, chunks=(256, 256))
     command = [sys.executable, "-m", "zarrasync", "serve", str(tmp_path), "--port", "0", "--cache", "16"]

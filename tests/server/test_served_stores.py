@@ -27,7 +27,7 @@ async def test_any_format_is_served_as_format_3(zarr_format):
 
 
 def read_by_all(url: str, arrays: dict[str, np.ndarray]) -> None:
-    """Ourselves, zarr-python and tensorstore read the same values."""
+    """Assert that zarrasync, zarr-python and tensorstore read the same values."""
     import tensorstore as ts
     import zarr
     from zarr.storage import FsspecStore
@@ -60,7 +60,7 @@ async def test_what_is_the_same_in_format_3_is_not_decoded():
 
 
 async def test_xarray_and_a_hierarchy_without_listing(tmp_path):
-    """Consolidated metadata is made, as a client behind HTTP can not list."""
+    """The server creates consolidated metadata, because HTTP clients cannot list."""
     xr = pytest.importorskip("xarray")
     want = xr.Dataset({"t": (("y", "x"), FIELD[1])}, coords={"x": np.arange(420.0)})
     from zarrasync.integrations.xarray import write_dataset
@@ -104,7 +104,7 @@ async def test_what_format_3_can_not_say_is_said():
 
 @pytest.fixture(params=["memory", "local", "http-latency"])
 def big(request, tmp_path):
-    """A store with a value of 9 MB, and the value."""
+    """A store with a value of 9 MB, and that value."""
     value = RNG.integers(0, 256, 9_000_001, dtype=np.uint8).tobytes()
     (tmp_path / "big").write_bytes(value)
     kinds = {"memory": lambda: {"big": value}, "local": lambda: tmp_path}
@@ -192,7 +192,7 @@ async def test_clients_that_take_nothing_hold_no_memory_for_ever():
 
 
 async def test_what_is_appended_is_not_read_as_fill_values(tmp_path):
-    """Also by clients that asked too early."""
+    """Also by clients that requested the rows before they were stored."""
     array = sync.create_array(tmp_path, name="f", data=np.arange(10), chunks=5)
     async with serving(tmp_path, max_age=30) as client:
         assert (await client.get("/zarr/f/c/1"))[0] == 200

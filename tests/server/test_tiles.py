@@ -19,7 +19,7 @@ def decoded(body: bytes) -> np.ndarray:
 
 
 def coloured(values: np.ndarray, low: float, high: float, cmap: str = "gray") -> np.ndarray:
-    """What a picture of values should be, by matplotlib."""
+    """Return the expected picture of values, made by matplotlib."""
     import matplotlib as mpl
 
     level = np.clip((values.astype("f8") - low) / (high - low), 0, 1)

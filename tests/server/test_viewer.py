@@ -1,4 +1,4 @@
-"""The page in a real browser, and another implementation in it that reads what the server re-serves."""
+"""The viewer in a real browser, and zarrita in that browser reading the served store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def base() -> AsyncIterator[str]:
 
 @pytest_asyncio.fixture
 async def page(request: Any, tmp_path: Path, base: str) -> AsyncIterator[Any]:
-    """A page of a browser that fails the test for anything its console complains of."""
+    """A browser page; the test fails if its console shows errors or warnings."""
     options = getattr(request, "param", {})
     complaints: list[str] = []
     async with playwright.async_playwright() as driver:
@@ -72,13 +72,13 @@ async def settled(page: Any) -> None:
 
 
 async def value_at(page: Any, x: float, y: float) -> tuple[int, int, float]:
-    """The row, the column and the value that the page reads at a place of the canvas."""
+    """Return the row, the column and the value that the page shows for a point of the canvas."""
     row, column, value = re.fullmatch(r".+ (\d+), .+ (\d+): (\S+)", await readout(page, x, y)).groups()
     return int(row), int(column), float(value)
 
 
 async def readout(page: Any, x: float, y: float) -> str:
-    """What the page says of a place of the canvas."""
+    """Return the text that the page shows for a point of the canvas."""
     box = await page.locator("#canvas").bounding_box()
     await page.mouse.move(box["x"] + x, box["y"] + y)
     told = page.locator("#readout")
@@ -87,7 +87,7 @@ async def readout(page: Any, x: float, y: float) -> str:
 
 
 async def pixel(page: Any, x: float, y: float) -> Any:
-    """What is seen at a place of the canvas."""
+    """Return the colour of a point of the canvas."""
     box = await page.locator("#canvas").bounding_box()
     clip = {"x": box["x"] + x, "y": box["y"] + y, "width": 1, "height": 1}
     return Image.open(io.BytesIO(await page.screenshot(clip=clip))).convert("RGB").getpixel((0, 0))
@@ -172,7 +172,7 @@ async def test_an_address_brings_the_view_back(page, base):
 
 
 async def test_an_address_is_followed_in_an_open_page(page, base):
-    """Links to the same node, and to other ones with a place."""
+    """Links to the same node and to other nodes, with a position."""
     await page.goto(f"{base}/waves/#path=field%2Fwave&index=0")
     await settled(page)
     await page.evaluate("location.hash = '#path=field%2Fwave&index=3&cmap=magma&range=-1,1'")
@@ -246,7 +246,7 @@ async def test_a_pyramid_in_the_dark(page, base):
 
 
 async def test_the_demo_dataset(page, tmp_path):
-    """The world from the coarse level, a place from the fine one, and its value."""
+    """The world from the coarse level, a point from the fine level, and its value."""
     pytest.importorskip("global_land_mask")
     demo = load_example("quickstart")
     mask, latitude, longitude = (array[(slice(None, None, 3),) * array.ndim] for array in demo.load_source())

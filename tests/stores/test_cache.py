@@ -1,4 +1,4 @@
-"""CachingStore: fewer requests, the same values, never older ones than were promised."""
+"""CachingStore: fewer requests, the same values, and none older than the configured age."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zarrasync.stores import Request, Value
 
 
 class Slow(stores.WrapperStore):
-    """A store whose requests end when they are told to."""
+    """A store whose requests wait until a test releases them."""
 
     def __init__(self, inner: stores.Store) -> None:
         super().__init__(inner)
@@ -379,7 +379,7 @@ async def test_rows_are_appended_behind_those_of_others(api: Api, which: int, tm
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("kind", ["memory", "local", "fsspec"])
 async def test_changes_are_made_of_what_is_there(api: Api, which: int, kind: str, tmp_path: Path):
-    """Also where nothing compares afterwards; the other handle's chunk and attributes stay."""
+    """Changes use the stored value, also without conditional writes; changes of the other handle are kept."""
     inner: stores.Store = {
         "memory": stores.MemoryStore(),
         "local": stores.LocalStore(tmp_path / "a"),
@@ -459,7 +459,7 @@ def test_services_are_told_apart(monkeypatch: pytest.MonkeyPatch):
 
 
 class Gated(stores.WrapperStore):
-    """A blocking store whose first request ends when it is told to, or fails."""
+    """A blocking store whose first request waits until it is released, or fails."""
 
     def __init__(self, inner: stores.Store) -> None:
         super().__init__(inner)
@@ -514,7 +514,7 @@ def test_threads_that_want_the_same_ask_once(fails: bool):
 
 
 def test_a_child_waits_for_no_thread_of_its_parent():
-    """What is on its way there never arrives here."""
+    """Requests in flight in the parent never finish in the child."""
     array = sync.create_array({}, data=np.arange(100), chunks=10)
     inner = Gated(array.store)
     inner.open.set()

@@ -33,7 +33,7 @@ def make(store: Any, **options: Any) -> None:
 
 
 def test_file_urls_name_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Neither a number sign nor a question mark ends a path, and no name is taken for that of a host."""
+    """Number signs and question marks are part of the path, and a name is not a host."""
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "run")
     for name in ("run#2", "run?x=1", "a b"):
@@ -106,7 +106,7 @@ async def test_caches_of_fsspec(api: Api, s3, cache: str, tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["s3", "file", "memory"])
 async def test_directories_of_filesystems(api: Api, s3, kind: str, tmp_path: Path):
-    """Through a URL, and as an object; both are the same place as the path that they stand for."""
+    """A URL and a filesystem object have the same identity as the path they denote."""
     from fsspec.implementations.dirfs import DirFileSystem
 
     url, options = {"s3": s3, "file": (f"file://{tmp_path}", {}), "memory": (f"memory://{tmp_path}", {})}[kind]
@@ -182,7 +182,7 @@ def test_options_of_fsspecs_web_filesystem(http):
 
 
 def test_directories_with_links_from_the_root(tmp_path: Path):
-    """As aiohttp shows them. Nothing that is there may be missing from a copy."""
+    """Index pages of aiohttp use absolute links; a copy must include all entries."""
     group = sync.create_group(tmp_path / "d x.zarr", zarr_format=2)
     group.create_array("a", data=VALUES)
     group.create_array("deep/..b", data=VALUES + 1)
@@ -202,7 +202,7 @@ def test_directories_with_links_from_the_root(tmp_path: Path):
 
 @pytest.fixture
 def profile(nobody: Path) -> Any:
-    """Writes what files of AWS's tools say; nothing stands in the environment."""
+    """Return a function that writes the AWS configuration files; the environment has no credentials."""
 
     def write(credentials: str = "", config: str = "") -> None:
         (nobody / "credentials").write_text(credentials)
@@ -274,7 +274,7 @@ def test_urls_of_object_stores_that_say_too_little(url: str, options: dict[str, 
 
 
 def test_an_emulator_of_google_without_tls(http):
-    """Its options are obstore's, and it is asked without TLS."""
+    """The emulator is addressed by options of obstore, without TLS."""
     url, _ = http
     options = {"token": "anon", "endpoint_url": url}
     assert isinstance(stores.resolve("gs://bucket/x", options), stores.ObjectStore)
@@ -298,7 +298,7 @@ def test_all_kinds_of_obstores_stores(tmp_path: Path, http):
 
 
 class Fresh(dict[str, bytes]):
-    """A mapping that makes its values anew for each look, as those do that keep them elsewhere."""
+    """A mapping that creates its values at each access, like mappings over files."""
 
     kind: Any = bytes
 
@@ -359,14 +359,14 @@ def test_mappings_that_hold_something_else():
 
 
 def test_what_lasts():
-    """What another process, or a later one, may take for the same data."""
+    """Whether an identity is valid in other and later processes."""
     assert stores.resolve("s3://bucket/x", {"anon": True}).lasting
     assert not stores.resolve("memory://x").lasting
     assert not stores.PrefixStore(stores.MemoryStore(), "a/").lasting
 
 
 def test_what_is_kept_of_mappings_is_nobody_elses(tmp_path: Path):
-    """The next mapping may lie where the last one lay in memory."""
+    """A new mapping may have the memory address of a collected one."""
     for number in range(20):
         values: dict[str, bytes] = {}
         sync.create_array(values, data=np.full(4, number))

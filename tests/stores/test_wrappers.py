@@ -121,7 +121,7 @@ async def test_latency_is_paid_once_for_what_is_asked_at_once():
 
 
 async def test_failures_on_purpose(api: Api):
-    """Whatever fails, what is read is right or an error, and what is written is there or an error."""
+    """With random failures, reads and writes succeed or raise."""
     memory = stores.MemoryStore()
     await api(api.create_array(memory, data=VALUES, chunks=(10, 10), shards=(50, 50), fill_value=-1))
     faulty = pickle.loads(pickle.dumps(stores.FaultyStore(memory, 0.2, seed=1)))
@@ -161,7 +161,7 @@ async def test_failures_that_are_chosen():
 
 
 def test_chained_urls(s3, tmp_path: Path):
-    """Fsspec's chains: a cache of whole files in front of S3, a zip in memory."""
+    """URL chains of fsspec: a cache of whole files in front of S3, and a zip file in memory."""
     url, options = s3
     sync.create_array(f"{url}/x", data=VALUES, chunks=(50, 50), storage_options=options)
     given = {"s3": options, "simplecache": {"cache_storage": str(tmp_path / "cache")}}
@@ -204,7 +204,7 @@ def test_references(tmp_path: Path):
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
 def test_the_names_of_a_group_are_listed_once(zarr_format: int | str):
-    """``list`` asks for the length, too."""
+    """``list()`` also calls ``len()``."""
     counting = stores.CountingStore(stores.MemoryStore())
     group = sync.create_group(counting, zarr_format=zarr_format)
     for name in "abc":
@@ -252,7 +252,7 @@ async def test_ingesting_into_icechunk(api: Api, tmp_path: Path):
 
 
 async def test_stores_of_one_session_of_icechunk(api: Api, tmp_path: Path):
-    """A session makes a new store whenever it is asked for one; its forks are merged, which tells nobody of conflicts."""
+    """Each access creates a new store; merging forks of a session reports no conflicts."""
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
     session = repository.writable_session("main")

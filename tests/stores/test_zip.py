@@ -96,7 +96,7 @@ async def test_damaged_zip_archives(tmp_path):
 
 
 def test_archives_are_written(tmp_path: Path):
-    """What is written, replaced and erased is what others read, too."""
+    """Other zip readers see written, replaced and erased values."""
     path = tmp_path / "deep" / "a.zip"
     with stores.ZipStore(path, mode="w") as store:
         array = sync.create_array(store, path="x", data=np.arange(100).reshape(10, 10), chunks=(5, 5))
@@ -145,7 +145,7 @@ def test_modes_of_archives(tmp_path: Path):
 
 @pytest.mark.parametrize("size", [100, 1 << 20])
 def test_an_interrupted_append_loses_nothing(tmp_path: Path, size: int):
-    """As after a crash, with values that look like the end of an archive."""
+    """After a crash, with values that look like the end record of an archive."""
     path, crashed = tmp_path / "a.zip", tmp_path / "crashed.zip"
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as archive:
@@ -224,7 +224,7 @@ async def test_archives_in_other_stores_that_are_not_right(tmp_path: Path):
 
 
 def test_a_member_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A full disk: the older value stays, and so does the archive."""
+    """If the disk is full, the older value and the archive stay intact."""
     path = tmp_path / "a.zip"
     with stores.ZipStore(path, mode="w") as store:
         asyncio.run(store.set("k", b"old"))
@@ -280,7 +280,7 @@ def test_other_methods_beside_what_is_added(tmp_path: Path):
 
 
 def test_waiting_for_another_process_can_be_given_up(tmp_path: Path):
-    """A process that holds a value and stands still must not hold up this one for ever."""
+    """A stopped process that holds a lock must not block this process for ever."""
     code = (
         "import asyncio, sys; from zarrasync import stores\n"
         "async def hold():\n"
@@ -316,7 +316,7 @@ def test_what_is_no_archive(given: Any):
 
 
 class Piecemeal(io.RawIOBase):
-    """A file that gives less than it is asked for."""
+    """A file that returns fewer bytes than requested."""
 
     def __init__(self, data: bytes) -> None:
         self._file = io.BytesIO(data)

@@ -10,7 +10,7 @@ from zarrasync import sync
 
 
 class Api:
-    """One of the two APIs, called in the same way: ``await api(result)``."""
+    """One of the two APIs. Its results are awaited as ``await api(result)``."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -65,7 +65,7 @@ def elements(dtype):
 
 
 def make(label, dtype="<i4", zarr_format=3, *, data=None, index=None, chunks=CHUNKS, change=(), **options):
-    """A store with one array: its name, its values, what it reads as, and where the indexes of its shards lie."""
+    """Create a store with one array. Return its label, keys, values and the layout of its shard indexes."""
     values, options = {}, {"filters": None, "compressors": None, "attributes": {"a": [1]}, **options}
     sync.create_array(values, shape=SHAPE, dtype=dtype, chunks=chunks, zarr_format=zarr_format, **options)
     if change:
@@ -87,7 +87,7 @@ def hierarchy(zarr_format):
 
 @cache
 def samples():
-    """All of them; of groups nothing is said but the name and the values."""
+    """Return all valid stores; for groups only the label and the keys."""
     made = []
     for dtype, kind, one in CODED:
         raw = one is not None and "filters" in one["configuration"]  # which has no checksum
@@ -123,7 +123,7 @@ def samples():
 
 
 def nested(kind, depth):
-    """A JSON value of many levels."""
+    """Return a JSON value with many levels."""
     value = 1
     for _ in range(depth):
         value = [value] if kind == "list" else {"name": value}
@@ -143,7 +143,7 @@ ENTRIES = [0, 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 2]
 
 
 def spots(value):
-    """Every place in a JSON value, as a container and a name or number in it."""
+    """Yield every location in a JSON value, as a container and a name or index."""
     for name in value if isinstance(value, dict) else range(len(value)):
         yield value, name
         if isinstance(value[name], dict | list):
@@ -152,13 +152,13 @@ def spots(value):
 
 @cache
 def parts():
-    """Pieces of all documents, to be put where they do not belong."""
+    """Return parts of all documents, to be inserted where they do not belong."""
     found = [json.loads(v) for _, values, *_ in samples() for k, v in values.items() if DOCUMENT.match(k)]
     return [where[name] for document in found for where, name in spots(document)]
 
 
 def alter(rng, value):
-    """Change something somewhere in a JSON value."""
+    """Change a random part of a JSON value."""
     where, name = rng.choice(list(spots(value)) or [([0], 0)])
     old, deed = where[name], rng.randrange(9)
     if deed < 4:
@@ -176,7 +176,7 @@ def alter(rng, value):
 
 
 def garble(rng, data, label=""):
-    """Damage bytes, those that are documents themselves as such, too; says how."""
+    """Damage bytes. Return the kind of damage and the bytes."""
     if label in ("json2", "msgpack2") and rng.random() < 0.6:
         content = json.loads(data) if label == "json2" else msgpack.unpackb(data)
         alter(rng, content)

@@ -36,7 +36,7 @@ ENCODING = {"packed": {"dtype": "i2", "scale_factor": 0.5, "add_offset": 10.0, "
 
 
 def rows(number: int, *, n: int = 1, lazy: bool = False) -> Any:
-    """Rows of a dataset with variables that have no rows."""
+    """Return rows of a dataset that also has variables without the dimension ``t``."""
     given = xr.Dataset(
         {"a": (("t", "lat"), np.full((n, 4), number, "f4")), "area": ("lat", np.full(4, 7.0)), "run": 3},
         {"t": np.arange(number * n, (number + 1) * n), "lat": np.linspace(1, 2, 4)},

@@ -39,18 +39,18 @@ class Google:
         self._generation = 1_700_000_000_000_000
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Storage options of who may do everything."""
+        """Return storage options with all permissions."""
         account = {"gcs_base_url": self.url, "disable_oauth": True}
         nobody = {"client_email": "", "private_key": "", "private_key_id": ""}
         told = {"google_service_account_key": json.dumps({**account, **nobody})}
         return {**told, "client_options": {"allow_http": True}, **more}
 
     def anonymous(self) -> dict[str, Any]:
-        """Those of who only reads."""
+        """Return storage options of an anonymous reader."""
         return {"token": "anon", "endpoint_url": self.url}
 
     def put(self, name: str, data: bytes, headers: Message) -> int:
-        """Store an object if its generation is the wanted one; 0 if it is not."""
+        """Store an object. Return its generation, or 0 if the condition does not hold."""
         wanted = headers.get("x-goog-if-generation-match")
         with self.lock:
             _, known = self.objects.get(name, (b"", 0))
@@ -62,7 +62,7 @@ class Google:
             return self._generation
 
     def page(self, bucket: str, query: dict[str, list[str]]) -> bytes:
-        """A page of a listing."""
+        """Return a page of a listing."""
         prefix, delimiter, after = (query.get(name, [""])[0] for name in ("prefix", "delimiter", "continuation-token"))
         entries: dict[str, str] = {}
         with self.lock:
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def google_storage() -> Iterator[Google]:
-    """Such a service, for the length of a block."""
+    """Run the service for the duration of a block."""
     google = Google()
     handler = type("Handler", (_Handler,), {"google": google})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -1,4 +1,4 @@
-"""A server of S3's interface as far as objects go, which fails as it is told to."""
+"""A server of the object operations of S3, whose responses can be replaced with faults."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(None)
 
     def do_POST(self) -> None:
-        """S3 erases many at a time by this, and nothing else is asked for so here."""
+        """Erase several objects, the only POST request that the stores make."""
         bucket: Bucket = self.server.bucket  # type: ignore[attr-defined]  # the fixture sets it
         keys = re.findall("<Key>([^<]*)</Key>", self.rfile.read(int(self.headers["Content-Length"])).decode())
         bucket.asked.append("?delete")
@@ -160,7 +160,7 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def s3_bucket() -> Iterator[Bucket]:
-    """Such a server, for the length of a block."""
+    """Run the server for the duration of a block."""
     found = Bucket()
     server = Server(("127.0.0.1", 0), Handler)
     server.bucket = found  # type: ignore[attr-defined]  # for the handler

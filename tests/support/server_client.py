@@ -1,4 +1,4 @@
-"""A server for the time of a test, its client, and a hierarchy to serve."""
+"""A server, its client and a hierarchy to serve."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELD[0, :20, :30] = np.nan
 
 
 def fill(store: Any, zarr_format: Any = 3) -> dict[str, np.ndarray]:
-    """A hierarchy with something of everything; gives what is in it."""
+    """Create a hierarchy with various data types and layouts. Return its values."""
     root = sync.create_group(store, zarr_format=zarr_format, attributes={"title": "né", "nested": {"a": [1, None]}})
     arrays = {
         "a/field": FIELD,
@@ -51,7 +51,7 @@ def fill(store: Any, zarr_format: Any = 3) -> dict[str, np.ndarray]:
 
 @asynccontextmanager
 async def serving(store: Any, *, prefix: str = "", **options: Any):
-    """A server on a free port, and a client for it."""
+    """Run a server on a free port, and yield a client."""
     app = create_app(store, **options)
     outer = app
     if prefix:

@@ -1,4 +1,4 @@
-"""Servers that tests start: files over HTTP, and emulators in processes of their own."""
+"""Servers that tests start: files over HTTP, and emulators in separate processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AZURE = {
 
 @contextmanager
 def http_server(root: Path, below: str = "/", *, show_index: bool = False) -> Iterator[str]:
-    """Serve a directory over HTTP with byte ranges; yields the server's URL, below which it lies."""
+    """Serve a directory over HTTP with byte ranges, and yield the URL of the server."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     address: list[int] = []
@@ -63,7 +63,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(command: list[str], port: int, folder: Path) -> Iterator[None]:
-    """A server in a process of its own, once it answers."""
+    """Run a server in a separate process, from its first answer to the end of the block."""
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
         try:

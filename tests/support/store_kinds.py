@@ -1,4 +1,4 @@
-"""One store of every kind that can be written to."""
+"""A store of every writable kind."""
 
 from __future__ import annotations
 

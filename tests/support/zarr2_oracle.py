@@ -53,7 +53,7 @@ UNICODE = {"ключ": "значение", "☃": ["😀", None, {"ß": 1.5}], "
 
 
 def sample(dtype, shape):
-    """Values of any type, its extremes and oddities first."""
+    """Return values of any data type, beginning with its extremes."""
     dtype, size = np.dtype(dtype), int(np.prod(shape))
     count, first = np.arange(size), []
     if dtype.names:
@@ -85,7 +85,7 @@ def sample(dtype, shape):
 
 
 class Case:
-    """A store that is being written, and the description of it."""
+    """A store that is being written, and its description."""
 
     def __init__(self, folder, name):
         self.folder, self.name = folder, name
@@ -98,7 +98,7 @@ class Case:
         self.spec["attrs"][path] = attrs
 
     def array(self, path, values, chunks, at=..., then=(), attrs=None, shard=None, fill_value=0, **options):
-        """Write `values` where `at` says (None: nowhere), the fill value elsewhere, and after that what `then` lists."""
+        """Write ``values`` at ``at`` (nowhere for None), and then the changes in ``then``."""
         options.setdefault("compressor", nc.Zlib(1))
         if shard is not None:
             options["storage_transformers"] = [ShardingStorageTransformer("indexed", shard)]
@@ -282,7 +282,7 @@ def write(folder):
 
 
 def same(left, right):
-    """Which elements are the same, NaN and NaT being themselves, and -0.0 not being 0.0."""
+    """Return which elements are equal; NaN and NaT equal themselves, and -0.0 differs from 0.0."""
     if left.dtype.names:
         parts = [same(left[name], right[name]) for name in left.dtype.names]
         return np.all([p.reshape(*left.shape, -1).all(axis=-1) for p in parts], axis=0)
@@ -328,7 +328,7 @@ def compare_node(store, chunks, path, spec, folder):
 
 
 def check(folder, description):
-    """Yield what differs, a line each."""
+    """Yield one line for each difference."""
     if not (folder / "zarr.json").is_file():  # which zarr would write, even to read
         yield f"{folder} has no zarr.json"
         return

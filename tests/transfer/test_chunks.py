@@ -83,7 +83,7 @@ async def test_partial_reads_of_shards_and_raw_chunks_are_frugal(api):
 
 @pytest.mark.parametrize("where", ["memory", "local"])
 async def test_known_indexes_of_shards_are_never_stale(api, where, tmp_path):
-    """A reader that knows a shard's index sees what others do to the shard: replace, fill in, erase."""
+    """A reader with a cached shard index sees changes of the shard by others."""
     store = stores.MemoryStore() if where == "memory" else stores.LocalStore(tmp_path)
     data = np.arange(64, dtype="i4").reshape(8, 8)
     options = {"chunks": (2, 2), "shards": (8, 8), "dtype": "i4", "fill_value": -1}

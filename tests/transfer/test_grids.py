@@ -13,7 +13,7 @@ from zarrasync import stores
 
 
 async def test_an_axis_of_one_size_beside_listed_ones(api: Api):
-    """It may have more chunks than can be listed."""
+    """Such an axis may have more chunks than memory could list."""
     store: dict[str, bytes] = {}
     await api(api.create_array(store, shape=(30, 2 * 10**6), dtype="u1", chunks=[[10, 20], 1]))
     opened = await api(api.open_array(store, mode="r+"))

@@ -1,4 +1,4 @@
-"""How much memory a call takes beyond its result, measured in a process of its own."""
+"""Memory of a call beyond its result, measured in a separate process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HEAD = """
 
 
 def run(script: str, *arguments: object) -> int:
-    """What the script prints: by how many bytes the peak of its memory grew."""
+    """Run a script. Return the growth of its peak memory in bytes."""
     code = textwrap.dedent(HEAD) + textwrap.dedent(script)
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300
@@ -54,7 +54,7 @@ def run(script: str, *arguments: object) -> int:
 
 
 def noise(shape: tuple[int, ...]) -> np.ndarray:
-    """Values that compress to about a half."""
+    """Return values that compress to about a half."""
     rng = np.random.default_rng(3)
     return rng.integers(0, 1 << 16, shape, dtype="u4").view("f4")
 
@@ -74,7 +74,7 @@ READ = """
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Arrays of 256 MiB in chunks of 4 MiB, by their names."""
+    """Create arrays of 256 MiB in chunks of 4 MiB; yield their folder."""
     root = tmp_path_factory.mktemp("arrays")
     values = noise(SHAPE)
     for name, compressors in (("zstd", ["zstd"]), ("raw", None)):
@@ -123,7 +123,7 @@ def test_writing_what_is_in_memory(tmp_path, how, layout):
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_writing_a_large_shard_takes_little_more_than_its_encoded_form(tmp_path, how):
-    """Of values that do not lie in one piece."""
+    """Also for values that are not contiguous."""
     shape = (4096, 4096)
     layout = {"shape": shape, "chunks": (512, 512), "shards": shape}
     grown = run(WRITE, how, tmp_path / "a", json.dumps(layout))
@@ -156,7 +156,7 @@ STREAM = """
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_streaming_stays_flat(tmp_path, how):
-    """An array of a hundred times the memory that may be taken."""
+    """The array is a hundred times larger than the permitted memory."""
     shape = (3277, 65536)  # 819 MiB of float32
     array = sync.create_array(tmp_path / "a", shape=shape, chunks=(64, 4096), dtype="f4")
     row = noise((64, shape[1]))

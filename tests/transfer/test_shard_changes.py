@@ -13,7 +13,7 @@ from zarrasync.stores import MemoryStore, WrapperStore
 
 
 def test_a_rewritten_shard_is_not_read_torn(tmp_path):
-    """A shard that is replaced between the fetch of its index and that of its chunks is read again."""
+    """A shard that is replaced between the requests for its index and its chunks is read again."""
     one, two = np.full((64, 64), 1.0), np.random.default_rng(0).random((64, 64))
     options: dict[str, Any] = {"chunks": (8, 8), "shards": (64, 64), "compressors": "gzip"}
     for place in (tmp_path, {}):
@@ -36,7 +36,7 @@ def test_a_rewritten_shard_is_not_read_torn(tmp_path):
 
 
 async def test_a_nested_shard_that_vanishes_while_it_is_read():
-    """The inner index is gone when it is asked for: the value is read again, not left out."""
+    """If the inner index is missing, the value is read again instead of being skipped."""
     from zarrasync.codecs import BytesCodec, CodecChain, ShardingCodec
 
     nested = ShardingCodec((2,), CodecChain.of([BytesCodec("little")]))

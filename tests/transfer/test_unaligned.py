@@ -17,7 +17,7 @@ from zarrasync.errors import ReadOnlyError, ShapeError
 
 @pytest.mark.parametrize("unaligned", ["default", "safe", "error"])
 async def test_assignments_that_cut_chunks(api: Api, unaligned: str, tmp_path: Path):
-    """Refused where others' parts could be lost, before anything is stored, if they are not allowed."""
+    """They are refused before anything is stored, unless they are allowed or the store supports them."""
     zarr = pytest.importorskip("zarr")
     plain = stores.ZarrPythonStore(
         zarr.storage.LocalStore(tmp_path / "plain")
@@ -60,7 +60,7 @@ async def test_assignments_that_cut_chunks(api: Api, unaligned: str, tmp_path: P
 
 
 async def test_assignments_that_cover_chunks(api: Api, tmp_path: Path):
-    """However they are selected: of these nobody else's part can be lost."""
+    """Selections of whole chunks are safe in every form."""
     zarr = pytest.importorskip("zarr")
     store = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path))
     expected = VALUES.copy()

@@ -22,7 +22,7 @@ ZERO = np.array([0, 0, 5, 0])
 @pytest.mark.parametrize("zarr_format", [2, "3-draft-2022"])
 @pytest.mark.parametrize("dtype", ["i4", "M8[s]"])
 async def test_no_value_is_that_of_absent_chunks_where_there_is_none(api: Api, zarr_format: Any, dtype: str):
-    """``null`` leaves open what other readers make of absent chunks."""
+    """With a fill value ``null``, other readers may return anything for missing chunks."""
     store: dict[str, bytes] = {}
     options = {"shape": 4, "chunks": 2, "dtype": dtype, "zarr_format": zarr_format, "fill_value": None}
     array = await api(api.create_array(store, **options))
@@ -40,7 +40,7 @@ async def test_no_value_is_that_of_absent_chunks_where_there_is_none(api: Api, z
 
 
 class Unlisted(stores.MemoryStore):
-    """A store that can not list, as many of the web's."""
+    """A store without listing, like many web servers."""
 
     async def list_prefix(self, prefix: str) -> list[str]:
         raise UnsupportedOperation("no listing here")
@@ -107,7 +107,7 @@ def test_bytes_of_any_length(dtype: Any):
 
 @pytest.mark.parametrize("value", [3, True, [1, 2], -1, np.int64(7), None, "text", 1.5])
 def test_bytes_are_made_of_bytes_alone(value: Any):
-    """``bytes(3)`` is three zeros."""
+    """``bytes(3)`` would be three zero bytes."""
     array = sync.create_array({}, shape=2, dtype="bytes")
     given = np.empty(1, object)
     given[0] = value
@@ -219,7 +219,7 @@ async def test_times_that_do_not_fit_are_refused(api: Api, given: Any):
 
 
 def test_times_of_objects_and_numbers():
-    """As NumPy takes them, in the array's own units."""
+    """Same results as in NumPy, in the units of the array."""
     spans = sync.create_array({}, shape=2, dtype="m8[ns]")
     for given in (
         np.array([np.timedelta64(1500, "ns"), np.timedelta64(1, "ns")], object),
@@ -321,7 +321,7 @@ async def test_progress_counts_bytes_of_the_array(api: Api):
 
 
 class Watched(np.ndarray):
-    """Values that tell on which thread they are looked at."""
+    """Values that record the threads that access them."""
 
     threads: ClassVar[list[int]] = []
 

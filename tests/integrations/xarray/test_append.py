@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.mark.parametrize("first", ["a", "b", "time"])
 def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatch: pytest.MonkeyPatch):
-    """Nor are others left out beside them: that takes a decision."""
+    """Nor are other variables left out, which would need a decision."""
     monkeypatch.setattr("zarrasync.integrations.xarray_reserve._CATCH_UP_SECONDS", 0.2)
 
     def rows(*names: str) -> Any:
@@ -70,7 +70,7 @@ STATIC = {"area": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1, "chunks
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("lazy", [False, True])
 def test_variables_without_rows_stay_where_they_are(zarr_format: Any, lazy: bool):
-    """Nobody sees them erased, and they are encoded as they were."""
+    """They are never erased in between, and keep their encoding."""
 
     class Guarded(stores.MemoryStore):
         guarded = False
@@ -130,7 +130,7 @@ def test_an_append_into_a_store_that_is_full_changes_nothing(exclusive: bool):
 
 
 class Noting(stores.WrapperStore):
-    """A store that notes the keys that are stored."""
+    """A store that records the keys of its writes."""
 
     def __init__(self, inner: stores.Store) -> None:
         super().__init__(inner)
@@ -142,7 +142,7 @@ class Noting(stores.WrapperStore):
 
 
 class Refusing(stores.MemoryStore):
-    """A store that refuses a document, while the answers for others are on their way."""
+    """A store that refuses one document while other requests are in flight."""
 
     blocking = False
     refused = ""
@@ -195,7 +195,7 @@ def test_what_others_have_added_is_in_the_copies_of_format_2(tmp_path: Path):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_copies_of_metadata_follow_an_append_at_once(zarr_format: Any, tmp_path: Path):
-    """Not once for each variable; and for those that are replaced before they are filled."""
+    """They are updated once, not once for each variable, and before replaced variables are filled."""
     given = rows(0).assign({f"v{i}": ("t", [i]) for i in range(20)})
     given.to_zarr(tmp_path, zarr_format=zarr_format, consolidated=True)
     counted = Noting(stores.LocalStore(tmp_path))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Source:
-    """Counts the blocks that are computed."""
+    """A source of blocks that counts the computed ones."""
 
     def __init__(self) -> None:
         self.count = 0

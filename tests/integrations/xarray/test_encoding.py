@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def netcdf(path: Path, *, dims: str, fill: Any = -9999.0) -> Path:
-    """A group as netCDF's own library writes it."""
+    """Create a group as the netCDF library writes it."""
     group = sync.create_group(path, zarr_format=2)
     for name in "tu":
         array = group.create_array(
@@ -57,7 +57,7 @@ def test_scalars_of_netcdf_have_an_axis(tmp_path: Path):
 
 
 def test_fill_values_that_stand_as_numbers(tmp_path: Path):
-    """In format 3, where xarray writes them in a way of its own."""
+    """In format 3, where xarray uses an encoding of its own."""
     for number, (fill, wanted) in enumerate([(-9999.0, -9999.0), (3, 3.0), ("NaN", np.nan), ("1e20", 1e20)]):
         options: dict[str, Any] = {
             "data": np.array([1, 3, -9999.0]),
@@ -88,7 +88,7 @@ def test_compressors_of_format_2_are_kept_in_it(compressor: Any, tmp_path: Path)
 
 
 def test_filters_of_format_2_are_kept_in_it(tmp_path: Path):
-    """Those that lose nothing; of text too, but for the one that makes bytes of it."""
+    """Lossless filters are kept, also of strings, except for the filter that encodes strings."""
     delta = {"id": "delta", "dtype": "<i4", "astype": "<i4"}
     shuffle, summed = {"id": "shuffle", "elementsize": 4}, {"id": "adler32"}
     labels = {"id": "categorize", "labels": ["a", "b"], "dtype": "|O", "astype": "<i4"}
@@ -134,7 +134,7 @@ def test_filters_of_format_2_are_kept_in_it(tmp_path: Path):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_what_takes_the_place_of_a_variable_is_not_rounded(zarr_format: Any, tmp_path: Path):
-    """Its filters stay if they lose nothing of others, either."""
+    """Filters of the replaced variable are kept only if they are lossless for the new values."""
     scaled = {"scale": 10, "offset": 0, "dtype": "<f8", "astype": "<i2"}
     delta = {"dtype": "<i8", "astype": "<i8"}
     filters: dict[str, tuple[str, dict[str, Any]]] = {"s": ("fixedscaleoffset", scaled), "n": ("delta", delta)}

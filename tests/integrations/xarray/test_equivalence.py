@@ -94,7 +94,7 @@ def grid() -> Any:
 
 
 def test_a_region_along_axes_without_coordinates():
-    """All of them, if that is as long as what is given."""
+    """The region is the whole axis if the lengths agree."""
     store = MemoryStore()
     write_dataset(grid(), store)
     write_dataset(grid().isel(time=slice(1, 3)) + 1, store, region="auto")
@@ -105,7 +105,7 @@ def test_a_region_along_axes_without_coordinates():
 
 
 def test_coordinates_that_are_there_stay_in_a_region():
-    """Those of all regions may share a chunk; others than those that are there are a mistake."""
+    """Coordinates of several regions may share a chunk; different coordinates are an error."""
     store = CountingStore(MemoryStore())
     write_dataset(grid(), store)
     part = grid().isel(time=slice(1, 3)) + 1
@@ -169,7 +169,7 @@ def many(count: int = 20) -> Any:
 @pytest.mark.parametrize("mode", ["w-", "w"])
 @pytest.mark.parametrize("lazy", [False, True])
 def test_the_requests_of_a_new_dataset(mode: Any, lazy: bool):
-    """A document and a chunk for each variable, and next to nothing to look."""
+    """Each variable takes one request for its document and one for its chunk, and few more to look for nodes."""
     store = CountingStore(MemoryStore())
     given = many().chunk(t=3) if lazy else many()
     write_dataset(given, store, mode=mode)
@@ -199,7 +199,7 @@ def test_the_requests_of_consolidating(zarr_format: Any):
 
 @pytest.mark.parametrize("mode", ["w-", "a", "w"])
 def test_what_an_interrupted_replacement_has_left_is_in_no_new_dataset(mode: Any):
-    """Chunks of an array whose document is gone would come back when the new one grows."""
+    """Orphaned chunks would reappear when the new array grows."""
     kept: dict[str, bytes] = {}
     write_dataset(xr.Dataset({"a": ("t", np.ones(8))}), kept, encoding={"a": {"chunks": (2,)}})
     del kept["a/zarr.json"]
@@ -216,7 +216,7 @@ def test_what_an_interrupted_replacement_has_left_is_in_no_new_dataset(mode: Any
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_copies_of_metadata_that_are_old(tmp_path: Path, zarr_format: Any):
-    """What another program has put there since is written as what it is."""
+    """Outdated consolidated metadata is ignored in favour of the node's own document."""
     import zarr
 
     given = xr.Dataset({"v": ("x", np.arange(4.0)), "w": ("y", np.arange(4.0))})

@@ -116,7 +116,7 @@ def test_times_are_not_appended_to_numbers():
 
 
 def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Threads that wait for values are not those by which they are read, of which an event loop has a few."""
+    """Threads that wait for values must not be the few threads that an event loop reads with."""
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.local import LocalFileSystem
 
@@ -202,7 +202,7 @@ def test_nothing_is_put_beside_nodes_of_another_format(options: dict[str, Any]):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_what_is_new_has_no_rows_for_those_that_are_there(zarr_format: Any):
-    """An append of it would leave a dataset whose variables have different lengths."""
+    """Appending a new variable would leave variables of different lengths."""
     store: dict[str, bytes] = {}
     write_dataset(xr.Dataset({"a": ("t", np.arange(4))}), store, zarr_format=zarr_format)
     more = xr.Dataset({"a": ("t", np.arange(4)), "new": ("t", np.arange(4))})
@@ -260,7 +260,7 @@ def test_an_element_of_text_is_of_its_type():
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_stores_that_can_not_compare(tmp_path, lazy):
-    """Regions that cut chunks, and rows, are written there if it is said that nobody else writes."""
+    """Regions that cut chunks, and appends, need ``unaligned: allow`` in such stores."""
     zarr = pytest.importorskip("zarr")
     store = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path))
     write_dataset(SIX, store, encoding={"a": {"chunks": (4,)}, "b": {"chunks": (4,)}})

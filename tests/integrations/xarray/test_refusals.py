@@ -102,7 +102,7 @@ def test_times_that_do_not_fit(how: str, units: str, dtype: str, there: str, giv
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_what_replaces_a_variable_is_stored_like_that(tmp_path: Path, zarr_format: Any):
-    """As xarray's own engine does it; a variable that has become another is stored as a new one is."""
+    """Same encoding as xarray's own engine uses; a variable of another kind is encoded like a new one."""
     old = xr.Dataset({"t": (("x", "y"), np.arange(48.0).reshape(6, 8))}, {"time": ("x", np.arange(6).astype("M8[D]"))})
     packed: dict[str, Any] = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -1, "chunks": (2, 4)}
     if zarr_format == 3:
@@ -148,7 +148,7 @@ def test_what_replaces_a_variable_is_stored_like_that(tmp_path: Path, zarr_forma
 def test_what_replaces_a_variable_loses_nothing(
     zarr_format: Any, lazy: bool, encoding: dict[str, Any], there: list[Any], given: list[Any], dtype: str
 ):
-    """It is stored as another type where it does not fit, and where nobody has looked at it yet."""
+    """Another data type is used where the values do not fit, or where they are not known yet."""
     store = stores.MemoryStore()
     kind = "M8[D]" if "units" in encoding else None
     old, new = (xr.Dataset({"a": ("x", np.array(values, kind))}) for values in (there, given))

@@ -78,7 +78,7 @@ TABLE["unlimited dimensions"] = (_unlimited(), {})
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("name", TABLE)
 def test_datasets_there_and_back(name: str, zarr_format: Any, tmp_path: Path):
-    """What their engine writes, ours reads as theirs does; what ours writes, theirs reads as what theirs wrote."""
+    """Both engines read the same dataset, whichever of them wrote it."""
     given, encoding = TABLE[name]
     given.to_zarr(tmp_path / "theirs.zarr", zarr_format=zarr_format, encoding=encoding, consolidated=False)
     write_dataset(given, tmp_path / "ours.zarr", zarr_format=zarr_format, encoding=encoding)

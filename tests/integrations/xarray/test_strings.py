@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize(("kind", "missing"), [("T", ""), ("T", "?"), ("O", "?"), ("U2", "?"), ("S2", b"?")])
 def test_text_has_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_path: Path):
-    """Which xarray itself can not write of all kinds, nor read."""
+    """xarray itself can neither write nor read all of these fill values."""
     first = "a" if isinstance(missing, str) else b"a"
     dataset = xr.Dataset({"v": ("x", np.array([first, missing], kind), {}, {"_FillValue": missing})})
     write_dataset(dataset, tmp_path / "a", zarr_format=zarr_format)
@@ -35,7 +35,7 @@ def test_text_has_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_pa
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy: bool, tmp_path: Path):
-    """xarray makes the text 'nan' of the latter."""
+    """xarray itself would store the string 'nan' for missing ones."""
     texts = {
         "t": ("x", np.array(["a", "bcd"], "T")),
         "u": ("x", np.array(["e", "fgh"])),

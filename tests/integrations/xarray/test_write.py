@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def grid() -> Any:
-    """A dataset without what only one of the engines can write."""
+    """Return a chunked dataset that both engines can write."""
     pytest.importorskip("dask")
     return dataset().chunk({"lat": 2})
 
@@ -162,7 +162,7 @@ def test_rows_that_could_not_be_written_are_given_back():
 
 
 async def test_values_are_encoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Scaling all values of a variable takes as long as it takes."""
+    """Scaling the values of a large variable must not block the event loop."""
     threads, encode = set(), xarray_encode.encode_variable
 
     def noting(*args: Any) -> Any:

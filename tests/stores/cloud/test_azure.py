@@ -1,4 +1,4 @@
-"""Azure's blobs by URLs, against an emulator: who asks, what is refused, ends of values that have to be looked for."""
+"""Azure Blob Storage against an emulator: the requesting client, refusals, ranges from the end of values."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def between(azure_endpoint: str) -> Iterator[Between]:
 
 @pytest.fixture
 def container(azure_endpoint: str) -> str:
-    """A new container that everybody may read."""
+    """A new public container."""
     from azure.storage.blob import BlobServiceClient
 
     name = f"c{uuid.uuid4().hex}"
@@ -159,7 +159,7 @@ async def test_blobs_come_through_the_lean_client(api: Api, between: Between, co
 
 @pytest.mark.parametrize("missing", [(), (403,)])
 def test_refused_credentials_are_no_absence(between: Between, missing: tuple[int, ...]):
-    """Whoever says that 403 means absence, does not mean that of wrong keys."""
+    """Wrong credentials are an error, also if status 403 is configured to mean a missing key."""
     url, right = f"az://test/{uuid.uuid4().hex}", options(between, "test", "key")
     sync.create_array(url, data=VALUES, **LAYOUT, storage_options=right)
     wrong = {**right, "missing": missing}
@@ -174,7 +174,7 @@ def test_a_container_that_is_not_there_is_no_absence(between: Between):
 
 
 def test_ends_of_values_that_are_replaced_meanwhile(between: Between, container: str):
-    """To find the end takes two requests; the second one is for the value that the first one saw."""
+    """Reading the end takes two requests; the second is conditional on the version of the first."""
     url = f"az://{container}/x"
     told = options(between, container, "key")
     array = sync.create_array(url, data=VALUES, **LAYOUT, storage_options=told)

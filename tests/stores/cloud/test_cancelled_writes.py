@@ -77,7 +77,7 @@ async def test_what_was_being_erased_is_gone_before_it_is_written_again(bucket: 
 async def test_an_append_that_is_cancelled_leaves_nothing(
     bucket: Bucket, backend: str, stage: str, caplog: pytest.LogCaptureFixture
 ):
-    """Its place is given back, whether it was just being taken or filled, and no chunk is read for that."""
+    """The reserved rows are given back, during reservation or writing, without reading a chunk."""
     store = store_of(bucket, backend)
     array = await za.create_array(store, data=np.ones(4, "i4"), chunks=(4,))
     slow = Slow(bucket, stage)
@@ -101,7 +101,7 @@ async def test_an_append_that_is_cancelled_leaves_nothing(
 
 @pytest.mark.parametrize("again", [True, False])
 async def test_nobody_waits_for_ever(bucket: Bucket, again: bool, monkeypatch: pytest.MonkeyPatch):
-    """Who is cancelled a second time waits no longer, and nobody longer than a while."""
+    """A second cancellation ends the wait, and so does the grace period."""
     monkeypatch.setattr(shield, "_GRACE_SECONDS", 30.0 if again else 0.1)
     array = await za.create_array(store_of(bucket, "obstore"), shape=(4,), dtype="i4")
     slow = Slow(bucket)

@@ -31,13 +31,13 @@ from zarrasync.errors import StoreError
     ],
 )
 def test_who_asks_for_objects(bucket: Bucket, options: dict[str, Any], client: tuple[str, bool]):
-    """URLs are signed where that is all that was asked for."""
+    """Signed URLs are used if no other option needs obstore."""
     options = {name: value for name, value in bucket.options(**options).items() if value is not None}
     assert clients_of(bucket, "s3://bucket", storage_options=options) == {client}
 
 
 def test_keys_that_lapse_are_renewed(bucket: Bucket):
-    """A program's own provider of keys, asked again when they are about to lapse, and never by each request."""
+    """A credential provider of the program is called again shortly before expiry, not for each request."""
     obstore = pytest.importorskip("obstore")
     given: list[str] = []
 
@@ -56,7 +56,7 @@ def test_keys_that_lapse_are_renewed(bucket: Bucket):
 
 
 async def test_nobody_waits_for_keys_of_others(bucket: Bucket):
-    """A provider that takes its time is no business of what else runs on the loop."""
+    """A slow credential provider does not block the event loop."""
     obstore = pytest.importorskip("obstore")
     ticks, went_on = 0, list[bool]()
 
@@ -87,7 +87,7 @@ async def test_nobody_waits_for_keys_of_others(bucket: Bucket):
 
 @pytest.mark.parametrize("anonymous", ["1", "yes", "TRUE", "true"])
 def test_who_is_to_be_nobody_has_no_keys(bucket: Bucket, anonymous: str, monkeypatch: pytest.MonkeyPatch):
-    """However that is written."""
+    """Every spelling of true is accepted."""
     obstore = pytest.importorskip("obstore")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
@@ -130,7 +130,7 @@ def test_keys_of_the_environment_are_those_of_the_store(bucket: Bucket, monkeypa
 
 
 def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
-    """As programs in Kubernetes and on virtual machines have them: a service tells, and they lapse."""
+    """Credentials in Kubernetes and on virtual machines come from a service, and expire."""
     lapse = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     told = {"AccessKeyId": "fromthere", "SecretAccessKey": "s", "Token": "t", "Expiration": lapse}
     bucket.values["keys"] = json.dumps(told).encode()
@@ -146,7 +146,7 @@ def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.M
 
 
 def test_obstore_panics_as_any_other_error(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
-    """It does so if a token ends with a line break."""
+    """obstore panics if a token ends with a line break."""
     (nobody / "token").write_text("let me in\n")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{bucket.url}/bucket/keys")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(nobody / "token"))
@@ -156,7 +156,7 @@ def test_obstore_panics_as_any_other_error(bucket: Bucket, nobody: Path, monkeyp
 
 @pytest.mark.parametrize("named", [True, False])
 def test_keys_that_a_program_fetches(bucket: Bucket, nobody: Path, named: bool, monkeypatch: pytest.MonkeyPatch):
-    """A profile as single sign-on and roles have it, by name or by the environment; the keys survive pickling."""
+    """A profile with ``credential_process``, by option or environment variable; it survives pickling."""
     keys = {"Version": 1, "AccessKeyId": "fetched", "SecretAccessKey": "s", "SessionToken": "t"}
     (nobody / "keys.json").write_text(json.dumps(keys))
     section = f"[profile mine]\ncredential_process = cat {nobody / 'keys.json'}\nendpoint_url = {bucket.url}\n"

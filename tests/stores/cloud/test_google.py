@@ -24,7 +24,7 @@ from zarrasync.errors import StoreError
 
 
 async def test_googles_public_objects_come_through_the_lean_client(api: Api, google: Google):
-    """Who may write asks obstore for all; both call versions the same."""
+    """Anonymous readers use the lean client, writers use obstore; both see the same versions."""
     url = "gs://bucket/über all/x y.zarr"
     array = await api(
         api.create_array(url, data=VALUES, chunks=(20, 20), shards=(100, 100), storage_options=google.options())
@@ -50,7 +50,7 @@ async def test_googles_public_objects_come_through_the_lean_client(api: Api, goo
 
 
 class Tokens:
-    """A service that gives tokens to whoever has the key of an account: a new one each time, which holds for an hour."""
+    """A service that issues a new access token, valid for an hour, for each signed request."""
 
     def __init__(self, folder: Path) -> None:
         from cryptography.hazmat.primitives import serialization
@@ -67,7 +67,7 @@ class Tokens:
         return json.dumps({"access_token": self.given[-1], "expires_in": 3600, "token_type": "Bearer"}).encode()
 
     def forms(self, url: str) -> dict[str, Any]:
-        """What users give."""
+        """The forms in which users pass credentials."""
         from google.oauth2.service_account import Credentials
 
         account = {**self.account, "token_uri": url}
@@ -78,7 +78,7 @@ class Tokens:
 
 @pytest.mark.parametrize("form", ["a file", "a dictionary", "credentials"])
 async def test_googles_credentials_in_gcsfs_words(api: Api, google: Google, form: str, tmp_path: Path):
-    """They come through obstore, which can compare; a token is asked for once."""
+    """Requests go through obstore, which supports conditional writes; the token is requested once."""
     pytest.importorskip("gcsfs")
     tokens = Tokens(tmp_path)
     with giving(tokens.give) as url:
@@ -112,7 +112,7 @@ async def test_googles_credentials_that_lead_nowhere(api: Api, google: Google, m
 
 @contextmanager
 def giving(answer: Callable[[], bytes]) -> Iterator[str]:
-    """A server that answers so to all that is posted."""
+    """A server that answers every POST with the same response."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -137,7 +137,7 @@ def giving(answer: Callable[[], bytes]) -> Iterator[str]:
 
 @pytest.mark.parametrize("truly", [True, False])
 def test_objects_that_are_called_compressed_are_as_they_are_stored(bucket: Bucket, truly: bool):
-    """A label of S3's, which says how a browser shall show it; obstore gives the stored bytes."""
+    """``Content-Encoding`` is a hint for browsers; obstore returns the stored bytes."""
     key, value = "c/0/0", bucket.values["c/0/0"]
     bucket.values[key] = gzip.compress(value) if truly else value
     bucket.label = "gzip"

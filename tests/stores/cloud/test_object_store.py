@@ -23,7 +23,7 @@ from zarrasync.stores.remote import CurrentValue, RemoteStore, UnknownOutcome
 
 
 async def test_a_write_whose_answer_is_lost_is_known_again(store):
-    """Services keep the mark of a compared write beside the value."""
+    """A conditional write is recognized by the mark in the metadata of the object."""
     if not (isinstance(store, RemoteStore) and store.conditional):
         pytest.skip("the store does not compare versions behind a network")
     await store.set("k", b"1")
@@ -40,7 +40,7 @@ async def test_a_write_whose_answer_is_lost_is_known_again(store):
 
 
 async def test_an_attempt_that_arrives_late_is_known_again():
-    """It was given up, nothing had changed, and the next attempt found what it had stored after that."""
+    """An attempt that was given up took effect later, and the next attempt recognizes its value."""
 
     class Late(RemoteStore):
         conditional = True
@@ -74,7 +74,7 @@ async def test_one_limiter_for_all_who_opened_the_same_data(s3):
 
 
 class _Hashes(BaseHTTPRequestHandler):
-    """Takes what is put, and notes what the signature says of it."""
+    """Accepts writes, and records the digest in their signature."""
 
     found: ClassVar[list[str]] = []
 
@@ -118,7 +118,7 @@ async def test_what_tls_protects_is_not_hashed_once_more(
 
 
 class _Bucket(BaseHTTPRequestHandler):
-    """Answers each request with its path, and counts connections."""
+    """Answers each request with its path, and records connections."""
 
     protocol_version = "HTTP/1.1"
     connections: ClassVar[list[object]] = []
@@ -181,7 +181,7 @@ async def test_a_number_sign_is_part_of_the_path(s3):
 
 @pytest.mark.parametrize("path", ["a b/ü+&%", "x%20y"])
 async def test_any_prefix(s3, path):
-    """The same objects by the same URL through both backends, and in both directions."""
+    """Both backends address the same objects by the same URL."""
     url, options = s3
     ours = stores.resolve(f"{url}/{path}", options)
     assert isinstance(ours, stores.ObjectStore)

@@ -29,7 +29,7 @@ def test_what_passes_is_not_noticed(bucket: Bucket, backend: str, kind: str):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_refusals_are_errors_or_absence_as_told(bucket: Bucket, backend: str):
-    """Expired credentials must not read as fill values; a bucket that answers 403 for absent keys may be told of."""
+    """Expired credentials must not read as fill values, unless status 403 is configured to mean a missing key."""
     denied = (403, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
     array = sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend))
     bucket.fault = lambda key, data: denied
@@ -60,7 +60,7 @@ def test_refusals_are_errors_or_absence_as_told(bucket: Bucket, backend: str):
     ],
 )
 def test_refused_credentials_are_never_absence(bucket: Bucket, backend: str, code: str, message: str):
-    """Nor where somebody says that 403 means that."""
+    """Also if status 403 is configured to mean a missing key."""
     error = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
     told = bucket.options(backend=backend, missing=(403,))
     array = sync.open_array("s3://bucket", storage_options=told)
@@ -77,7 +77,7 @@ def test_refused_credentials_are_never_absence(bucket: Bucket, backend: str, cod
     ("backend", "kind"), [("obstore", "signed"), ("fsspec", "signed"), ("obstore", "redirect")]
 )  # botocore follows redirects
 def test_a_bucket_of_another_region_says_which(bucket: Bucket, backend: str, kind: str):
-    """As S3 answers: to a signature for the wrong region, and at the wrong region's address."""
+    """As S3 answers to a signature for the wrong region, and at the address of the wrong region."""
     wrong = b"the region 'us-east-1' is wrong; expecting 'eu-central-1'"
     error = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>" + wrong + b"</Message></Error>"
     moved = b"<Error><Code>PermanentRedirect</Code><Message>use another endpoint</Message></Error>"
@@ -154,7 +154,7 @@ def test_what_does_not_pass_says_so(bucket: Bucket, backend: str):
 
 
 def test_a_shard_that_is_replaced_between_index_and_chunk(bucket: Bucket):
-    """The index of an old shard is never used with bytes of a new one."""
+    """The index of an old shard is never combined with bytes of a new one."""
     other: dict[str, bytes] = {}
     sync.create_array(other, data=VALUES[::-1] * 3, chunks=(20, 20), shards=(100, 100), fill_value=-1)
     array = sync.open_array("s3://bucket", storage_options=bucket.options())

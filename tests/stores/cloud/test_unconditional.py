@@ -1,4 +1,4 @@
-"""S3 services that know no conditional writes, which turns out when the first one is made."""
+"""S3 services without conditional writes, which the first such write reveals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def without_conditions(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_what_is_refused_and_what_is_done(api: Api, bucket: Bucket, backend: str):
-    """What could lose others' parts is refused as soon as that is known, and done where it is allowed."""
+    """Writes that could lose data of others are refused once this is known, unless they are allowed."""
     bucket.conditional = False
     options = bucket.options(backend=backend)
 
@@ -67,7 +67,7 @@ async def test_what_is_refused_and_what_is_done(api: Api, bucket: Bucket, backen
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_blocks_of_dask(bucket: Bucket, backend: str):
-    """Blocks of dask's that share chunks: that these are not compared turns out when they are written."""
+    """Blocks that share chunks, in a service whose lack of conditional writes shows during the write."""
     da = pytest.importorskip("dask.array")
     from zarrasync.integrations.dask import store
 
@@ -85,7 +85,7 @@ def test_blocks_of_dask(bucket: Bucket, backend: str):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("unaligned", ["safe", "allow"])
 async def test_what_was_open_before(api: Api, bucket: Bucket, backend: str, unaligned: str):
-    """What one array finds out holds for all that were opened in the same store, which still know versions."""
+    """The finding of one array holds for all open arrays of the same store, which still have versions."""
     store = stores.resolve("s3://bucket", bucket.options(backend=backend))
     common = {"mode": "r+", "config": {"unaligned": unaligned}}
     first, *others = [await api(api.open_array(store, **common)) for _ in range(4)]
@@ -105,7 +105,7 @@ async def test_what_was_open_before(api: Api, bucket: Bucket, backend: str, unal
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_a_creation_beside_the_one_that_finds_out(bucket: Bucket, backend: str):
-    """It must not take for absent what it has not looked at."""
+    """A concurrent creation must not assume that unread keys are missing."""
     bucket.values.clear()
     sync.create_group(bucket.values).create_group("g").create_array("old", data=np.arange(4))
     before, looked, flipped = bucket.values["g/old/zarr.json"], threading.Event(), threading.Event()
@@ -162,7 +162,7 @@ async def test_progress_counts_once(bucket: Bucket, backend: str):
 
 
 def test_an_array_of_a_process_that_was_forked_off(bucket: Bucket):
-    """obstore does not work there; what stands in for it finds out by itself."""
+    """obstore does not work in a forked process; its replacement detects the lack by itself."""
     options: dict[str, Any] = {"storage_options": bucket.options(), "config": {"unaligned": "allow"}}
     array = sync.open_array("s3://bucket", mode="r+", **options)
     assert array[0, 0] == 0
@@ -236,7 +236,7 @@ async def test_wrappers_that_say_for_themselves_whether_they_compare():
 
 @pytest.mark.parametrize("keep", [False, True])
 async def test_clearing_leaves_what_is_others(bucket: Bucket, keep: bool):
-    """Of a chunk at the edge somebody may have written the rest since the array was opened."""
+    """Others may have written the rest of an edge chunk since the array was opened."""
     bucket.conditional = False
     where: dict[str, Any] = {"mode": "r+", "storage_options": bucket.options()}
     array = await za.open_array("s3://bucket", config={"unaligned": "allow", "write_empty_chunks": keep}, **where)

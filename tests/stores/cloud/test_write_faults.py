@@ -18,7 +18,7 @@ UNSIGNED: dict[str, Any] = {"aws_unsigned_payload": True}  # as it is over TLS
 
 
 def written(bucket: Bucket, values: np.ndarray, fault: Fault | None = None, **options: Any) -> set[tuple[str, bool]]:
-    """Who stores the chunks of a new array."""
+    """Write a new array. Return the clients that stored its chunks."""
     bucket.values.clear()
     chunks = (50, values.shape[1])
     made: dict[str, Any] = {"shape": values.shape, "dtype": values.dtype, "chunks": chunks}
@@ -61,7 +61,7 @@ def test_large_and_compared_values_are_obstores_to_store(bucket: Bucket):
 
 @pytest.mark.parametrize("kind", ["503", "reset", "cut"])
 def test_writes_outlast_what_passes(bucket: Bucket, kind: str):
-    """One request in four fails, also after it was stored."""
+    """One request in four fails, before or after the value is stored."""
     values = np.arange(800_000, dtype="i4").reshape(4000, 200)
     assert written(bucket, values, failing(kind, 1 / 4, seed=5), **UNSIGNED) == {LEAN}
 
@@ -110,7 +110,7 @@ def test_who_may_not_write_reads_as_before(bucket: Bucket):
 
 
 def test_weak_tags_are_compared_as_they_are(bucket: Bucket):
-    """obstore sends them; what a store compares must not be a guess of ours."""
+    """Weak tags are sent unchanged, because only the service can compare them."""
     bucket.weak = True
     array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(**UNSIGNED))
     bucket.matched.clear()
@@ -126,13 +126,13 @@ def test_weak_tags_are_compared_as_they_are(bucket: Bucket):
 async def test_a_compared_write_whose_answer_is_lost_takes_effect_once(
     api: Api, bucket: Bucket, backend: str, kind: str | int, bare: bool
 ):
-    """Made again it would find what it has stored, and take it for somebody else's: rows were appended twice."""
+    """A retry must recognize its own value; otherwise rows would be appended twice."""
     bucket.bare = bare
     array = await api(api.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend)))
     failed: list[str] = []
 
     def fault(key: str, data: bytes | None) -> Answer | str | None:
-        """The first write of each key."""
+        """Fail the first write of each key."""
         if not bucket.writing or key in failed:
             return None
         failed.append(key)
@@ -159,7 +159,7 @@ async def test_a_compared_write_whose_answer_is_lost_takes_effect_once(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_services_that_compare_tags_without_quotes(api: Api, bucket: Bucket, backend: str):
-    """What they refuse although nothing has changed is asked for in their way, from then on at once."""
+    """A refusal without a change makes the store send unquoted tags, now and for later writes."""
     bucket.bare = True
     options = bucket.options(backend=backend)
     array = await api(api.open_array("s3://bucket", mode="r+", storage_options=options))
@@ -177,7 +177,7 @@ async def test_services_that_compare_tags_without_quotes(api: Api, bucket: Bucke
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_a_compared_write_of_which_nothing_can_be_known(api: Api, bucket: Bucket, backend: str):
-    """Somebody else has written meanwhile: what was there before tells nothing any more."""
+    """Another writer replaced the value, so the outcome of the lost write is unknown."""
     array = await api(api.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend)))
 
     def fault(key: str, data: bytes | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Filesystems of fsspec's under faults: they say less than servers do, and some hang."""
+"""fsspec filesystems under faults: missing details, partial files, hanging calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from zarrasync.stores import Listing, local, local_files
 
 @pytest.fixture(params=["s3", "web", "web with options"])
 def place(request: pytest.FixtureRequest, bucket: Bucket) -> tuple[str, dict[str, Any]]:
-    """The bucket of a server, by s3fs and by fsspec's filesystem of the web."""
+    """The bucket through s3fs, and through fsspec's HTTP filesystem."""
     if request.param == "s3":
         return "s3://bucket", bucket.options(backend="fsspec")
     more = {"timeout": 60, "headers": {"X-A": "b"}} if request.param == "web with options" else {}
@@ -56,7 +56,7 @@ async def test_a_part_that_nobody_asked_for_is_an_error(api: Api, bucket: Bucket
 
 
 async def test_a_shard_that_is_replaced_while_it_is_read(api: Api, bucket: Bucket, place: tuple[str, dict[str, Any]]):
-    """Its index is of one version, its bytes are of another."""
+    """The index must not belong to another version than the bytes."""
     url, options = place
     array = await api(api.open_array(url, zarr_format=3, storage_options=options))
     assert (await api(array.view[0, :3].read())).tolist() == [0, 1, 2]  # the index is known now
@@ -70,7 +70,7 @@ async def test_a_shard_that_is_replaced_while_it_is_read(api: Api, bucket: Bucke
 @pytest.mark.parametrize("text", ["", "<Message></Message>", "<Message>who knows</Message>"])
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])
 async def test_a_bucket_that_is_gone_is_no_fill_value(api: Api, bucket: Bucket, backend: str, text: str):
-    """Whatever words a service finds for it."""
+    """Each error code of a missing bucket raises."""
     array = await api(api.open_array("s3://bucket", storage_options=bucket.options(backend=backend)))
     gone = f"<Error><Code>NoSuchBucket</Code>{text}</Error>".encode()
     bucket.fault = lambda key, data: (404, {"Content-Type": "application/xml"}, gone)
@@ -91,7 +91,7 @@ async def test_a_bucket_of_google_that_is_not_there(api: Api, gcs: tuple[str, di
 async def test_a_bucket_of_google_is_asked_for_once(
     api: Api, gcs: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
-    """Not for each chunk that is absent."""
+    """The existence of the bucket is checked once, not for each missing chunk."""
     from zarrasync.stores.fsspec import readable
 
     url, options = gcs
@@ -111,7 +111,7 @@ async def test_a_bucket_of_google_is_asked_for_once(
 
 
 def test_the_process_ends_without_a_word(gcs: tuple[str, dict[str, Any]]):
-    """Clients are closed on the loop that they belong to, before filesystems try that on another one."""
+    """Clients are closed on their own event loop, before the filesystem would close them on another."""
     url, options = gcs
     script = f"""
         from zarrasync import sync
@@ -124,13 +124,13 @@ def test_the_process_ends_without_a_word(gcs: tuple[str, dict[str, Any]]):
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_download_that_breaks_off_is_not_kept(bucket: Bucket, tmp_path: Path, retries: int):
-    """``simplecache`` would give half of it to the next who asks."""
+    """``simplecache`` would return the incomplete file to the next reader."""
     url, options = f"simplecache::{bucket.url}/bucket", {"simplecache": {"cache_storage": str(tmp_path)}}
     array = sync.open_array(url, zarr_format=3, storage_options=options, config={"retries": retries})
     cut: list[str] = []
 
     def once(key: str, data: bytes | None) -> str | None:
-        """Of each chunk the second request: the first one asks for its size alone."""
+        """Fail the second request of each chunk; the first only asks for its size."""
         if cut.count(key) == 2 or not key.startswith("c/"):
             return None
         cut.append(key)
@@ -147,7 +147,7 @@ def test_a_download_that_breaks_off_is_not_kept(bucket: Bucket, tmp_path: Path, 
 
 
 class Derived(LocalFileSystem):
-    """One whose paths and bytes may be its own."""
+    """A filesystem that may change paths and bytes."""
 
     protocol = "derived"
 
@@ -156,7 +156,7 @@ class Derived(LocalFileSystem):
 async def test_half_a_local_file_is_never_seen(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
 ):
-    """fsspec writes files in place: they get their names when they are complete."""
+    """Files get their final name when they are complete, although fsspec writes in place."""
     fs = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True) if asynchronous else LocalFileSystem()
     store = stores.FsspecStore(fs, str(tmp_path))
     others = (stores.LocalStore, partial(stores.FsspecStore, LocalFileSystem()), partial(stores.FsspecStore, Derived()))
@@ -202,7 +202,7 @@ async def test_half_a_local_file_is_never_seen(
 async def test_a_cancelled_write_of_a_local_file_comes_before_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Where an event loop waits for a thread, cancelling waits until it has stopped."""
+    """Cancellation waits until the thread that writes has stopped."""
     store = stores.FsspecStore(AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), str(tmp_path))
     begun, go_on, write_fully = threading.Event(), threading.Event(), local_files.write_fully
 
@@ -238,7 +238,7 @@ async def test_keys_that_lead_out_of_local_files_are_refused(tmp_path: Path, key
 
 
 async def test_of_filesystems_derived_from_local_files_nothing_is_known(api: Api, tmp_path: Path):
-    """They are written as all others are, and parts of chunks only if that is allowed."""
+    """They get no locks of local files, so partial chunk writes must be allowed."""
     store = stores.FsspecStore(Derived(), str(tmp_path))
     array = await api(api.create_array(store, data=np.arange(8), chunks=4))
     with pytest.raises(ShapeError, match="cuts the chunks"):
@@ -286,7 +286,7 @@ async def test_what_replaces_local_files_leaves_nothing_of_killed_writers(
 
 
 class Hanging(MemoryFileSystem):
-    """A filesystem behind a network, whose server stops answering."""
+    """A remote filesystem whose server stops answering."""
 
     protocol = "hanging"
     cachable = False
@@ -332,7 +332,7 @@ async def test_filesystems_that_block_are_not_waited_for_longer_than_allowed(
 
 
 async def test_a_write_that_blocks_is_waited_for(hanging: stores.FsspecStore, monkeypatch: pytest.MonkeyPatch):
-    """Left alone it would go on, and come after later ones."""
+    """An abandoned write would take effect after later writes."""
     slow, store = threading.Event(), stores.FsspecStore(hanging._filesystem.template, "/x")
     store.settings = za.config.resolve({"total_timeout": 0.05})
     pipe_file = MemoryFileSystem.pipe_file
@@ -407,7 +407,7 @@ async def test_stores_of_zarr_python_have_a_limit(api: Api):
 
 
 def test_one_users_data_is_nobody_elses(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A cache on the disk that several users have in common."""
+    """Several users share one cache directory."""
     url = f"{bucket.url}/bucket"
 
     def read(**options: Any) -> int:
@@ -464,7 +464,7 @@ def test_places_in_stores_of_zarr_python(tmp_path: Path):
     ],
 )
 def test_options_that_are_misspelt(url: str, options: dict[str, Any], match: str):
-    """Filesystems take them without a word, and ask the real service."""
+    """Filesystems ignore unknown options and would contact the real service."""
     with pytest.raises(TypeError, match=match):
         stores.resolve(url, options)
 
@@ -494,7 +494,7 @@ def test_statuses_that_are_none(url: str, backend: str, missing: Any):
 async def test_statuses_of_a_web_server_that_mean_absence(
     api: Api, bucket: Bucket, options: dict[str, Any], missing: Any
 ):
-    """404 always does."""
+    """Status 404 always means a missing key; others must be configured."""
     bucket.fault = lambda key, data: (403, {}, b"") if key == "c/0/0" else None
     del bucket.values["c/1/1"]
     told = {"missing": missing, **options}

@@ -1,4 +1,4 @@
-"""The lean HTTP client, against servers that send exactly these bytes in exactly these pieces."""
+"""The lean HTTP client against servers that send exactly these bytes in these pieces."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def client_of(server: Server, limit: int = 1 << 20) -> AsyncIterator[http1
 
 
 async def left(server: Server) -> None:
-    """Wait until stores that nobody holds have left the server's connections, which they do by tasks of their own."""
+    """Wait until collected stores have released the connections of the server, which background tasks do."""
     gc.collect()
     pool = (await pools.pools.get())[pools.origin_of(server.url)]
     async with asyncio.timeout(5):
@@ -180,7 +180,7 @@ async def test_a_small_answer_that_would_fill_the_memory():
 
 
 async def test_connections_are_kept_and_replaced():
-    """A server may close a connection when it likes; that is no failure, and costs no attempt."""
+    """A connection that the server closed is replaced without counting as a failed attempt."""
 
     def script(number: int, _: bytes) -> Sequence[bytes | None]:
         if number == 3:
@@ -228,7 +228,7 @@ async def test_connections_outlive_stores_for_a_while(monkeypatch):
 
 
 async def test_few_connections_outlive_stores(monkeypatch):
-    """Those of servers that nobody reads from any more must not take all file descriptors."""
+    """Idle connections to unused servers must not exhaust file descriptors."""
     monkeypatch.setattr(pools, "_idle_limit", lambda: 3)
     async with serving(always(LENGTH)) as first, serving(always(LENGTH)) as second:
         for server in (first, second):
@@ -281,7 +281,7 @@ async def test_who_stops_waiting_closes_the_connection():
 
 
 async def test_the_general_client_takes_over():
-    """A redirect is not for the lean client; from then on it is not asked."""
+    """After a redirect the general client handles all requests."""
     async with serving(always(LENGTH)) as target:
         moved = head(f"Location: {target.url}/b", "Content-Length: 0", status="302 Found")
         async with serving(always(moved)) as server, stores.HTTPStore(server.url) as store:

@@ -21,7 +21,7 @@ from zarrasync.errors import StoreError
 
 
 def test_what_a_cache_on_disk_calls_absent_is_so_for_who_asks(bucket: Bucket, tmp_path: Path):
-    """A 403 is absence for those alone who were told so."""
+    """A 403 means a missing key only for stores that are configured so."""
     denied = (403, {}, b"")
     bucket.fault = lambda key, data: denied if data is None else None
     del bucket.values["c/1/1"]
@@ -39,7 +39,7 @@ def test_what_a_cache_on_disk_calls_absent_is_so_for_who_asks(bucket: Bucket, tm
 @pytest.mark.parametrize("cache", ["simplecache", "filecache", "blockcache"])
 @pytest.mark.parametrize("status", [200, 403, 503])
 def test_caches_of_fsspec_call_nothing_absent_that_is_not(bucket: Bucket, cache: str, status: int, tmp_path: Path):
-    """They do if a web server refuses, or shows no directories."""
+    """fsspec's caches report missing files if a server refuses or shows no directories."""
     plain: dict[str, bytes] = {}
     sync.create_array(plain, data=VALUES, chunks=100, fill_value=-1)
     bucket.values.update({f"plain/{key}": value for key, value in plain.items()})
@@ -115,7 +115,7 @@ def test_settings_of_a_call_reach_the_store_that_it_makes(
 
 @pytest.mark.parametrize(("age", "asked"), [(0, 2), (3600, 1)])
 def test_a_time_tells_versions_apart_that_are_a_second_old(tmp_path: Path, age: int, asked: int):
-    """Python's server knows times alone: a shard that is replaced within a second has the same one."""
+    """Python's server sends only modification times, which are equal for versions within one second."""
     requests: list[str] = []
 
     class Files(SimpleHTTPRequestHandler):

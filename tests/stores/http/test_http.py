@@ -1,4 +1,4 @@
-"""Files behind web servers: well-behaved ones, and ones that are slow, overloaded, broken or lying."""
+"""Stores behind web servers that behave well, or are slow, overloaded, broken or wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAST = {"retries": 3, "request_timeout": 5.0}
 
 @pytest.fixture(params=["lean", "general"], autouse=True)
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to ask: the lean client, and the general one for what that can not do."""
+    """The lean client, and the general client for requests that the lean one does not support."""
     if request.param == "general":
         monkeypatch.setattr(lean, "supports", lambda url, headers: False)
     return str(request.param)
@@ -38,7 +38,7 @@ def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @asynccontextmanager
 async def served(handler: Callable[..., Awaitable[Any]]) -> AsyncIterator[str]:
-    """A server in this loop that answers as a function says."""
+    """Run a server in this event loop whose responses a function returns."""
     from aiohttp import web
 
     app = web.Application()
@@ -347,7 +347,7 @@ async def test_the_limit_adapts():
 
 
 async def _most_at_once(answer_after, *, fail: bool = False, concurrency: int = 0) -> int:
-    """How many requests a server sees at once whose answers take so long, given how many it answers."""
+    """Return the maximum of concurrent requests to a server that answers with this delay and limit."""
     from aiohttp import web
 
     busy, most, failed = 0, 0, not fail
@@ -395,7 +395,7 @@ def test_the_limit_leaves_file_descriptors_to_others():
 
 
 async def test_damaged_answers_never_become_fill_values():
-    """A third of all answers fail in some way: what is read is right."""
+    """A third of all responses fail in some way, and the values are still right."""
     from aiohttp import web
 
     values = np.arange(10_000, dtype="i4").reshape(100, 100)

@@ -1,7 +1,6 @@
-"""What is written here is read equal by zarr-python, tensorstore and zarrista, where they know the type and the codec.
+"""zarr-python, tensorstore and zarrista read the same values, if they support the data type and the codec.
 
-The table in docs/status.md says who knows what. A reader that refuses what it is listed for fails, and so does one that
-reads other values.
+The table in docs/status.md lists what they support. A reader that refuses a listed type or reads other values fails.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from zarrasync.errors import StoreError, ZarrError
 
 
 class Full(stores.MemoryStore):
-    """A store that has no room for some values.
+    """A store that becomes full.
 
     Attributes:
-        room: How many it still has room for.
-        begins: How the keys of those begin.
-        ever: Whether it has no room ever after.
+        room: The number of values that it still accepts.
+        begins: The prefixes of the keys that count.
+        ever: Whether it stays full after the first error.
     """
 
     room, ever = 1 << 30, True

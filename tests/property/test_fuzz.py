@@ -1,7 +1,7 @@
-"""Hostile stores: whatever lies in one, a call ends soon, in a result or a ``ZarrError``, and without gigabytes.
+"""Hostile stores: every call soon returns or raises a ``ZarrError``, without using gigabytes of memory.
 
-Each case is made of its number alone: a small valid store is damaged, then looked at from all sides. Cases run in child
-processes of bounded memory, so that crashes and hangs are findings, too. ``ZARRASYNC_FUZZ=100000`` makes a long run;
+Each case depends only on its number: a small valid store is damaged, then read in many ways. Cases run in child
+processes with limited memory, so that crashes and hangs are found as well. ``ZARRASYNC_FUZZ=100000`` makes a long run;
 ``python -m tests.property.test_fuzz FIRST COUNT [TARGET]`` runs cases without pytest.
 """
 

@@ -1,4 +1,4 @@
-"""Material for ``tests/property/test_fuzz.py``: small valid stores of every format, codec, data type and kind of shard, and damage."""
+"""Small valid stores of every format, codec, data type and kind of shard, and ways to damage them."""
 
 import json
 import re
@@ -14,7 +14,7 @@ FORMATS, SHAPE, CHUNKS = (3, 2, "3-draft", "3-draft-2022"), (6, 6), (3, 6)
 NUMBERS = 1 + np.arange(36).reshape(SHAPE) * 7 % 90
 DOCUMENT = re.compile(r"(^|.*/)(zarr\.json|\.z\w+|(.*\.)?(array|group)\.json)$")
 SEALED = ("lzma", "bz2", "zlib", "gzip", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "crc32c")
-"""Codecs that notice any change of a stored value."""
+"""Codecs that detect every change of a stored value."""
 
 
 def c(name, **configuration):

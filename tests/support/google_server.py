@@ -1,6 +1,6 @@
-"""A server of Google Cloud Storage's XML interface as far as objects go: generations, conditions, ranges, listings.
+"""A server of the XML interface of Google Cloud Storage: objects with generations, conditions, ranges, listings.
 
-The emulators that can be installed speak the JSON interface; obstore, and whoever reads public data, this one.
+Available emulators implement only the JSON interface; obstore and readers of public data use the XML one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PAGE = 1000
 
 
 class Google:
-    """A service of buckets that are there as soon as they are named, but for one called ``nobodys``.
+    """A service in which every bucket exists, except for one named ``nobodys``.
 
     Attributes:
-        url: Its address.
-        objects: Data and generation, by bucket and name.
-        metadata: What was said of objects beside their data, by bucket and name.
-        requests: Method, bucket and name, and headers, of all that was asked.
+        url: The address of the service.
+        objects: Data and generation by bucket and name.
+        metadata: User metadata of objects by bucket and name.
+        requests: Method, bucket and name, and headers of all requests.
     """
 
     def __init__(self) -> None:
@@ -42,8 +42,8 @@ class Google:
         """Return storage options with all permissions."""
         account = {"gcs_base_url": self.url, "disable_oauth": True}
         nobody = {"client_email": "", "private_key": "", "private_key_id": ""}
-        told = {"google_service_account_key": json.dumps({**account, **nobody})}
-        return {**told, "client_options": {"allow_http": True}, **more}
+        account_key = {"google_service_account_key": json.dumps({**account, **nobody})}
+        return {**account_key, "client_options": {"allow_http": True}, **more}
 
     def anonymous(self) -> dict[str, Any]:
         """Return storage options of an anonymous reader."""
@@ -51,10 +51,10 @@ class Google:
 
     def put(self, name: str, data: bytes, headers: Message) -> int:
         """Store an object. Return its generation, or 0 if the condition does not hold."""
-        wanted = headers.get("x-goog-if-generation-match")
+        expected = headers.get("x-goog-if-generation-match")
         with self.lock:
-            _, known = self.objects.get(name, (b"", 0))
-            if wanted not in (None, str(known)):
+            _, generation = self.objects.get(name, (b"", 0))
+            if expected not in (None, str(generation)):
                 return 0
             self._generation += 1
             self.objects[name] = data, self._generation
@@ -66,10 +66,10 @@ class Google:
         prefix, delimiter, after = (query.get(name, [""])[0] for name in ("prefix", "delimiter", "continuation-token"))
         entries: dict[str, str] = {}
         with self.lock:
-            known = sorted(self.objects.items())
-        for full, (data, generation) in known:
-            own, _, name = full.partition("/")
-            if own != bucket or not name.startswith(prefix):
+            objects = sorted(self.objects.items())
+        for full, (data, generation) in objects:
+            owner, _, name = full.partition("/")
+            if owner != bucket or not name.startswith(prefix):
                 continue
             end = name.find(delimiter, len(prefix)) if delimiter else -1
             if end >= 0:
@@ -121,43 +121,43 @@ class _Handler(BaseHTTPRequestHandler):
         elif not key:
             self.answer(200, self.google.page(bucket, query), Content_Type="application/xml")
         elif self.command == "PUT":
-            made = self.google.put(name, data, self.headers)
-            if made:
-                self.answer(200, ETag=_tag(data), x_goog_generation=made)
+            generation = self.google.put(name, data, self.headers)
+            if generation:
+                self.answer(200, ETag=_tag(data), x_goog_generation=generation)
             else:
                 self.refuse(412, "PreconditionFailed")
         elif self.command == "DELETE":
             with self.google.lock:
-                gone = self.google.objects.pop(name, None)
-            self.refuse(404, "NoSuchKey") if gone is None else self.answer(204)
+                removed = self.google.objects.pop(name, None)
+            self.refuse(404, "NoSuchKey") if removed is None else self.answer(204)
         else:
             self.read(name)
 
     do_GET = do_HEAD = do_PUT = do_DELETE = do  # noqa: N815  # as its base calls them
 
     def read(self, name: str) -> None:
-        found = self.google.objects.get(name)
-        if found is None:
+        stored = self.google.objects.get(name)
+        if stored is None:
             self.refuse(404, "NoSuchKey")
             return
-        data, generation = found
-        about = {
+        data, generation = stored
+        headers = {
             "ETag": _tag(data),
             "x_goog_generation": generation,
             "Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT",
             **self.google.metadata[name],
         }
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if asked is None or self.command == "HEAD":
-            self.answer(200, data, **about)
+        byte_range = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if byte_range is None or self.command == "HEAD":
+            self.answer(200, data, **headers)
             return
-        first, last = asked.groups()
+        first, last = byte_range.groups()
         start = int(first) if first else max(0, len(data) - int(last))
         stop = min(len(data), int(last) + 1) if first and last else len(data)
         if start >= stop:
             self.refuse(416, "InvalidRange")
         else:
-            self.answer(206, data[start:stop], Content_Range=f"bytes {start}-{stop - 1}/{len(data)}", **about)
+            self.answer(206, data[start:stop], Content_Range=f"bytes {start}-{stop - 1}/{len(data)}", **headers)
 
 
 @contextmanager

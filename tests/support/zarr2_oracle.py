@@ -1,15 +1,15 @@
-"""Lets zarr-python 2.18 write and check the 2022 draft dialect, which nothing newer reads.
+"""Write and check the 2022 dialect of the draft with zarr-python 2.18, which newer releases cannot read.
 
-    zarr2_oracle.py write DIR           make DIR/<case>, a store, and DIR/<case>.json, what it holds
-    zarr2_oracle.py check STORE SPEC    compare a store with such a description; "OK", or 1 and what differs
+    zarr2_oracle.py write DIR           create stores DIR/<case> and their descriptions DIR/<case>.json
+    zarr2_oracle.py check STORE SPEC    compare a store with a description; prints "OK", or differences and exits with 1
 
 A description is {"arrays": {path: entry}, "attrs": {path: {...}}, "groups": [path], "implicit": [path],
-"consolidated": [key]}; all but the first may be left out, and "" is the root. An entry is the name of a .npy
-file beside the description, or {"npy": name, "shape": [...], "dtype": ...} whose dtype "|O" says that the
-file's fixed-length strings stand for objects. "implicit" repeats those groups that have no document, and
-"consolidated" names the keys under which all documents are kept once more.
+"consolidated": [key]}; all except the first are optional, and "" is the root. An entry is the name of a .npy
+file in the folder of the description, or {"npy": name, "shape": [...], "dtype": ...}; the dtype "|O" means that the
+fixed-length strings of the file stand for objects. "implicit" lists the groups without a document, and
+"consolidated" lists the keys of consolidated metadata.
 
-Run it in an environment of its own, of Python 3.11 to 3.13, with zarr==2.18.7, numcodecs==0.15.2,
+Run it in a separate environment of Python 3.11 to 3.13, with zarr==2.18.7, numcodecs==0.15.2,
 numpy==2.2.6 and pytest, which zarr imports to open any array that has storage transformers.
 """
 

@@ -27,12 +27,12 @@ ACCOUNT, KEY = AZURE["account_name"], AZURE["account_key"]
 
 
 class Between(ThreadingHTTPServer):
-    """Passes requests on to the emulator and writes them down.
+    """A proxy that passes requests on to the emulator and records them.
 
     Attributes:
-        url: Where the account is.
-        asked: Methods, what the clients call themselves, and headers by their names in lower case.
-        before: Called with a request's range before it is passed on.
+        url: The URL of the account.
+        asked: Method, user agent and headers (with lower-case names) of each request.
+        before: Called with the range of a request before it is passed on.
     """
 
     daemon_threads = True
@@ -48,7 +48,7 @@ class Between(ThreadingHTTPServer):
         return {client for verb, client, _ in self.asked if verb == method}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may hang up."""
+        """Ignore clients that disconnect."""
 
 
 class Passing(BaseHTTPRequestHandler):

@@ -26,7 +26,7 @@ class Slow:
         bucket.fault = self._fault
 
     def _fault(self, key: str, data: bytes | None) -> None:
-        if self._bucket.writing and self._key in key and not self.begun.is_set():
+        if self._bucket.is_writing and self._key in key and not self.begun.is_set():
             self.begun.set()
             self.go.wait(30)
 
@@ -81,7 +81,7 @@ async def test_an_append_that_is_cancelled_leaves_nothing(
     store = store_of(bucket, backend)
     array = await za.create_array(store, data=np.ones(4, "i4"), chunks=(4,))
     slow = Slow(bucket, stage)
-    bucket.asked.clear()
+    bucket.requested_keys.clear()
     task = asyncio.create_task(array.append(np.full(40, 7, "i4")))
     await asyncio.to_thread(slow.begun.wait, 30)
     task.cancel()
@@ -91,8 +91,8 @@ async def test_an_append_that_is_cancelled_leaves_nothing(
     assert "could not be repaired" not in caplog.text
     assert (await za.open_array(store)).shape == (4,)
     assert [key for key in bucket.values if key.startswith("x/c/")] == ["x/c/0"]
-    assert bucket.asked.count("?delete") == (stage == "/c/")
-    chunks = [key for key in bucket.asked if "/c/" in key]
+    assert bucket.requested_keys.count("?delete") == (stage == "/c/")
+    chunks = [key for key in bucket.requested_keys if "/c/" in key]
     assert len(chunks) <= 10  # stored once each, and not looked at
     await array.append(np.full(4, 8, "i4"))
     await array.resize((48,))

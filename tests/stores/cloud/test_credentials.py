@@ -49,10 +49,10 @@ def test_keys_that_lapse_are_renewed(bucket: Bucket):
     where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
     store = obstore.store.S3Store("bucket", credential_provider=renewed, **where)
     array = sync.open_array(store)
-    while len(set(bucket.keys)) < 4:
+    while len(set(bucket.access_keys)) < 4:
         np.testing.assert_array_equal(array[...], VALUES)
     assert set(bucket.clients) == {LEAN}
-    assert set(bucket.keys) <= set(given)
+    assert set(bucket.access_keys) <= set(given)
 
 
 async def test_nobody_waits_for_keys_of_others(bucket: Bucket):
@@ -97,7 +97,7 @@ def test_who_is_to_be_nobody_has_no_keys(bucket: Bucket, anonymous: str, monkeyp
         stores.resolve("s3://bucket", {"endpoint_url": bucket.url, "aws_skip_signature": anonymous}),
     ):
         clients_of(bucket, store)
-    assert not bucket.keys
+    assert not bucket.access_keys
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -114,7 +114,7 @@ def test_a_provider_of_keys_that_fails_is_no_absence(bucket: Bucket, signed: boo
     store = obstore.store.S3Store("bucket", credential_provider=failing, **where)
     with pytest.raises(StoreError, match=r"could not read '.*log in again"):
         sync.open_array(stores.ObjectStore(store, missing=(401,)))
-    assert not bucket.asked
+    assert not bucket.requested_keys
 
 
 def test_keys_of_the_environment_are_those_of_the_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
@@ -126,7 +126,7 @@ def test_keys_of_the_environment_are_those_of_the_store(bucket: Bucket, monkeypa
     assert clients_of(bucket, store) == {LEAN}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another, set after the store was made")
     assert clients_of(bucket, store) == {LEAN}
-    assert set(bucket.keys) == {"k"}
+    assert set(bucket.access_keys) == {"k"}
 
 
 def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
@@ -140,9 +140,11 @@ def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.M
     options = {"endpoint_url": bucket.url}
     array = sync.open_array("s3://bucket", storage_options=options)
     np.testing.assert_array_equal(array[...], VALUES)
-    assert set(bucket.keys) == {"fromthere"}
-    assert bucket.asked.count("keys") == 1
-    assert {client for key, client in zip(bucket.asked, bucket.clients, strict=True) if key != "keys"} == {LEAN}
+    assert set(bucket.access_keys) == {"fromthere"}
+    assert bucket.requested_keys.count("keys") == 1
+    assert {client for key, client in zip(bucket.requested_keys, bucket.clients, strict=True) if key != "keys"} == {
+        LEAN
+    }
 
 
 def test_obstore_panics_as_any_other_error(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
@@ -170,12 +172,12 @@ def test_keys_that_a_program_fetches(bucket: Bucket, nobody: Path, named: bool, 
     store = stores.resolve("s3://bucket", options)
     assert clients_of(bucket, store) == {LEAN}
     assert clients_of(bucket, pickle.loads(pickle.dumps(store))) == {LEAN}
-    assert set(bucket.keys) == {"fetched"}
+    assert set(bucket.access_keys) == {"fetched"}
     (nobody / "config").write_text(section.replace("keys.json", "others.json"))
     (nobody / "others.json").write_text(json.dumps({**keys, "AccessKeyId": "afterwards"}))
-    bucket.keys.clear()
+    bucket.access_keys.clear()
     assert clients_of(bucket, "s3://bucket", storage_options=options) == {LEAN}
-    assert set(bucket.keys) == {"afterwards"}
+    assert set(bucket.access_keys) == {"afterwards"}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_profiles_that_lead_to_no_keys(bucket: Bucket, nobody: Path, profile: st
     (nobody / "config").write_text(f"[profile broken]\ncredential_process = cat {nobody / 'absent'}\n")
     with pytest.raises(StoreError, match=message):
         sync.open_array("s3://bucket", storage_options={"profile": profile, "endpoint_url": bucket.url})
-    assert not bucket.asked
+    assert not bucket.requested_keys
 
 
 def test_proxies_are_obstores_to_use(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):

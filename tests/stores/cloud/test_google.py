@@ -140,7 +140,7 @@ def test_objects_that_are_called_compressed_are_as_they_are_stored(bucket: Bucke
     """``Content-Encoding`` is a hint for browsers; obstore returns the stored bytes."""
     key, value = "c/0/0", bucket.values["c/0/0"]
     bucket.values[key] = gzip.compress(value) if truly else value
-    bucket.label = "gzip"
+    bucket.content_encoding = "gzip"
     store = stores.resolve("s3://bucket", bucket.options())
     (found,) = asyncio.run(store.fetch([stores.Request(key)]))
     assert found is not None

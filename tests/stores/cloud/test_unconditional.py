@@ -111,7 +111,7 @@ async def test_a_creation_beside_the_one_that_finds_out(bucket: Bucket, backend:
     before, looked, flipped = bucket.values["g/old/zarr.json"], threading.Event(), threading.Event()
 
     def fault(key: str, data: bytes | None) -> None:
-        if not bucket.writing and key == "g/zarr.json":  # what is above is looked at
+        if not bucket.is_writing and key == "g/zarr.json":  # what is above is looked at
             looked.set()
             flipped.wait(10)
 
@@ -184,7 +184,7 @@ def _change(array: sync.Array) -> None:
 @pytest.mark.parametrize("answer", [(400, "NotImplemented"), (501, "NotImplemented")])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_how_they_say_so(bucket: Bucket, backend: str, answer: tuple[int, str]):
-    bucket.unable = answer
+    bucket.refusal = answer
     array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend))
     array.update_attributes({"a": 1})
     assert not array.store.conditional

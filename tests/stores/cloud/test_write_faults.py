@@ -111,13 +111,13 @@ def test_who_may_not_write_reads_as_before(bucket: Bucket):
 
 def test_weak_tags_are_compared_as_they_are(bucket: Bucket):
     """Weak tags are sent unchanged, because only the service can compare them."""
-    bucket.weak = True
+    bucket.weak_tags = True
     array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(**UNSIGNED))
-    bucket.matched.clear()
+    bucket.if_match.clear()
     array[:10, :10] = 1
     array.attrs["a"] = 1
-    assert len(bucket.matched) == 2
-    assert all(tag and tag.startswith('W/"') for tag in bucket.matched)
+    assert len(bucket.if_match) == 2
+    assert all(tag and tag.startswith('W/"') for tag in bucket.if_match)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -127,13 +127,13 @@ async def test_a_compared_write_whose_answer_is_lost_takes_effect_once(
     api: Api, bucket: Bucket, backend: str, kind: str | int, bare: bool
 ):
     """A retry must recognize its own value; otherwise rows would be appended twice."""
-    bucket.bare = bare
+    bucket.unquoted_tags = bare
     array = await api(api.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend)))
     failed: list[str] = []
 
     def fault(key: str, data: bytes | None) -> Answer | str | None:
         """Fail the first write of each key."""
-        if not bucket.writing or key in failed:
+        if not bucket.is_writing or key in failed:
             return None
         failed.append(key)
         return kind if isinstance(kind, str) else (kind, {}, b"<Error><Code>Other</Code></Error>")
@@ -160,13 +160,13 @@ async def test_a_compared_write_whose_answer_is_lost_takes_effect_once(
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_services_that_compare_tags_without_quotes(api: Api, bucket: Bucket, backend: str):
     """A refusal without a change makes the store send unquoted tags, now and for later writes."""
-    bucket.bare = True
+    bucket.unquoted_tags = True
     options = bucket.options(backend=backend)
     array = await api(api.open_array("s3://bucket", mode="r+", storage_options=options))
     await api.write(array, (3, 3), -7)
-    asked = len(bucket.asked)
+    asked = len(bucket.requested_keys)
     await api.write(array, (3, 4), -8)
-    assert bucket.asked[asked:] == ["c/0/0"] * 2
+    assert bucket.requested_keys[asked:] == ["c/0/0"] * 2
     other = await api(api.open_array("s3://bucket", mode="r+", storage_options=options))
     await api(other.update_attributes({"a": 1}))
     with pytest.raises(WriteConflictError):  # one that has changed
@@ -181,7 +181,7 @@ async def test_a_compared_write_of_which_nothing_can_be_known(api: Api, bucket: 
     array = await api(api.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend)))
 
     def fault(key: str, data: bytes | None) -> str | None:
-        if not bucket.writing or key != "zarr.json":
+        if not bucket.is_writing or key != "zarr.json":
             return None
         bucket.values[key] = data.replace(b"200", b"100", 1)
         return "reset"

@@ -25,12 +25,12 @@ Script = Callable[[int, bytes], Sequence[bytes | None]]
 
 
 class Server:
-    """A server that answers request after request as a script says: pieces of bytes, ``None`` to hang up.
+    """A server that answers successive requests by a script: pieces of bytes, or ``None`` to disconnect.
 
     Attributes:
-        url: Its URL.
+        url: The URL of the server.
         requests: The heads of all requests.
-        connections: How many connections there were.
+        connections: The number of connections.
     """
 
     def __init__(self, script: Script) -> None:

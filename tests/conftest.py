@@ -23,11 +23,11 @@ from tests.support.servers import AZURE, free_port, http_server, serving
 from tests.support.store_kinds import WRITEABLE, make_store
 from zarrasync import stores
 
-# moto's server and botocore look for these.
+# moto's server and botocore need these.
 os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
 os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
-# gcsfs would ask the emulator for something that it does not have, and wait for a minute.
+# Otherwise gcsfs requests a feature that the emulator lacks, and waits for a minute.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 

@@ -17,7 +17,7 @@ from zarrasync import sync
 
 PACKAGE = Path(za.__file__).parent
 
-# From the ground up: a module imports from its own package and from those that stand before it.
+# From the ground up: a module imports only from its own package and from earlier ones.
 ORDER = [
     "errors",
     "config",

@@ -565,7 +565,7 @@ def test_regions_of_a_few_stored_values():
         ndim = int(chance.integers(0, 4))
         shape, chunks, read_by = (
             tuple(int(n) for n in chance.integers(1, most, ndim)) for most in (30, 9, 25)
-        )  # which need not divide each other
+        )  # chunk shapes that do not divide each other
         metadata = sync.create_array({}, shape=shape, chunks=chunks, dtype="i4")._async.metadata
         grid = list(np.ndindex(*metadata.grid.shape))
         wanted = [at for at in grid if chance.random() < 0.7]

@@ -25,7 +25,7 @@ async def test_modes(api: Api):
     await api(api.ingest(VALUES, store, mode="w-", chunks=(50, 50)))
     with pytest.raises(NodeExistsError):
         await api(api.ingest(VALUES, store, mode="w-"))
-    assert (await api(api.ingest(VALUES + 1, store))).blocks == 0  # what is there counts as done
+    assert (await api(api.ingest(VALUES + 1, store))).blocks == 0  # existing blocks count as finished
     await api(api.ingest(VALUES + 1, store, mode="r+"))
     np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES + 1)
     await api(api.ingest(VALUES[:5], store, mode="w", chunks=(2, 70)))
@@ -51,7 +51,7 @@ async def test_regions(api: Api, tmp_path: Path):
         await api(api.ingest(VALUES, store, mode="r+", region=(slice(0, 30), slice(None))))
     plain = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "plain"))
     await api(api.create_array(plain, shape=VALUES.shape, dtype="i4", chunks=(20, 20)))
-    with pytest.raises(ShapeError, match="multiples of"):  # it can not compare
+    with pytest.raises(ShapeError, match="multiples of"):  # the store has no conditional writes
         await api(api.ingest(VALUES[:30], plain, mode="r+", region=(slice(0, 30), slice(None))))
     await api(api.ingest(VALUES[:30], plain, mode="r+", region=(slice(0, 30), slice(None)), unaligned="allow"))
 
@@ -91,7 +91,7 @@ async def test_the_path_of_an_array(api: Api, tmp_path: Path, s3: tuple[str, dic
         (np.array([1e300, 1.0]), "f4", False),
         (np.array(["abc", "d"]), "<U2", False),
         (np.array(["2020-01-01T12", "NaT"], "M8[ns]"), "M8[D]", False),
-        (np.array([0.1, np.nan, np.inf]), "f4", True),  # rounded, as was asked for
+        (np.array([0.1, np.nan, np.inf]), "f4", True),  # rounded by the requested data type
         (np.array(["2020-01-01", "NaT"], "M8[ns]"), "M8[D]", True),
     ],
 )
@@ -105,7 +105,7 @@ async def test_verifying_finds_what_the_type_changes(api: Api, values: np.ndarra
     with pytest.raises(ChecksumError, match="change when they are stored as"):
         await api(api.ingest(values, store, mode="r+", verify=True))
     assert list(store) == ["zarr.json"]
-    await api(api.ingest(values, store, mode="r+", dtype=dtype, verify=True))  # as is asked for
+    await api(api.ingest(values, store, mode="r+", dtype=dtype, verify=True))  # by the requested data type
 
 
 @pytest.mark.parametrize("kind", ["function", "pairs"])
@@ -201,7 +201,7 @@ async def test_empty_blocks(api: Api):
     await api(api.ingest(values, counting, chunks=(20, 35)))
     assert counting.counts.erases == 0
     assert len([key for key in kept if key.startswith("c/")]) == 6
-    await api(api.ingest(np.zeros_like(values), counting, mode="r+"))  # into what is there
+    await api(api.ingest(np.zeros_like(values), counting, mode="r+"))  # into existing chunks
     assert [key for key in kept if key.startswith("c/")] == []
     assert (await api((await api(api.open_array(kept)))[...]) == 0).all()
 
@@ -291,7 +291,7 @@ async def test_blocks_in_memory_keep_to_the_budget(api: Api, tmp_path: Path, kin
         most = max(most, sum(block.nbytes >> 16 for one in made if (block := one()) is not None))
         return found
 
-    # A little one first, which says nothing of those that come.
+    # The first block is small and says nothing about the size of later ones.
     regions = [
         (slice(0, 1 << 16),),
         (slice(1 << 16, 1 << 20),),
@@ -308,6 +308,6 @@ async def test_blocks_in_memory_keep_to_the_budget(api: Api, tmp_path: Path, kin
     options = {"shape": (24 << 20,), "dtype": "u1", "chunks": (1 << 16,), "compressors": None, "config": config}
     report = await api(api.ingest(source, target, **options))
     assert report.nbytes == 24 << 20
-    assert most <= 5 << 4  # three MiB are worked on, one block waits, and one is being made
+    assert most <= 5 << 4  # three blocks are being written, one waits, and one is being created
     array = await api(api.open_array(target))
     assert (await api(array.view[:: 1 << 20].read())).tolist() == list(range(24))

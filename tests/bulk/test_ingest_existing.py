@@ -56,7 +56,7 @@ async def test_what_lies_below_a_new_array_is_not_taken_for_its_chunks(api: Api,
 
 
 async def test_what_lies_beside_the_chunks_of_a_new_array(api: Api, tmp_path: Path):
-    for name in ("notes", "7"):  # which is no chunk of it
+    for name in ("notes", "7"):  # not a chunk of the array
         (tmp_path / name).write_text("mine")
     await api(api.ingest(np.arange(4), tmp_path, chunks=2, zarr_format=2))
     assert (await api((await api(api.open_array(tmp_path)))[...])).tolist() == [0, 1, 2, 3]

@@ -165,7 +165,7 @@ async def test_going_on_where_a_replacement_was_killed(api: Api, how: str, left:
         else:
             await api(api.copy(source, store, dest_path="x", resume=True))
 
-    if left == "half a tree":  # the new one was begun, and nothing of it written
+    if left == "half a tree":  # the new array was created, without chunks
         with pytest.raises(StoreError):
             await run(Killed(stores.MemoryStore(kept)))
     await run(kept)
@@ -185,11 +185,11 @@ def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
         with subprocess.Popen([sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            time.sleep(chance.random() * 0.06)  # anywhere in it
+            time.sleep(chance.random() * 0.06)  # at a random moment
             process.kill()
         found = sync.open_array(place, mode="r+") if (place / "zarr.json").exists() else None
         if found is not None and (found[...] == 1).all():
-            continue  # it had not begun
+            continue  # the replacement had not begun
         sync.ingest(np.full((400, 100), 2.0), place, chunks=(10, 10))
         assert (sync.open_array(place)[...] == 2).all()
 

@@ -81,7 +81,7 @@ def test_completion_is_for_shells(capsys):
         assert main(["completion", shell]) == 0
         text = capsys.readouterr().out
         assert "validate" in text
-        assert "--dest-path" in text or shell == "tcsh"  # which completes the names of commands alone
+        assert "--dest-path" in text or shell == "tcsh"  # completes only names of commands
     script = subprocess.run(
         [sys.executable, "-m", "zarrasync", "completion", "bash"], capture_output=True, text=True, check=True
     ).stdout
@@ -264,7 +264,7 @@ def test_csv_has_a_line_for_each_row_however_wide(here, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert [line.count(",") for line in lines] == [599_999] * len(rows)
         assert [float(line.split(",")[-1]) for line in lines] == rows[:, -1].tolist()
-    assert main(["cat", "wide.zarr", "-s", "0,1", "--format", "csv"]) == 0  # one axis: one value a line
+    assert main(["cat", "wide.zarr", "-s", "0,1", "--format", "csv"]) == 0  # one axis: one value for each line
     assert len(capsys.readouterr().out.splitlines()) == 600_000
 
 
@@ -323,7 +323,7 @@ def test_archives_are_what_is_called_so(here, capsys):
     assert not Path("a.zip").exists()
     assert main(["copy", "old.zarr", "a.zip"]) == 0
     assert zipfile.is_zipfile("a.zip")
-    assert main(["copy", "data.zarr", "a.zip", "--dest-path", "x"]) == 1  # below an array nothing can be
+    assert main(["copy", "data.zarr", "a.zip", "--dest-path", "x"]) == 1  # an array cannot have children
     assert main(["copy", "data.zarr", "a.zip"]) == 1
     assert "--overwrite" in capsys.readouterr().err
     np.testing.assert_array_equal(sync.open_array("a.zip")[...], np.arange(12).reshape(3, 4))
@@ -401,9 +401,9 @@ def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, t
     if there:
         np.testing.assert_array_equal(sync.open_array("x.zarr", path="field")[...], TEMPERATURE + 1)
     sync.create_group("old-group.zarr", zarr_format=2, attributes={"title": "mine"})
-    assert main(["ingest", "numbers.npz", "old-group.zarr"]) == 0  # in the format of what is there
+    assert main(["ingest", "numbers.npz", "old-group.zarr"]) == 0  # in the format of the existing group
     assert sync.open_group("old-group.zarr")["field"].zarr_format == 2
-    # Into what is there already: arrays that are there are gone on with as they are.
+    # Existing arrays are continued unchanged.
     assert main(["ingest", "some.npz", "y.zarr"]) == 0
     assert main(["ingest", "some.npz", "y.zarr", "--verify"]) == 0
 

@@ -132,7 +132,7 @@ def test_scale_offset():
     assert bytes(encoded) == bytes([1, 255, 0, 128, 2, 2])
     assert np.isnan(chain.decode(encoded)[2])
     for data_type, options, values in (
-        ("uint16", {"offset": 1000}, None),  # the fill value 0 has no room
+        ("uint16", {"offset": 1000}, None),  # the fill value 0 is out of range
         ("int8", {"scale": 2}, [64]),
         ("uint8", {"offset": 100, "scale": 1}, [50]),
         ("int8", {"scale": 0}, None),

@@ -154,7 +154,7 @@ def test_the_one_of_values_encoded_together_that_can_not_be_is_named():
 
     a = sync.create_array({}, shape=40, dtype="u1", chunks=4, compressors=[Picky()])
     values = np.ones(40, "u1")
-    values[8:12] = 0  # nothing but the fill value: it is not encoded
+    values[8:12] = 0  # only the fill value: not encoded
     values[20:24] = 9
     with pytest.raises(CodecError, match=r"^c/5 in .*codec picky can not encode: bad"):
         a[...] = values
@@ -181,6 +181,6 @@ def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
     del again
     assert not memory.is_immutable(np.zeros(3, np.uint8))
     assert isinstance(memory.join_buffers([b"few", b" bytes"], 9), bytes)
-    few = [memory.join_buffers(parts, 32 << 20) for _ in range(2)]  # do not hold what many could lie in
+    few = [memory.join_buffers(parts, 32 << 20) for _ in range(2)]  # large buffers are not kept for reuse
     assert {bytes(one) for one in few} == {b"".join(map(bytes, parts))}
     assert all(isinstance(one, bytes) for one in few)

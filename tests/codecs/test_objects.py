@@ -48,7 +48,7 @@ async def test_objects_of_format_2(api: Api):
     for dtype, codec, value in (
         (str, numcodecs.VLenUTF8(), "é"),
         (bytes, numcodecs.VLenBytes(), b"b"),
-    ):  # said in other words
+    ):  # another spelling
         array = await api(api.create_array({}, data=[value], dtype=dtype, zarr_format=2, filters=[codec]))
         assert (await api(array.get_basic_selection())).tolist() == [value]
         assert not array.filters

@@ -76,7 +76,7 @@ def test_parts_of_shards_equal_the_whole(box, location, kind):
     }
     inner = kinds[kind]
     data = DATA.copy()
-    data[2:4, 0:3] = 0  # an absent inner chunk
+    data[2:4, 0:3] = 0  # a missing inner chunk
     outer = [TransposeCodec((1, 0))] if kind == "turned" else []
     spec = SPEC
     codecs = [*outer, *shards(inner, location)]
@@ -222,7 +222,7 @@ def test_inner_chunks_lie_in_c_order(chunks: tuple[int, int], location: str):
     spec = ArraySpec(data.shape, from_numpy(data.dtype), np.int64(0))
     inner = chain_of(["bytes", "zstd"], spec.replace(shape=chunks))
     shard = bytes(bound([ShardingCodec(chunks, inner, index_location=location)], spec).encode(data))
-    size = 24 * 16 + 4  # of the index, with its checksum
+    size = 24 * 16 + 4  # the index with its checksum
     index = np.frombuffer(shard[-size:-4] if location == "end" else shard[: size - 4], "<u8").reshape(24, 2)
     assert index[1].tolist() == [2**64 - 1] * 2
     offsets, lengths = np.delete(index, 1, axis=0).T

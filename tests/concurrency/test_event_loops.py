@@ -222,7 +222,7 @@ def test_threads_that_helpers_call_for_are_waited_for():
         def last(begun=begun, released=released, done=done, failing=failing):
             begun.set()
             assert released.wait(30)
-            time.sleep(0.05)  # whoever does not wait for this thread is back by now
+            time.sleep(0.05)  # a caller that did not wait for this thread would have returned by now
             done.append(1)
             if failing:
                 raise RuntimeError("last")

@@ -90,7 +90,7 @@ def test_a_forked_child_hears_of_results():
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(run_in_worker(_nothing))
-    deliveries_of(loop)._scheduled = True  # as if the parent was about to be woken
+    deliveries_of(loop)._scheduled = True  # as if the parent's loop was scheduled to deliver
     child = os.fork()
     if not child:
         code = 1

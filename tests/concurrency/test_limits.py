@@ -29,7 +29,7 @@ async def test_requests_in_flight_are_bounded():
     store.most = 0
     await few[...]
     assert store.most <= 3
-    for threads in (2, 64):  # however values are put together
+    for threads in (2, 64):  # however values are merged into requests
         many = await za.open_array(store, config={"concurrency": 64, "threads": threads})
         store.most = 0
         await many[...]
@@ -52,7 +52,7 @@ async def test_bytes_in_flight_are_bounded():
     store.most = 0
     np.testing.assert_array_equal(await tight[...], data)
     assert store.most <= 3
-    huge = await za.open_array(store, config={"memory_budget": 1})  # more than all: one at a time
+    huge = await za.open_array(store, config={"memory_budget": 1})  # more than the whole budget: one at a time
     store.most = 0
     np.testing.assert_array_equal(await huge[:5], data[:5])
     assert store.most == 1

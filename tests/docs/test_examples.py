@@ -111,7 +111,7 @@ async def test_fastapi_service_lets_go_of_what_nobody_waits_for(weather, monkeyp
     monkeypatch.setenv("ZARR_URL", weather)
     monkeypatch.setattr(module.stores, "resolve", lambda url: slow)
     async with Uvicorn(module.app) as base, aiohttp.ClientSession() as session:
-        request = asyncio.ensure_future(answer(session, f"{base}/t2m/mean"))  # 30 chunks, one after the other
+        request = asyncio.ensure_future(answer(session, f"{base}/t2m/mean"))  # 30 chunks in sequence
         while slow.counts.requests < 8:
             await asyncio.sleep(0.01)
         request.cancel()

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("cmap")
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-# What a kernel, its messages and its files leave behind is not ours.
+# Kernels leave files and sockets open.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 

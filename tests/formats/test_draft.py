@@ -178,7 +178,7 @@ async def test_variants_that_mean_the_same(api: Api, change, fill):
     expected = VALUES.copy()
     expected[2:] = fill
     np.testing.assert_array_equal(await api(array.get_basic_selection()), expected)
-    await api(array.update_attributes({"new": 1}))  # what the document said besides is still there
+    await api(array.update_attributes({"new": 1}))  # other members of the document are kept
     assert {**json.loads(store["meta/a.array.json"]), "attributes": None} == {
         **ARRAY, **change, "attributes": None}  # fmt: skip
 

@@ -425,7 +425,9 @@ async def test_elements_lie_in_memory_as_in_chunks(api, order, compressors, shar
     codecs = {"codecs": [*turn, little], "index_codecs": [little, "crc32c"]}
     inner = {"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 1, 2], **codecs}}
     plain = {"shape": data.shape, "dtype": "i4", "chunks": (2, 2, 2), "compressors": None}
-    twice = await api(api.create_array({}, filters=turn, serializer=inner, **plain))  # whole shards are turned, too
+    twice = await api(
+        api.create_array({}, filters=turn, serializer=inner, **plain)
+    )  # whole shards are transposed as well
     await api.write(twice, ..., data)
     got = await api(twice[...])
     np.testing.assert_array_equal(got, data)
@@ -542,7 +544,7 @@ async def test_indices_of_axes_in_any_order_of_elements_and_axes(api, tmp_path, 
     data = rng.integers(0, 1000, (30, 40, 7)).astype(">i4")
     options = {"chunks": (8, 9, 4), "order": order, "zarr_format": zarr_format}
     array = await api(api.create_array(tmp_path, data=data, **options))
-    rows, columns = rng.integers(0, 30, 50), rng.integers(0, 40, 3)  # not sorted, some twice
+    rows, columns = rng.integers(0, 30, 50), rng.integers(0, 40, 3)  # unsorted, with duplicates
     np.testing.assert_array_equal(await api(array.oindex[rows, columns]), data[np.ix_(rows, columns)])
     np.testing.assert_array_equal(await api(array.oindex[rows, ::-3, [5, 0]]), data[rows][:, ::-3][..., [5, 0]])
     np.testing.assert_array_equal(await api(array.oindex[3, columns, 1::4]), data[3][columns][:, 1::4])

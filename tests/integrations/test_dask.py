@@ -31,7 +31,7 @@ def test_reading(tmp_path: Path, layout: dict[str, Any]):
     assert lazy.chunks == ((50,) * 4, (60,) * 5)
     np.testing.assert_array_equal(lazy[30:70, ::7].compute(), VALUES[30:70, ::7])
     np.testing.assert_allclose(lazy.mean(axis=0).compute(), VALUES.mean(axis=0), rtol=1e-5)
-    assert from_zarr(tmp_path / "x").numblocks == (1, 1)  # small chunks come together
+    assert from_zarr(tmp_path / "x").numblocks == (1, 1)  # small chunks are merged into blocks
     array = sync.open_array(tmp_path / "x")
     assert from_zarr(array, chunks=-1).compute().shape == VALUES.shape
 
@@ -89,9 +89,9 @@ def test_blocks_that_share_chunks(tmp_path: Path):
     array = sync.create_array(tmp_path / "x", shape=VALUES.shape, dtype="f4", chunks=(50, 100))
     with pytest.raises(ShapeError, match=r"along the axes \[0\]; .*source.rechunk\(\(50, 300\)\)"):
         store(lazy, array, unaligned="error")
-    store(lazy, array)  # files can be compared
+    store(lazy, array)  # local files support conditional writes
     np.testing.assert_array_equal(array[...], VALUES)
-    files = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "plain"))  # which can not compare
+    files = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "plain"))  # without conditional writes
     plain = sync.create_array(files, shape=VALUES.shape, dtype="f4", chunks=(50, 100))
     with pytest.raises(ShapeError, match="unaligned='allow'"):
         store(lazy, plain)
@@ -101,7 +101,7 @@ def test_blocks_that_share_chunks(tmp_path: Path):
     np.testing.assert_array_equal(plain[60:80], VALUES[:20])
     with pytest.raises(ShapeError, match="source has shape"):
         store(lazy[:20], plain)
-    with config.set(unaligned="error"):  # which is for others than jobs
+    with config.set(unaligned="error"):  # not a setting of jobs
         own = sync.open_array(plain.store, mode="r+")
         store(lazy[:20], own, region=(slice(30, 50), slice(None)), unaligned="allow")
     np.testing.assert_array_equal(plain[30:50], VALUES[:20])
@@ -126,7 +126,7 @@ def test_a_cluster_ingests(cluster: Any, kind: str, tmp_path: Path, request: pyt
     to_zarr(lazy, url, storage_options=options, chunks=(10, 20), shards=(50, 60))
     again = from_zarr(url, storage_options=options, chunks=(50, 60))
     assert float((again - lazy).std().compute()) == 0
-    # Blocks of several processes that share chunks: what the store compares is never lost.
+    # Blocks of several processes share chunks; conditional writes lose none of them.
     ragged = da.from_array(VALUES, chunks=(33, 300))
     to_zarr(ragged, f"{url}-ragged", storage_options=options, chunks=(50, 100))
     np.testing.assert_array_equal(sync.open_array(f"{url}-ragged", storage_options=options)[...], VALUES)
@@ -165,7 +165,7 @@ def test_a_worker_that_is_killed(kind: str, shards: tuple[int, int], tmp_path: P
 
 
 def test_nothing_is_replaced_before_all_fits(tmp_path: Path):
-    url = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "x"))  # which can not compare
+    url = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "x"))  # without conditional writes
     to_zarr(da.ones((100,), chunks=50), url)
     with pytest.raises(ShapeError, match="unaligned='allow'"):
         to_zarr(da.zeros((100,), chunks=30), url, chunks=50, overwrite=True)
@@ -189,7 +189,7 @@ def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytes
     before = dict(kept)
     with dask.config.set(**settings), pytest.raises(StoreError, match="belongs to this process"):
         to_zarr(da.zeros(4, chunks=2), kept, overwrite=True)
-    assert kept == before  # nothing is erased for what can not be written
+    assert kept == before  # nothing is erased if the new values cannot be written
     with dask.config.set(scheduler="threads"):
         target: dict[str, bytes] = {}
         to_zarr(da.ones(10, chunks=5), target)
@@ -226,9 +226,9 @@ def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: py
         from_zarr(array).sum().compute()
     with dask.config.set(scheduler="threads"):
         assert from_zarr(pickle.loads(pickle.dumps(array))).sum().compute() == 4
-    with dask.config.set(**settings):  # and comes home as it was
+    with dask.config.set(**settings):  # and returns unchanged
         assert delayed(lambda same: same)(array).compute()[...].sum() == 4
-    with dask.config.set(**settings):  # a dictionary travels with what it holds
+    with dask.config.set(**settings):  # a dictionary is pickled with its values
         assert from_zarr(sync.create_array({}, data=np.ones(4), chunks=2)).sum().compute() == 4
 
 

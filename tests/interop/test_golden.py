@@ -25,7 +25,7 @@ if not GOLDEN:
 STORES = Path(GOLDEN)
 
 # This case and zarr_v3.from_zarrita…b1, which real software wrote, are the same document: the
-# fill value 0 of a bool. It is read.
+# fill value 0 of a bool. zarrasync accepts it.
 READ_ANYWAY = {"spec_written/v3-bool-fill-number"}
 
 
@@ -84,7 +84,7 @@ async def test_golden(row: dict[str, Any], path: str, node: dict[str, Any]) -> N
     if node.get("attrs") is not None:
         attrs, wanted = json.loads(json.dumps(dict(found.attrs)), parse_constant=str), dict(node["attrs"])
         wanted = json.loads(json.dumps(wanted), parse_constant=str)  # NaN is NaN here
-        if wanted.pop("__some_of__", None):  # the manifest gives a part of them
+        if wanted.pop("__some_of__", None):  # the manifest lists some of the attributes
             attrs = {name: value for name, value in attrs.items() if name in wanted}
         assert attrs == wanted
 
@@ -100,7 +100,7 @@ async def test_zip_archives(row: dict[str, Any]) -> None:
             try:
                 value = await store.get(key)
             except ZarrError:
-                assert row["expected"]["outcome"] == "either"  # compression methods that Python does not know
+                assert row["expected"]["outcome"] == "either"  # compression methods that Python does not support
                 continue
             assert value is not None
             assert len(value) == entry["size"]

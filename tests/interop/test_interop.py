@@ -68,7 +68,7 @@ def check_peers(path: Path, data: np.ndarray, driver: str) -> None:
         found = zarr.open_array(str(path), mode="r")[...]
     np.testing.assert_array_equal(found, data)
     if data.dtype.kind in "mMUS":
-        return  # tensorstore has no such types
+        return  # tensorstore lacks these data types
     other = ts.open({"driver": driver, "kvstore": {"driver": "file", "path": str(path)}}, read=True).result()
     np.testing.assert_array_equal(other.read().result(), data)
 
@@ -287,7 +287,7 @@ def test_dimension_names_and_fill_values_both_ways(tmp_path):
 def test_structured_types_of_zarr_python(tmp_path):
     values = np.array([(1, 2.5), (300, -1.0)], [("a", "i2"), ("b", "f8")])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that others may not read them
+        warnings.simplefilter("ignore")  # a warning that other readers may not support them
         theirs = zarr.create_array(tmp_path / "x", data=values, chunks=(1,))
     ours = sync.open_array(tmp_path / "x")
     assert ours[...].tolist() == theirs[...].tolist() == values.tolist()

@@ -83,7 +83,7 @@ def test_what_is_missing_in_files_of_small_types(tmp_path: Path, zarr_format: in
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_files_are_ingested_as_they_are_stored(tmp_path: Path, library: str, zarr_format: int):
     pytest.importorskip(library)
-    given = dataset().drop_vars(["names", "flags"])  # which netCDF 3 has not
+    given = dataset().drop_vars(["names", "flags"])  # netCDF 3 has no unsigned types
     given.to_netcdf(tmp_path / "a.nc", engine=library, encoding=ENCODING)
     assert main(["ingest", str(tmp_path / "a.nc"), str(tmp_path / "a.zarr"), "--to", str(zarr_format)]) == 0
     packed = sync.open_array(tmp_path / "a.zarr", path="packed")

@@ -150,7 +150,7 @@ async def test_codecs_of_others_that_say_little_or_do_wrong(api: Api, far: bool)
         for key in (1, np.s_[1:2], np.s_[::-1]):
             with pytest.raises(CodecError, match=r"short/c/0 .*an array of shape \(2,\) came out, not \(6,\)"):
                 await api(array[key])
-        # What is not known to be brief keeps no event loop from its other work.
+        # Codecs that are not known to be fast run on threads.
         assert not far or all(name.startswith("zarrasync-codec") for name in Short.threads)
     finally:
         codecs.registry._registered.clear()

@@ -382,7 +382,7 @@ def test_arrays_that_are_alike_have_nothing_in_common(tmp_path, zarr_format):
             tmp_path / name, shape=(4,), chunks=(2,), dtype="i4", zarr_format=zarr_format, attributes={"x": 1}
         )
     first, second, again = (sync.open_array(tmp_path / name, mode="r+") for name in ("a", "b", "a"))
-    first.attrs["x"] = 2  # each knows the version of its own document
+    first.attrs["x"] = 2  # each has the version of its own document
     second.attrs["x"] = 3
     first.resize((6,))
     assert again.attrs["x"] == 1

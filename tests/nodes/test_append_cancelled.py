@@ -56,7 +56,7 @@ async def test_an_append_that_is_cancelled_gives_its_place_back():
     task = asyncio.ensure_future(a.append(np.ones(5_000)))
     await asyncio.to_thread(begun.wait, 30)
     task.cancel()
-    for _ in range(10):  # the task hears of it some turns of the loop later
+    for _ in range(10):  # the task is cancelled some loop iterations later
         await asyncio.sleep(0)
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
@@ -106,7 +106,7 @@ async def test_a_late_cancel_leaves_no_hole_below_what_others_have_appended(tmp_
 
     class Slow(stores.LocalStore):
         async def set_pending(self, key, data):
-            if data is None and armed:  # the last that an append does, when it keeps nobody out any more
+            if data is None and armed:  # the last step of an append, after it has released its lock
                 done.set()
                 assert go_on.wait(30)
             await super().set_pending(key, data)

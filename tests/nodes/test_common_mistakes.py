@@ -279,7 +279,7 @@ async def test_what_is_no_zarr_is_not_erased(api, tmp_path, zarr_format):
         with pytest.raises(NodeExistsError, match=r"which would be erased: notes/thesis\.tex"):
             await api(make())
     assert (tmp_path / "notes" / "thesis.tex").read_text() == "years of work"
-    # what an erased node has left may be replaced
+    # orphaned chunks of an erased node may be replaced
     (tmp_path / "left").mkdir()
     (tmp_path / "left" / "c").mkdir()
     (tmp_path / "left" / "c" / "0").write_bytes(b"1")

@@ -48,7 +48,7 @@ async def test_everything_opens_with_what_the_root_holds(api: Api, zarr_format: 
         assert {name: node.metadata for name, node in members.items()} == {n: m.metadata for n, m in plain.items()}
         inner = await api(root.get("a/b"))
         assert await api(inner.array_keys()) == ("x",)
-        # A group without documents may have got some meanwhile.
+        # A group without documents may have gained some since.
         assert store.reset().requests == (2 if use is None and zarr_format == "3-draft-2022" else 0)
         x = await api(inner.get("x"))
         assert (await api(x.get_basic_selection())).tolist() == list(range(6))

@@ -46,7 +46,7 @@ from tests.support.damaged_stores import (
 from zarrasync import stores, sync
 from zarrasync.errors import ZarrError
 
-MEMORY, PEAK, SLOW = 5 << 29, 256 << 20, 5.0  # bytes a child may have, bytes a call may take, and its seconds
+MEMORY, PEAK, SLOW = 5 << 29, 256 << 20, 5.0  # bytes for a child process, bytes for a call, and seconds for a call
 
 
 def used(name):
@@ -244,7 +244,7 @@ def run(first, count, target=""):
             str(end - number - 1),
             target,
         ]
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # its threads would take much of the address space
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # its threads would use much address space
         with (
             said,
             subprocess.Popen(
@@ -260,7 +260,7 @@ def run(first, count, target=""):
             if process.wait():
                 said.seek(0)
                 text = said.read()
-                assert number > begun, text  # it did not get as far as a case
+                assert number > begun, text  # the process ended before its first case
                 frame = re.search(r'/zarrasync/(.+\.py)", line \d+ in (\w+)', text)
                 kind = f"the process ended with {process.returncode} in {':'.join(frame.groups()) if frame else '?'}"
                 found.setdefault(kind, [number, text[-2500:], 0])[2] += 1

@@ -100,7 +100,7 @@ def test_arrays_come_back(given_: tuple[dict[str, Any], int], data: Any):
         assert store == {}
         return
     if options["zarr_format"] in (2, "3-draft-2022") and not same(made.fill_value, fill):
-        assert np.isnan(fill)  # these formats have one NaN only, so the array says at once which
+        assert np.isnan(fill)  # these formats have a single NaN, which the array uses at once
         fill = made.fill_value
     expected = np.full(options["shape"], fill, data_type.numpy) if not data_type.is_variable else np.array(
         [fill] * count, data_type.numpy).reshape(options["shape"])  # fmt: skip

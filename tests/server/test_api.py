@@ -36,7 +36,7 @@ async def test_selections_in_every_format(text, key):
     want = np.asarray(FIELD[key])
     query = f"/api/data?path=f&select={text.replace(' ', '%20')}"
     async with serving(store) as client:
-        for _ in range(2):  # from the store, and from what is remembered
+        for _ in range(2):  # from the store, and from the cache
             _, body, _ = await client.get(f"{query}&format=npy")
             np.testing.assert_array_equal(np.load(io.BytesIO(body)), want)
         _, body, headers = await client.get(f"{query}&format=bin")

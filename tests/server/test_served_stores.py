@@ -137,7 +137,7 @@ async def test_ranges(big):
             status, _, headers = await client.get("/raw/big", Range=text)
             assert (status, headers["Content-Range"]) == (416, f"bytes */{len(value)}")
         for text in ("bytes=5-1", "bytes=a-b", "items=1-2", "bytes=0-1,5-6", "bytes=--5", "bytes=" + "1" * 99):
-            assert (await client.get("/raw/big", Range=text))[0] == 200  # as if it were not there (RFC 9110, 14.2)
+            assert (await client.get("/raw/big", Range=text))[0] == 200  # an invalid header is ignored (RFC 9110, 14.2)
         assert (await client.get("/raw/big", If_None_Match=etag))[:2] == (304, b"")
         assert (await client.get("/raw/big", If_None_Match=f'"x", W/{etag}'))[0] == 304
         assert (await client.get("/raw/big", If_None_Match='"x"', Range="bytes=0-3"))[1] == value[:4]
@@ -182,7 +182,7 @@ async def test_clients_that_take_nothing_hold_no_memory_for_ever():
             assert b"200" in await reader.readline()
         status, _, headers = await client.get("/api/data?path=a&format=bin")
         assert (status, headers["Retry-After"]) == (503, "1")
-        async with asyncio.timeout(20):  # they are given up, so that others are served
+        async with asyncio.timeout(20):  # the server drops them to serve others
             while (await client.get("/api/data?path=a&format=bin"))[0] != 200:
                 await asyncio.sleep(0.1)
         for reader, writer in readers:
@@ -220,7 +220,7 @@ async def test_a_slow_reader_takes_nobodys_turn():
     value = os.urandom(40 << 20)
     async with serving({"big": value, "small": b"1"}, limits=Limits(active=1, timeout=5)) as client:  # noqa: SIM117  # an answer needs its client
         async with client.session.get(client.base + "/raw/big") as answer:
-            first = await answer.content.read(1 << 20)  # and no more for a while
+            first = await answer.content.read(1 << 20)  # the client pauses here
             for _ in range(3):
                 assert (await asyncio.wait_for(client.get("/raw/small"), 2))[1] == b"1"
             assert first + await answer.content.read() == value

@@ -112,7 +112,7 @@ async def test_planes_that_are_hard_to_bin(values):
     sync.create_array(store, name="a", data=values)
     async with serving(store) as client:
         told = await client.json("/api/stats?path=a&bins=8")
-        assert 0 < sum(told["histogram"]) <= np.isfinite(values.astype("f8")).sum()  # what is far out is left out
+        assert 0 < sum(told["histogram"]) <= np.isfinite(values.astype("f8")).sum()  # outliers are excluded
         await client.json("/api/view?path=a")
         assert (await client.get("/api/tiles/0/0/0.png?path=a"))[0] == 200
 
@@ -126,7 +126,7 @@ async def test_small_differences_of_large_numbers_are_seen(dtype, least):
     async with serving(store) as client:
         _, body, _ = await client.get(f"/api/tiles/0/0/0.png?path=a&low={least}&high={least + 256}&cmap=gray")
         assert len(np.unique(decoded(body)[:10, :10, 0])) > 90
-        if least < 2**53:  # else the range that is found has no digits left
+        if least < 2**53:  # otherwise the range is rounded to zero width
             _, body, _ = await client.get("/api/tiles/0/0/0.png?path=a&cmap=gray")
             assert len(np.unique(decoded(body)[:10, :10, 0])) > 90
 

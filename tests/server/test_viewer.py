@@ -124,7 +124,7 @@ async def test_what_is_seen_are_the_values(page, base):
         row, column, value = await value_at(page, *place)
         red, green, blue = await pixel(page, *place)
         assert red == green == blue
-        near = WAVE[0, max(row - 3, 0) : row + 4, max(column - 3, 0) : column + 4]  # a pixel stands for some elements
+        near = WAVE[0, max(row - 3, 0) : row + 4, max(column - 3, 0) : column + 4]  # a pixel shows several elements
         spread = float(near.max() - near.min()) / (high - low)
         assert red / 255 == pytest.approx(np.clip((value - low) / (high - low), 0, 1), abs=spread + 0.02)
 
@@ -133,7 +133,7 @@ async def test_pan_and_zoom(page, base):
     await open_wave(page, base)
     box = await page.locator("#canvas").bounding_box()
     before = await value_at(page, 400, 150)
-    await page.mouse.wheel(0, -720)  # eight times as large; what is under the pointer stays
+    await page.mouse.wheel(0, -720)  # magnified eight times around the pointer
     await settled(page)
     after = await value_at(page, 401, 150)
     assert abs(after[0] - before[0]) <= 3
@@ -188,7 +188,7 @@ async def test_an_address_is_followed_in_an_open_page(page, base):
 async def test_planes_without_values_and_those_beside(page, base):
     await page.goto(f"{base}/waves/#path=empty&index=0")
     await settled(page)
-    # All of the plane is in view, and stays there as what is around it comes.
+    # The whole plane is visible, and stays so while the page lays itself out.
     view, height = await page.evaluate("[window.zarrasync.plane.view, document.getElementById('canvas').clientHeight]")
     assert view["scale"] * 300 <= height + 1
     await playwright.expect(page.locator("figcaption")).to_have_text("no values")
@@ -334,7 +334,7 @@ async def test_zarrita_reads_older_formats_translated(page, zarr_format):
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     await page.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/zarrita.html")
     await page.wait_for_function("window.ready")
-    # Its F order is one of memory: what belongs where stands in the strides.
+    # zarrita keeps F order in memory and describes it by strides.
     told = await page.evaluate("window.read('/a', [[0, 6], 5])")
     assert told["data"] == values[:, 5].tolist()
     await runner.cleanup()

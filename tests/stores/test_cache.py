@@ -135,7 +135,7 @@ async def test_it_stays_within_its_bytes():
     cache = stores.CachingStore(counts, 100_000)
     for i in range(50):
         await cache.get(str(i))
-        await cache.get("0")  # used all the time, so it stays
+        await cache.get("0")  # used constantly, so it stays cached
         assert cache.stats.nbytes <= 100_000
     assert counts.reset().fetches == 50
     await cache.get("49")
@@ -245,7 +245,7 @@ def test_threads_and_loops_of_their_own(s3: Any):
     assert len(results) == 10
     for one in results:
         np.testing.assert_array_equal(one, np.arange(10_000))
-    assert counts.reset().fetches <= 10 * 3 + 10  # one of each chunk per loop
+    assert counts.reset().fetches <= 10 * 3 + 10  # one request for each chunk and loop
 
 
 def test_copies_begin_empty(tmp_path: Path):
@@ -268,7 +268,7 @@ async def test_what_is_kept_on_disk_is_not_asked_for_again(api: Api, tmp_path: P
     values = np.arange(10_000).reshape(100, 100)
     await api(api.create_array(counting, data=values, chunks=(10, 10), shards=(50, 50)))
     counting.reset()
-    for number in range(3):  # each time as another process would
+    for number in range(3):  # each time like another process
         store = pickle.loads(pickle.dumps(disk(counting, tmp_path)))
         store.inner = counting
         array = await api(api.open_array(store))
@@ -404,7 +404,7 @@ async def test_who_waits_for_anothers_request_has_errors_of_its_own(tmp_path: Pa
     bad = stores.FaultyStore(stores.MemoryStore(values), fails=lambda operation, key: key == "c/3")
     array = await za.open_array(stores.CachingStore(stores.LatencyStore(bad, 0.02)))
     whole = asyncio.ensure_future(array.view[...].read())
-    await asyncio.sleep(0.005)  # its request is on the way
+    await asyncio.sleep(0.005)  # its request is in flight
     assert (await array[0:4]).tolist() == [0, 1, 2, 3]
     with pytest.raises(StoreError, match="c/3"):
         await whole
@@ -507,7 +507,7 @@ def test_threads_that_want_the_same_ask_once(fails: bool):
     for thread in threads:
         thread.join(30)
     wanted = list(range(10))
-    if fails:  # the others want it, though
+    if fails:  # the others still wait for it
         assert sorted(map(str, values)) == sorted(["it failed", *[str(wanted)] * 5])
     else:
         assert (values, len(inner.asked)) == ([wanted] * 6, 1)

@@ -34,7 +34,7 @@ async def test_local_conflicts_of_files_and_directories(tmp_path):
 async def test_local_unreadable_file_is_an_error(tmp_path):
 
     if os.geteuid() == 0:
-        (tmp_path / "loop").symlink_to("loop")  # root may read anything but this
+        (tmp_path / "loop").symlink_to("loop")  # root can read everything except this
     else:
         (tmp_path / "loop").write_bytes(b"x")
         (tmp_path / "loop").chmod(0)

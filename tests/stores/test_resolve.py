@@ -76,7 +76,7 @@ def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest
     array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
     array[1] = 5
     assert (tmp_path / "zarrasync.lock").is_file()
-    monkeypatch.setattr(local_locks, "_LOCK_FILE", "sys")  # others have one that can not be opened here
+    monkeypatch.setattr(local_locks, "_LOCK_FILE", "sys")  # a lock file of another user cannot be opened
     monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
     with pytest.raises(StoreError, match="no place for the file"):
         array[1] = 6
@@ -140,7 +140,7 @@ def test_references_to_what_is_far_away(s3, http, remote: str, tmp_path: Path):
         array: Any = await group["x"]
         return await array[...].read()
 
-    for _ in range(2):  # a loop of its own each time
+    for _ in range(2):  # in a new event loop each time
         np.testing.assert_array_equal(asyncio.run(read()), VALUES)
     np.testing.assert_array_equal(sync.open_group("reference://", storage_options=given)["x"][...], VALUES)
     mapper = fsspec.get_mapper("reference://", **given)
@@ -225,7 +225,7 @@ def test_keys_in_the_files_of_aws(s3, profile, monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_array_equal(sync.open_array(url, storage_options=where)[...], VALUES)
     told = settings_of(url, where)
     assert (told["access_key_id"], told["region"], "session_token" in told) == ("k", "eu-central-1", False)
-    for name in ("renewed", "unknown"):  # which botocore can do, or say
+    for name in ("renewed", "unknown"):  # botocore handles or reports them
         monkeypatch.setenv("AWS_PROFILE", name)
         with pytest.raises(StoreError, match="credential"):
             sync.open_array(url, storage_options=where)

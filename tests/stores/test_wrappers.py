@@ -231,10 +231,12 @@ async def test_icechunk(api: Api, tmp_path: Path):
     root = await api(api.create_group(session.store))
     array = await api(root.create_array("x", shape=VALUES.shape, dtype="i4", chunks=(50, 50)))
     await api.write(array, ..., VALUES)
-    await api.write(array, (3, 3), -1)  # a part of a chunk that nobody else has before it is committed
+    await api.write(array, (3, 3), -1)  # part of a chunk, which nobody else can see before the commit
     await api.write(array, (3, 3), VALUES[3, 3])
     session.commit("values")
-    found = await api(api.open_array(repository.readonly_session("main"), path="x"))  # itself, as well as its store
+    found = await api(
+        api.open_array(repository.readonly_session("main"), path="x")
+    )  # the session itself, and its store
     np.testing.assert_array_equal(await api(found[20:70, ::3]), VALUES[20:70, ::3])
     theirs = pytest.importorskip("zarr").open_array(repository.readonly_session("main").store, path="x", mode="r")
     np.testing.assert_array_equal(theirs[...], VALUES)

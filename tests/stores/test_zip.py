@@ -33,7 +33,7 @@ def archive(path: Path, method: int) -> dict[str, bytes]:
         file.writestr("a/", b"")
         file.writestr("a/b", b"old")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the second member of a name
+            warnings.simplefilter("ignore")  # in the second member of the same name
             for key, value in values.items():
                 file.writestr(key, value)
     return values
@@ -55,7 +55,7 @@ async def test_zip_archives_are_read_in_place(tmp_path, method):
         with pytest.raises(UnsupportedOperation):
             await store.set("new", b"1")
         await store.close()
-        assert await store.get("a/b") == b"hello"  # opened again
+        assert await store.get("a/b") == b"hello"  # reopened
     assert await pickle.loads(pickle.dumps(stores.ZipStore(tmp_path / "x.zip"))).get("a/b") == b"hello"
     with pytest.raises(TypeError, match="give a path"):
         pickle.dumps(store)
@@ -345,4 +345,4 @@ def test_an_archive_in_a_file_that_reads_less_than_it_is_asked_for(tmp_path: Pat
     np.testing.assert_array_equal(sync.open_array(archive)[...], np.arange(1000))
     del archive
     gc.collect()
-    assert not file.closed  # it is its owner's
+    assert not file.closed  # its owner closes it

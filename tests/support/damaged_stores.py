@@ -25,7 +25,7 @@ LITTLE, FAST = c("bytes", endian="little"), c("zstd", level=1, checksum=False)
 N5 = c("n5_default", codecs=[c("transpose", order=[1, 0]), c("bytes", endian="big"), c("gzip", level=1)])
 INNER = c("sharding_indexed", chunk_shape=[1, 3], codecs=[LITTLE, "gzip"], index_codecs=[c("bytes", endian="big")])
 # fmt: off
-CODED = [  # data types and their codecs, of which there is one more in the order of chains
+CODED = [  # data types, the kind of the extra codec, and that codec
     *(("i4", "compressors", c(f"numcodecs.{name}")) for name in (*SEALED[:3], *SEALED[4:8], "lz4", "zstd", "blosc")),
     *(("i4", "compressors", one) for one in (c("gzip"), c("crc32c"), FAST, c("conditional", codecs=[FAST, "crc32c"]))),
     *(("i4", "compressors", c("blosc", cname=name, clevel=5, shuffle=how, typesize=4, blocksize=0)) for name, how in
@@ -90,7 +90,7 @@ def samples():
     """Return all valid stores; for groups only the label and the keys."""
     made = []
     for dtype, kind, one in CODED:
-        raw = one is not None and "filters" in one["configuration"]  # which has no checksum
+        raw = one is not None and "filters" in one["configuration"]  # without a checksum
         label = "raw lzma" if raw else one["name"].removeprefix("numcodecs.") if one else str(dtype)
         made.append(make(label, dtype, **{kind: one if kind == "serializer" or one is None else [one]}))
     for where, count, checksum, inner, chunk in SHARDS:

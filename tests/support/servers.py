@@ -15,7 +15,7 @@ from aiohttp import web
 
 AZURE = {
     "account_name": "devstoreaccount1",
-    # What every emulator has; it is no secret.
+    # The well-known key of all emulators.
     "account_key": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
 }
 

@@ -52,7 +52,7 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
     if kind == "obstore":
         pytest.importorskip("obstore")
         url, options = request.getfixturevalue("s3")
-        # As it is over TLS, where values are not hashed for the signature.
+        # The default over TLS, where signatures do not cover values.
         return stores.ObjectStore.from_url(url, {**options, "aws_unsigned_payload": True})
     if kind == "caching":
         return stores.CachingStore(stores.LocalStore(tmp_path / "cached"))

@@ -323,13 +323,16 @@ def compare_node(store, chunks, path, spec, folder):
         if path and name not in above.group_keys():
             yield "is not listed among the groups of its group"
     found, expected = node.attrs.asdict(), spec.get("attrs", {}).get(path)
-    if expected is not None and {**found, "filters": 0} != {**expected, "filters": 0}:  # zarr keeps filters there
+    if expected is not None and {**found, "filters": 0} != {
+        **expected,
+        "filters": 0,
+    }:  # zarr stores filters as an attribute
         yield f"has the attributes {found}, not {expected}"
 
 
 def check(folder, description):
     """Yield one line for each difference."""
-    if not (folder / "zarr.json").is_file():  # which zarr would write, even to read
+    if not (folder / "zarr.json").is_file():  # zarr would create it even when it only reads
         yield f"{folder} has no zarr.json"
         return
     spec, plain = json.loads(description.read_text()), DirectoryStoreV3(str(folder))
@@ -358,5 +361,5 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", FutureWarning)  # zarr's, that all of this is experimental
+    warnings.simplefilter("ignore", FutureWarning)  # zarr warns that the format is experimental
     sys.exit(main(sys.argv[1:]))

@@ -32,7 +32,7 @@ async def test_no_empty_chunk_is_stored_unless_asked(api):
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint2", "i1", "str"])
-@pytest.mark.parametrize("size", [100, 40_000])  # of small and large ones parts are changed in other ways
+@pytest.mark.parametrize("size", [100, 40_000])  # small and large chunks are changed by different code
 @pytest.mark.parametrize("sharded", [False, True])
 async def test_chunks_that_hold_nothing_any_more_are_erased(api, dtype, size, sharded):
     values, fill = (["a"] * size, "") if dtype == "str" else (np.ones(size, "i1"), 0)
@@ -74,7 +74,7 @@ async def test_partial_reads_of_shards_and_raw_chunks_are_frugal(api):
     assert counts.bytes_read == 64 * 16 + 4 + 32 * 32 * 8
     np.testing.assert_array_equal(await api(s[32:64]), data[32:64])
     counts = store.reset()
-    assert counts.fetches == 1  # neighbours are fetched together, and the index is known by now
+    assert counts.fetches == 1  # neighbours share one request, and the index is cached
     assert counts.bytes_read == 8 * 32 * 32 * 8
     np.testing.assert_array_equal(await api(r[7, 3:9]), data[7, 3:9])
     counts = store.reset()
@@ -91,11 +91,11 @@ async def test_known_indexes_of_shards_are_never_stale(api, where, tmp_path):
     await api.write(writer, (slice(0, 4), slice(0, 4)), data[:4, :4])
     reader = await api(api.open_array(store))
     assert await api(reader[1, 1]) == data[1, 1]
-    assert await api(reader[7, 7]) == -1  # its inner chunk is absent by an index that is known
+    assert await api(reader[7, 7]) == -1  # the cached index has no such inner chunk
     await api.write(writer, (7, 7), 63)
     assert await api(reader[7, 7]) == 63
     assert await api(reader[1, 1]) == data[1, 1]
-    await api.write(writer, ..., data[::-1])  # inner chunks lie elsewhere now
+    await api.write(writer, ..., data[::-1])  # inner chunks have moved
     np.testing.assert_array_equal(await api(reader[2:5, 1:7]), data[::-1][2:5, 1:7])
     assert await api(reader[1, 1]) == data[6, 1]
     await api.write(writer, ..., -1)  # nothing is left to store

@@ -129,7 +129,7 @@ def test_writing_a_large_shard_takes_little_more_than_its_encoded_form(tmp_path,
     grown = run(WRITE, how, tmp_path / "a", json.dumps(layout))
     (shard,) = (tmp_path / "a" / "c").glob("*/*")
     assert shard.stat().st_size > 20 * MIB  # of 64 MiB of values
-    assert grown < shard.stat().st_size + 40 * MIB  # an array of all values would be 64
+    assert grown < shard.stat().st_size + 40 * MIB  # a copy of all values would need 64
 
 
 STREAM = """
@@ -176,6 +176,6 @@ def test_files_are_read_to_where_copies_are_quick(tmp_path):
     block = np.empty(8192, np.uint8)
     start = -block.ctypes.data % 4096
     assert [number for number in range(64) if slows_copies(block[start + number :])] == list(range(1, 32))
-    data = np.zeros(40 << 20, "u1")  # so much that malloc takes pages of its own
+    data = np.zeros(40 << 20, "u1")  # enough for malloc to use separate pages
     array = sync.create_array(tmp_path, data=data, chunks=(1 << 22,), compressors=None)
     assert not slows_copies(array[...])

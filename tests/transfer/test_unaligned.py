@@ -19,11 +19,9 @@ from zarrasync.errors import ReadOnlyError, ShapeError
 async def test_assignments_that_cut_chunks(api: Api, unaligned: str, tmp_path: Path):
     """They are refused before anything is stored, unless they are allowed or the store supports them."""
     zarr = pytest.importorskip("zarr")
-    plain = stores.ZarrPythonStore(
-        zarr.storage.LocalStore(tmp_path / "plain")
-    )  # which can not compare, and has no locks
-    local = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "local"))  # whose locks hold for everybody
-    memory = stores.FsspecStore(fsspec.filesystem("memory"), f"/cut-{time.monotonic_ns()}")  # which nobody else has
+    plain = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path / "plain"))  # without conditional writes and locks
+    local = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "local"))  # with locks between processes
+    memory = stores.FsspecStore(fsspec.filesystem("memory"), f"/cut-{time.monotonic_ns()}")  # private to this process
     others = stores.ZarrPythonStore(zarr.storage.LoggingStore(zarr.storage.MemoryStore(), log_level="ERROR"))
     config = {} if unaligned == "default" else {"config": {"unaligned": unaligned}}
     point = [("a", "i4"), ("b", "f8")]

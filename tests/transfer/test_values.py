@@ -28,7 +28,7 @@ async def test_no_value_is_that_of_absent_chunks_where_there_is_none(api: Api, z
     array = await api(api.create_array(store, **options))
     await api.write(array, ..., ZERO.astype(dtype))
     assert await api(array.nchunks_initialized()) == 2
-    await api.write(array, 2, np.array(0, dtype))  # a part of a chunk, which is zero then
+    await api.write(array, 2, np.array(0, dtype))  # part of a chunk; the rest becomes zero
     assert await api(array.nchunks_initialized()) == 2
     np.testing.assert_array_equal(await api(array.view.read(missing="error")), np.zeros(4, dtype))
     await api(array.resize(3))
@@ -52,7 +52,7 @@ async def test_copies_into_other_chunks_stay_sparse_where_there_is_no_fill_value
     options = {"shape": (100, 70), "chunks": (10, 10), "dtype": "i4", "zarr_format": 2, "fill_value": None}
     source = await api(api.create_array(data, **options))
     await api.write(source, (slice(33, 38), slice(61, 70)), 7)
-    await api.write(source, (slice(0, 10), slice(0, 10)), 0)  # zeros that are stored are values
+    await api.write(source, (slice(0, 10), slice(0, 10)), 0)  # stored zeros are values
     store = stores.MemoryStore(data) if listable else Unlisted(data)
     for chunks, count in (((5, 7), 2 * 2 + 2 * 2), ((20, 30), 2), ((100, 70), 1)):
         copied: dict[str, bytes] = {}

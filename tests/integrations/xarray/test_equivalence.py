@@ -47,7 +47,7 @@ def test_nan_among_what_means_missing(missing: Any, expected: list[float], zarr_
             found = read(tmp_path / name, engine).load()
             np.testing.assert_array_equal(found.v, expected)
             if missing is not np.nan:  # noqa: PLW0177  # the object itself
-                continue  # xarray encodes nothing that has two words for what is missing
+                continue  # xarray does not encode variables with two different missing values
             again = tmp_path / f"{name}-{engine}"
             theirs(found, tmp_path / f"{name}-{engine}-theirs", zarr_format=zarr_format)
             write_dataset(found, again)
@@ -117,7 +117,7 @@ def test_coordinates_that_are_there_stay_in_a_region():
     write_dataset(part.drop_vars("time") * 2, store, region={"time": slice(0, 2)})
     assert read(store).bounds[:, 0].values.tolist() == [2, 2, 1, 0]
     xr.testing.assert_equal(read(store).time, grid().time)
-    # Where none have been written the region brings its own.
+    # Without stored coordinates the region writes its own.
     empty = grid().assign_coords(time=np.full(4, "NaT", "M8[ns]"))
     write_dataset(empty, store, mode="w", encoding={"time": {"units": "days since 2000-01-01", "dtype": "f8"}})
     for start in (0, 2):
@@ -148,7 +148,7 @@ def test_groups_are_found_in_the_copies_of_the_root(zarr_format: Any, consolidat
     found = xr.open_datatree(tmp_path, engine="zarrasync", group="a", consolidated=consolidated)
     xr.testing.assert_equal(found.to_dataset().load(), grid())
     assert set(found.children) == {"b"}
-    # One that was made later is in no copy.
+    # A later variable is not in the consolidated metadata.
     write_dataset(grid(), tmp_path, group="late", zarr_format=zarr_format, consolidated=False)
     xr.testing.assert_equal(read(tmp_path, group="late").load(), grid())
 
@@ -175,7 +175,7 @@ def test_the_requests_of_a_new_dataset(mode: Any, lazy: bool):
     write_dataset(given, store, mode=mode)
     counts = store.reset()
     assert (counts.puts, counts.erases) == (2 * 21 + 1, mode == "w")
-    assert counts.fetches <= 6 + lazy  # dask's scheduler is none of ours, but for the chunk of the coordinate
+    assert counts.fetches <= 6 + lazy  # dask's scheduler runs no tasks of ours, except for the chunk of the coordinate
     assert counts.lists <= 1
     write_dataset(many(), store, append_dim="t")
     counts = store.reset()

@@ -126,7 +126,7 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: 
 
     def encode_at_once(*args: Any) -> Any:
         all_encode.wait(60)
-        return encode(*args)  # which reads
+        return encode(*args)  # this reads
 
     def write(number: int) -> None:
         source = xr.open_dataset(stores.FsspecStore(fs, str(tmp_path / "source")), engine="zarrasync", cache=False)
@@ -153,7 +153,7 @@ def test_a_dataset_is_not_erased_for_what_can_not_be_stored_or_is_made_of_it(tmp
     for mode in ("w", "a", "r+"):
         with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
             write_dataset(xr.open_dataset(store, engine="zarrasync", chunks={}), store, mode=mode)
-        write_dataset(xr.open_dataset(store, engine="zarrasync"), store, mode=mode)  # xarray reads it before
+        write_dataset(xr.open_dataset(store, engine="zarrasync"), store, mode=mode)  # xarray reads it before it writes
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, [3, 4])
     with pytest.raises(ShapeError):
         write_dataset(other, tmp_path / "new", encoding={"a": {"chunks": (1, 1)}})

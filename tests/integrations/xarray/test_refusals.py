@@ -59,7 +59,7 @@ def test_all_variables_become_longer_or_none():
     with pytest.raises(ShapeError, match="u would stay shorter along 'time' than t, time"):
         write_dataset(days("t", start=3), store, append_dim="time")
     assert contents(store) == before
-    # One that was left behind may catch up alone.
+    # A variable with fewer rows may catch up alone.
     sync.open_array(store, path="u", mode="r+").resize((1,))
     write_dataset(days("u", start=1, count=2).drop_vars("time"), store, append_dim="time")
     assert contents(store)["u"] == [0.0, 10.0, 20.0]
@@ -133,7 +133,7 @@ def test_what_replaces_a_variable_is_stored_like_that(tmp_path: Path, zarr_forma
 @pytest.mark.parametrize(
     ("encoding", "there", "given", "dtype"),
     [
-        ({"dtype": "i2", "scale_factor": 0.1}, [0.0, 1.0], [2.0, 3.0], "i2"),  # without a word for what is missing
+        ({"dtype": "i2", "scale_factor": 0.1}, [0.0, 1.0], [2.0, 3.0], "i2"),  # without a missing value
         ({"dtype": "i2", "scale_factor": 0.1}, [0.0, 1.0], [2.0, np.nan], "f8"),
         ({"dtype": "i2", "scale_factor": 0.1}, [0.0, 1.0], [2.0, 1e6], "f8"),
         ({"dtype": "f4"}, [0.5, 1.5], [2.5, 3.5], "f4"),

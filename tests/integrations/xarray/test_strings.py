@@ -27,7 +27,7 @@ def test_text_has_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_pa
     write_dataset(dataset, tmp_path / "a", zarr_format=zarr_format)
     found = xr.open_dataset(tmp_path / "a", engine="zarrasync")
     assert found.v.values.tolist() == [first, pytest.approx(np.nan, nan_ok=True)]
-    for target in (2, 3):  # also what was read comes back
+    for target in (2, 3):  # datasets that were read round-trip as well
         write_dataset(found, tmp_path / f"b{target}", zarr_format=target)
         assert xr.open_dataset(tmp_path / f"b{target}", engine="zarrasync").identical(found)
 
@@ -94,7 +94,7 @@ def test_texts_that_say_what_is_missing(tmp_path: Path):
     write_dataset(xr.Dataset({"v": ("x", np.array(["a", "zz"]), {}, {"missing_value": "zz"})}), tmp_path)
     write_dataset(xr.Dataset({"v": ("x", np.array(["b", np.nan], object))}), tmp_path, append_dim="x")
     assert sync.open_array(tmp_path / "v")[:].tolist() == ["a", "zz", "b", "zz"]
-    with pytest.raises(ValueError, match="fill_value"):  # what is no text
+    with pytest.raises(ValueError, match="fill_value"):  # a value that is not a string
         write_dataset(xr.Dataset({"v": ("x", np.array(["a", "b"], object), {"_FillValue": np.nan})}), tmp_path / "n")
     bad = sync.create_group(tmp_path / "bad")
     bad.create_array("a", data=np.array([b"a"]), dimension_names=("x",), attributes={"_FillValue": "?"})

@@ -129,7 +129,7 @@ async def test_blobs_come_through_the_lean_client(api: Api, between: Between, co
     url = f"az://{container}/über all/x y.zarr"
     writing = options(between, container, "key" if who == "everybody" else who)
     array = await api(api.create_array(url, data=VALUES, **LAYOUT, storage_options=writing))
-    assert "zarrasync" in between.clients("PUT")  # obstore stores what is to be compared
+    assert "zarrasync" in between.clients("PUT")  # conditional writes go through obstore
     between.asked.clear()
     opened = await api(api.open_array(url, storage_options=options(between, container, who)))
     np.testing.assert_array_equal(await api(opened.view[...].read()), VALUES)
@@ -150,7 +150,7 @@ async def test_blobs_come_through_the_lean_client(api: Api, between: Between, co
         assert seen == known
         if seen is not None:
             assert seen.version is not None
-    # What was read by a URL is compared by obstore, which calls versions the same.
+    # Versions of reads by URL are valid for conditional writes of obstore.
     await api.write(await api(api.open_array(url, mode="r+", storage_options=writing)), (3, 3), -1)
     changed = VALUES.copy()
     changed[3, 3] = -1

@@ -93,7 +93,7 @@ async def test_an_append_that_is_cancelled_leaves_nothing(
     assert [key for key in bucket.values if key.startswith("x/c/")] == ["x/c/0"]
     assert bucket.requested_keys.count("?delete") == (stage == "/c/")
     chunks = [key for key in bucket.requested_keys if "/c/" in key]
-    assert len(chunks) <= 10  # stored once each, and not looked at
+    assert len(chunks) <= 10  # each is stored once and never read
     await array.append(np.full(4, 8, "i4"))
     await array.resize((48,))
     assert (await array[...]).tolist() == [1] * 4 + [8] * 4 + [0] * 40

@@ -164,7 +164,7 @@ def test_keys_that_a_program_fetches(bucket: Bucket, nobody: Path, named: bool, 
     section = f"[profile mine]\ncredential_process = cat {nobody / 'keys.json'}\nendpoint_url = {bucket.url}\n"
     (nobody / "config").write_text(section)
     options = {"profile": "mine"} if named else {}
-    if named:  # what is named comes before what lies around
+    if named:  # options take precedence over the environment
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     else:
@@ -215,5 +215,5 @@ def test_what_errors_show_of_urls():
         redact_queries("GET http://h/a(1)?sig=secret) and /b?x=y, why? 'c?d'")
         == "GET http://h/a(1)?…) and /b?… why? 'c?d'"
     )
-    long = "/a" * 100_000  # which a search that goes back at each slash does not come to the end of
+    long = "/a" * 100_000  # a regular expression that backtracks at each slash would not finish
     assert redact_queries(f"{long} {'http://h/x?y=1 ' * 10_000}") == f"{long} {'http://h/x?… ' * 10_000}"

@@ -101,7 +101,7 @@ async def test_googles_credentials_in_gcsfs_words(api: Api, google: Google, form
 
 async def test_googles_credentials_that_lead_nowhere(api: Api, google: Google, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("gcsfs")
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # gcsfs asks Google of what is no file
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # gcsfs sends strings that are not paths of files to Google
     for token in ({"type": "service_account"}, "/nowhere/that-is-a-secret"):
         options = {"token": token, "endpoint_url": google.url}
         with pytest.raises(StoreError, match="credential") as found:

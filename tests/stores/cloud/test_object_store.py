@@ -28,7 +28,7 @@ async def test_a_write_whose_answer_is_lost_is_known_again(store):
         pytest.skip("the store does not compare versions behind a network")
     await store.set("k", b"1")
     (value,) = await store.fetch([Request("k")], versions=True)
-    remote: Any = store  # its kinds have what is called below
+    remote: Any = store  # its subclasses define the methods below
 
     async def write(expected: object, mark: str):
         await remote._put_if("k", b"2", expected, mark)
@@ -80,7 +80,7 @@ class _Hashes(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        signed_url = "X-Amz-Signature=" in self.path  # which are never of what is sent
+        signed_url = "X-Amz-Signature=" in self.path  # signed URLs never cover the payload
         self.found.append("UNSIGNED-PAYLOAD" if signed_url else self.headers["x-amz-content-sha256"])
         self.send_response(200)
         self.send_header("etag", '"1"')
@@ -145,7 +145,7 @@ async def test_stores_of_one_bucket_share_a_client(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(_Bucket, "connections", [])
     with ThreadingHTTPServer(("127.0.0.1", 0), _Bucket) as server:
         server.daemon_threads = True
-        server.block_on_close = False  # connections are kept
+        server.block_on_close = False  # connections stay open
         threading.Thread(target=server.serve_forever, daemon=True).start()
         options: dict[str, Any] = {"anon": True, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
         for path in ("", "/a", "/a/b/", "/ü c"):
@@ -163,11 +163,11 @@ async def test_stores_of_one_bucket_share_a_client(monkeypatch: pytest.MonkeyPat
         assert store_with() is not store_with(client_options={"default_headers": {"a": "b"}})
         before = store_with()
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
-        assert store_with() is not before  # it may be what the client signs with
+        assert store_with() is not before  # the client may sign with the variable
         gone = weakref.ref(before)
         del before, store
         gc.collect()
-        assert gone() is None  # another one was opened, and nobody uses it
+        assert gone() is None  # another client was created, and this one is unused
         server.shutdown()
 
 

@@ -149,7 +149,7 @@ def test_what_does_not_pass_says_so(bucket: Bucket, backend: str):
         gone = {"key": "k", "secret": "s", "endpoint_url": "http://no-such-host.invalid:9", "backend": backend}
         try:
             sync.open_array("s3://bucket", storage_options=gone)
-        except NodeNotFoundError:  # pragma: no cover  # what it must not be
+        except NodeNotFoundError:  # pragma: no cover  # the wrong error
             pytest.fail("a host that is not there has no nodes")
 
 
@@ -158,7 +158,7 @@ def test_a_shard_that_is_replaced_between_index_and_chunk(bucket: Bucket):
     other: dict[str, bytes] = {}
     sync.create_array(other, data=VALUES[::-1] * 3, chunks=(20, 20), shards=(100, 100), fill_value=-1)
     array = sync.open_array("s3://bucket", storage_options=bucket.options())
-    assert array[3, 3] == VALUES[3, 3]  # the index is known now
+    assert array[3, 3] == VALUES[3, 3]  # the index is cached now
     bucket.values.update(other)
     np.testing.assert_array_equal(array[3:9, 30:40], (VALUES[::-1] * 3)[3:9, 30:40])
 

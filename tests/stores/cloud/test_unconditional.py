@@ -50,7 +50,7 @@ async def test_what_is_refused_and_what_is_done(api: Api, bucket: Bucket, backen
         with pytest.raises(ShapeError, match="allow"):
             await change(fresh)
         assert not fresh.store.conditional
-        with pytest.raises(ShapeError, match="allow"):  # now it is known before
+        with pytest.raises(ShapeError, match="allow"):  # this time it is known in advance
             await change(fresh)
         assert bucket.values == before
     await api.write(await array("allow"), (3, 3), -7)
@@ -111,7 +111,7 @@ async def test_a_creation_beside_the_one_that_finds_out(bucket: Bucket, backend:
     before, looked, flipped = bucket.values["g/old/zarr.json"], threading.Event(), threading.Event()
 
     def fault(key: str, data: bytes | None) -> None:
-        if not bucket.is_writing and key == "g/zarr.json":  # what is above is looked at
+        if not bucket.is_writing and key == "g/zarr.json":  # parent groups are read
             looked.set()
             flipped.wait(10)
 
@@ -245,4 +245,4 @@ async def test_clearing_leaves_what_is_others(bucket: Bucket, keep: bool):
     expected = VALUES.copy()
     expected[100:180] = 0
     np.testing.assert_array_equal(sync.open_array(bucket.values)[...], expected)
-    assert sum(key.startswith("c/2/") for key in bucket.values) == 4 * keep  # erased whole, or filled
+    assert sum(key.startswith("c/2/") for key in bucket.values) == 4 * keep  # erased, or filled with zeros

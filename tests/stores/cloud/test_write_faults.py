@@ -14,7 +14,7 @@ from tests.support.s3_server import VALUES, Answer, Bucket, Fault
 from zarrasync import config, stores, sync
 from zarrasync.errors import StoreError, WriteConflictError
 
-UNSIGNED: dict[str, Any] = {"aws_unsigned_payload": True}  # as it is over TLS
+UNSIGNED: dict[str, Any] = {"aws_unsigned_payload": True}  # the default over TLS
 
 
 def written(bucket: Bucket, values: np.ndarray, fault: Fault | None = None, **options: Any) -> set[tuple[str, bool]]:
@@ -169,7 +169,7 @@ async def test_services_that_compare_tags_without_quotes(api: Api, bucket: Bucke
     assert bucket.requested_keys[asked:] == ["c/0/0"] * 2
     other = await api(api.open_array("s3://bucket", mode="r+", storage_options=options))
     await api(other.update_attributes({"a": 1}))
-    with pytest.raises(WriteConflictError):  # one that has changed
+    with pytest.raises(WriteConflictError):  # a tag that has changed
         await api(array.store.put("zarr.json", b"{}", if_version='"0"'))
     found = sync.open_array(bucket.values)
     assert (found[3, 3:5].tolist(), found.attrs["a"]) == ([-7, -8], 1)

@@ -59,7 +59,7 @@ async def test_a_shard_that_is_replaced_while_it_is_read(api: Api, bucket: Bucke
     """The index must not belong to another version than the bytes."""
     url, options = place
     array = await api(api.open_array(url, zarr_format=3, storage_options=options))
-    assert (await api(array.view[0, :3].read())).tolist() == [0, 1, 2]  # the index is known now
+    assert (await api(array.view[0, :3].read())).tolist() == [0, 1, 2]  # the index is cached now
     newer: dict[str, bytes] = {}
     values = np.random.default_rng(0).integers(0, 1 << 30, VALUES.shape).astype("i4")
     sync.create_array(newer, data=values, chunks=(20, 20), shards=(100, 100), fill_value=-1)
@@ -338,7 +338,7 @@ async def test_a_write_that_blocks_is_waited_for(hanging: stores.FsspecStore, mo
     pipe_file = MemoryFileSystem.pipe_file
 
     def slowly(*args: Any, **options: Any) -> None:
-        slow.wait(0.5)  # ten times as long as a read may take
+        slow.wait(0.5)  # ten times the timeout of a read
         pipe_file(*args, **options)
 
     monkeypatch.setattr(Hanging, "pipe_file", slowly)
@@ -424,7 +424,7 @@ def test_one_users_data_is_nobody_elses(bucket: Bucket, tmp_path: Path, monkeypa
         read(headers={"X-Tenant": "c"})
     names = [stores.resolve("s3://b/x", {"key": key, "secret": "s"}).viewer for key in "aab"]
     assert names[0] == names[1] != names[2]
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/google.json")  # which are nobody's on S3
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/google.json")  # unknown to S3 stores
     for backend in ("obstore", "fsspec"):
         names = []
         for key in "aab":

@@ -51,7 +51,7 @@ class Server:
                         return
                     writer.write(piece)
                     await writer.drain()
-                    await asyncio.sleep(0)  # pieces arrive as pieces, mostly
+                    await asyncio.sleep(0)  # so that pieces usually arrive separately
         except (asyncio.IncompleteReadError, ConnectionError):
             self.hung_up.set()
         finally:
@@ -184,7 +184,7 @@ async def test_connections_are_kept_and_replaced():
 
     def script(number: int, _: bytes) -> Sequence[bytes | None]:
         if number == 3:
-            return [LENGTH, None]  # hangs up, without a word
+            return [LENGTH, None]  # closes the connection silently
         return [head("Connection: close", "Content-Length: 0"), None] if number == 5 else [LENGTH]
 
     async with serving(script) as server, client_of(server) as client:
@@ -207,7 +207,7 @@ async def test_a_connection_that_ends_while_it_is_used_again():
 
 async def test_connections_outlive_stores_for_a_while(monkeypatch):
     async with serving(always(LENGTH)) as server:
-        for _ in range(3):  # nobody holds the store for longer than one request
+        for _ in range(3):  # the store lives only for one request
             assert await stores.HTTPStore(server.url).get("a") == BODY
             await left(server)
         assert server.connections == 1
@@ -215,7 +215,7 @@ async def test_connections_outlive_stores_for_a_while(monkeypatch):
         assert await other.get("a") == BODY
         async with stores.HTTPStore(server.url) as store:
             assert await store.get("a") == BODY
-        assert not server.hung_up.is_set()  # one store was closed, the other one is there
+        assert not server.hung_up.is_set()  # one store is closed, the other is still open
         await other.close()
         await asyncio.wait_for(server.hung_up.wait(), 5)
         assert server.connections == 1
@@ -252,7 +252,7 @@ async def test_a_store_that_is_closed_while_it_connects_leaves_nothing_open():
             for _ in range(ticks):
                 await asyncio.sleep(0)
             await store.close()
-            assert await asked == BODY  # by a connection of its own
+            assert await asked == BODY  # on a connection of its own
             await store.close()
         assert not await pools.pools.get()
 
@@ -264,7 +264,7 @@ def test_connections_end_with_their_loop(tmp_path):
         return await stores.HTTPStore(url).get("a")
 
     with http_server(tmp_path) as url:
-        for _ in range(2):  # what is left open is warned of, and warnings are errors here
+        for _ in range(2):  # unclosed resources warn, and warnings are errors in tests
             assert asyncio.run(read(url)) == BODY
             gc.collect()
 

@@ -143,7 +143,7 @@ def test_a_time_tells_versions_apart_that_are_a_second_old(tmp_path: Path, age: 
             pass
 
     array = sync.create_array(tmp_path, shape=20_000, dtype="i4", chunks=10_000, shards=20_000, compressors=None)
-    shard, when = tmp_path / "c" / "0", time.time() + (-age or 60)  # as if it were a moment ago for a minute
+    shard, when = tmp_path / "c" / "0", time.time() + (-age or 60)  # treats a minute as one moment
     array[10_000:] = 1
     os.utime(shard, (when, when))
     with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:

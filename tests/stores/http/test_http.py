@@ -367,7 +367,7 @@ async def _most_at_once(answer_after, *, fail: bool = False, concurrency: int = 
 
     async with served(slow) as url:
         store = stores.HTTPStore(url, concurrency=concurrency)
-        for _ in range(10 if answer_after(1) < 0.1 else 1):  # a busy machine may hold a quick one up
+        for _ in range(10 if answer_after(1) < 0.1 else 1):  # a busy machine may delay a fast server
             await store.get("first")
         assert await store.get_partial_values([(str(n), (0, None)) for n in range(1200)]) == [VALUE] * 1200
         assert store.limiter().free == store.limiter().capacity
@@ -376,10 +376,10 @@ async def _most_at_once(answer_after, *, fail: bool = False, concurrency: int = 
 
 
 async def test_the_limit_grows_where_answers_wait_and_not_where_the_server_does():
-    assert 256 < await _most_at_once(lambda busy: 0.5) <= 512  # it takes its time, for however many
-    assert await _most_at_once(lambda busy: 0.002 * busy) <= 256  # the more there are, the longer each takes
-    assert await _most_at_once(lambda busy: 0.1, fail=True) <= 256  # something went wrong
-    assert await _most_at_once(lambda busy: 0.05, concurrency=64) == 64  # as it was told
+    assert 256 < await _most_at_once(lambda busy: 0.5) <= 512  # constant delay, independent of concurrency
+    assert await _most_at_once(lambda busy: 0.002 * busy) <= 256  # the delay grows with concurrency
+    assert await _most_at_once(lambda busy: 0.1, fail=True) <= 256  # failures occurred
+    assert await _most_at_once(lambda busy: 0.05, concurrency=64) == 64  # the configured limit
 
 
 def test_the_limit_leaves_file_descriptors_to_others():

@@ -19,8 +19,9 @@ from zarrasync.bulk.reports import CopyReport
 from zarrasync.config import Config
 from zarrasync.display.progress import report_progress
 from zarrasync.errors import NodeExistsError, UnsupportedOperation
-from zarrasync.metadata.convert import Changes, alike
-from zarrasync.metadata.create import ChunksLike, check_axes
+from zarrasync.metadata.chunk_shapes import ChunksLike
+from zarrasync.metadata.convert import LayoutChanges, has_same_values
+from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
@@ -101,8 +102,8 @@ async def copy(
     nodes = [("", root), *members]
     arrays = [node for _, node in nodes if isinstance(node, AsyncArray)]
     for name, shape in (("chunks", chunks), ("shards", shards)):
-        check_axes(name, shape, (array.ndim for array in arrays))
-    plan = CopyPlan(target, Changes(chunks, shards, compressors), overwrite, resume)
+        check_axis_count(name, shape, (array.ndim for array in arrays))
+    plan = CopyPlan(target, LayoutChanges(chunks, shards, compressors), overwrite, resume)
     with report_progress(progress, sum(array.nbytes for array in arrays), f"copy {root.name}") as callback:
         run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
         await run_on_store(run, root.store, store)
@@ -170,7 +171,7 @@ async def _copy_nodes(
     async def copy_one(pair: tuple[AsyncArray, AsyncArray]) -> None:
         node, copied = pair
         is_small = _CONCURRENT_ARRAYS * node.nbytes <= node.config.memory_budget // 2
-        async with nullcontext() if is_small or alike(node.metadata, copied.metadata) else turn:
+        async with nullcontext() if is_small or has_same_values(node.metadata, copied.metadata) else turn:
             await copy_array(node, copied, report, progress, resume=plan.resume, is_new=plan.overwrite or plan.resume)
         if verify:
             await copied.refresh()  # compare with the stored metadata, not with the plan

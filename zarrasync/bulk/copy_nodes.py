@@ -9,7 +9,7 @@ from functools import partial
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.errors import NodeExistsError
 from zarrasync.formats import Format
-from zarrasync.metadata.convert import Changes, translate
+from zarrasync.metadata.convert import LayoutChanges, convert_metadata
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
@@ -36,13 +36,13 @@ class CopyPlan:
     """
 
     target: NodeHandle
-    changes: Changes
+    changes: LayoutChanges
     overwrite: bool
     resume: bool
 
 
 def plan_copies(
-    nodes: Sequence[tuple[str, AsyncArray | AsyncGroup]], target: NodeHandle, changes: Changes, report: CopyReport
+    nodes: Sequence[tuple[str, AsyncArray | AsyncGroup]], target: NodeHandle, changes: LayoutChanges, report: CopyReport
 ) -> dict[str, Metadata]:
     """Return the metadata of the copies by path, and add counts and notes to a report.
 
@@ -60,14 +60,16 @@ def plan_copies(
 
 
 def _plan_copy(
-    node: AsyncArray | AsyncGroup, target: Format, changes: Changes, report: CopyReport, *, has_names: bool
+    node: AsyncArray | AsyncGroup, target: Format, changes: LayoutChanges, report: CopyReport, *, has_names: bool
 ) -> Metadata:
     """Return the metadata of one copy. ``has_names``: arrays without axes count as named, as others have named axes."""
     metadata = node.metadata
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
         source = handle_of(node).format
-        planned = translate(metadata, node.name, source, target, changes, report.notes, named=has_names)
+        planned = convert_metadata(
+            metadata, node.name, source, target, changes, report.notes, has_named_dimensions=has_names
+        )
         report.arrays += 1
     else:
         planned = GroupMetadata(attributes=metadata.attributes)

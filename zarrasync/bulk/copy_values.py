@@ -16,7 +16,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError, UnsupportedOperation
 from zarrasync.indexing.chunk_blocks import plan_blocks
 from zarrasync.indexing.coverage import touched_chunks
-from zarrasync.metadata.convert import alike
+from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import chunks_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray
@@ -45,7 +45,7 @@ async def copy_array(
         resume: Whether stored values of the target are kept.
         is_new: Whether none of the other values is stored in the target.
     """
-    if alike(source.metadata, target.metadata):
+    if has_same_values(source.metadata, target.metadata):
         await _copy_stored(source, target, await stored_chunks(target) if resume else set(), report, progress)
         return
     ingested = IngestReport()

@@ -17,8 +17,8 @@ from zarrasync.bulk.sources import Source, open_source, source_of
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
-from zarrasync.metadata.conventions import DIMENSIONS, Described, reworded
-from zarrasync.metadata.create import check_options, check_same, plan_array
+from zarrasync.metadata.conventions import DIMENSIONS, XarrayProperties, convert_properties
+from zarrasync.metadata.create import check_matches, check_options, plan_array
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
@@ -207,7 +207,7 @@ def _check_options(array: AsyncArray, options: Mapping[str, Any]) -> None:
             found=str(array_format.zarr_format),
             wanted=str(zarr_format),
         )
-    check_same(array.metadata, array.name, **{name: options[name] for name in _COMPARED if name in options})
+    check_matches(array.metadata, array.name, **{name: options[name] for name in _COMPARED if name in options})
     parameters = {name: value for name, value in options.items() if name in _CHECKED and value is not None}
     if not parameters or (array.dtype.kind == "O" and "filters" not in parameters):  # objects require a filter
         return
@@ -263,11 +263,13 @@ def _properties(source: Source, options: Mapping[str, Any], target: Format) -> d
     names = options.get("dimension_names", properties.get("dimension_names"))
     # An explicit fill value has the meaning that the format gives it.
     fill_is_missing = target.has_undefined_fill if "fill_value" in options else source.fill_is_missing
-    described = Described(dtype, properties["attributes"], names, fill, fill_is_missing)
-    converted = reworded(described, len(source.shape), target)
+    described = XarrayProperties(dtype, properties["attributes"], names, fill, fill_is_missing)
+    converted = convert_properties(described, len(source.shape), target)
     result: dict[str, Any] = {"attributes": converted.attributes}
-    if converted.names is not None:
-        result["dimension_names"] = converted.names
-    if converted.fill is not None or (target.has_undefined_fill and converted.attributes.get(DIMENSIONS) is not None):
-        result["fill_value"] = converted.fill
+    if converted.dimension_names is not None:
+        result["dimension_names"] = converted.dimension_names
+    if converted.fill_value is not None or (
+        target.has_undefined_fill and converted.attributes.get(DIMENSIONS) is not None
+    ):
+        result["fill_value"] = converted.fill_value
     return result

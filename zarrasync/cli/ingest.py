@@ -30,7 +30,7 @@ from zarrasync.cli.arguments import (
 from zarrasync.cli.console import Console
 from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
-from zarrasync.metadata.create import check_axes
+from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.create_hierarchy import check_array_paths
 from zarrasync.nodes.open_nodes import resolve_node
@@ -120,7 +120,7 @@ def _layouts(given: argparse.Namespace, store: Store, arrays: dict[str, Any]) ->
     """How the arrays are to be stored."""
     shapes = {"chunks": given.chunks, "shards": given.shards}
     for what, wanted in shapes.items():
-        check_axes(what, wanted, (len(array.shape) for array in arrays.values()))
+        check_axis_count(what, wanted, (len(array.shape) for array in arrays.values()))
     written = FORMATS[given.to] if given.to else _format_of(store, given)
 
     def layout(array: Any) -> dict[str, Any]:

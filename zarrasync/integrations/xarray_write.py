@@ -28,7 +28,7 @@ from zarrasync.integrations.xarray_plan import Planner, VariablePlan, check_leng
 from zarrasync.integrations.xarray_read import stored_variable
 from zarrasync.integrations.xarray_regions import locate_region
 from zarrasync.integrations.xarray_reserve import Target, give_back, reserve
-from zarrasync.metadata.create import attributes_of
+from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import chunks_of, handle_of, with_handle
 from zarrasync.stores import CountingStore
@@ -129,7 +129,7 @@ async def _validate(job: WriteJob) -> None:
         await compute(partial(check_reach, request.store))  # on a thread: this loop may be that of dask's client
     check_sizes(job.plans, job.stored, request.append_dim)
     check_lengths(job.plans, job.stored, request.append_dim)
-    job.attributes = attributes_of(json_attributes(attributes))
+    job.attributes = checked_attributes(json_attributes(attributes))
     if job.group is not None:
         await _refuse_groups(job.group, [plan.name for plan in job.plans if plan.name not in job.stored])
 

@@ -1,1 +1,7 @@
-"""Array and group metadata, and the interface that turns documents into metadata and back. Pure, no IO."""
+"""Metadata of arrays and groups, and the interface of formats that translate documents to metadata and back. No IO."""
+
+from __future__ import annotations
+
+from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, NodeMetadata, Source
+
+__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]

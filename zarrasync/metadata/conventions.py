@@ -1,7 +1,7 @@
-"""What xarray says of arrays where a format has no word for it: names of axes, and which number means missing. Pure.
+"""xarray's conventions for properties that some formats do not support: dimension names and missing values.
 
-Where axes have no names in the format, they are in an attribute. Where a fill value can be left undefined, one that is
-defined means missing; elsewhere an attribute tells of that, in which floating point numbers are the base64 of their bytes.
+In formats without dimension names, an attribute contains them. In formats with undefined fill values, a defined fill value
+marks missing values. In other formats an attribute contains that value; floating-point numbers in it are base64 strings.
 """
 
 from __future__ import annotations
@@ -19,116 +19,121 @@ from zarrasync.metadata.format import Format
 from zarrasync.model import fill_values
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["DIMENSIONS", "MISSING", "Described", "reworded"]
+__all__ = ["DIMENSIONS", "MISSING", "XarrayProperties", "convert_properties"]
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute that holds xarray's dimension names in formats without a member for them."""
+"""The attribute with dimension names, in formats that do not support them."""
 
 MISSING = "_FillValue"
-"""The attribute that tells which value means missing."""
+"""The attribute with the value that marks missing values."""
 
 
-class Described(NamedTuple):
-    """What an array's metadata say beside shapes and codecs.
+class XarrayProperties(NamedTuple):
+    """Properties of an array that xarray reads, as a format represents them.
 
     Attributes:
         dtype: The data type.
         attributes: The attributes.
-        names: The names of axes, where the format has a place for them.
-        fill: The fill value; ``None`` where it is undefined.
-        masks: Whether a defined fill value means missing.
+        dimension_names: The dimension names, if the format supports them.
+        fill_value: The fill value; ``None`` if it is undefined.
+        fill_is_missing: Whether a defined fill value marks missing values.
     """
 
     dtype: DataType
     attributes: Mapping[str, Any]
-    names: tuple[str | None, ...] | None
-    fill: Any
-    masks: bool
+    dimension_names: tuple[str | None, ...] | None
+    fill_value: Any
+    fill_is_missing: bool
 
-    def axes(self, ndim: int) -> tuple[str | None, ...] | None:
-        """The names of axes, wherever they stand."""
+    def names_of_axes(self, ndim: int) -> tuple[str | None, ...] | None:
+        """Return the dimension names, also from the attribute."""
         listed = self.attributes.get(DIMENSIONS)
-        fits = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == ndim
-        if self.names is None and fits and all(isinstance(one, str) for one in listed or ()):
+        is_list = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == ndim
+        if self.dimension_names is None and is_list and all(isinstance(name, str) for name in listed or ()):
             return tuple(listed or ())
-        return self.names
+        return self.dimension_names
 
     @property
-    def missing(self) -> Any:
-        """The number that means missing, if there is one that the data type has."""
-        if self.masks and self.fill is not None:
-            return self.fill if self.dtype.numpy.kind in "biufc" else None
-        word, bits = self.attributes.get(MISSING), 8 * self.dtype.numpy.itemsize if self.dtype.numpy.kind == "i" else 0
-        if bits and str(self.attributes.get("_Unsigned")).lower() == "true" and isinstance(word, int) and word > 0:
-            word = (word + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)  # as netCDF stores what it has no type for
-        return _decoded(word, self.dtype)
+    def missing_value(self) -> Any:
+        """The number that marks missing values; ``None`` if there is none that the data type can represent."""
+        if self.fill_is_missing and self.fill_value is not None:
+            return self.fill_value if self.dtype.numpy.kind in "biufc" else None
+        value = self.attributes.get(MISSING)
+        bits = 8 * self.dtype.numpy.itemsize if self.dtype.numpy.kind == "i" else 0
+        is_unsigned = str(self.attributes.get("_Unsigned")).lower() == "true"
+        if bits and is_unsigned and isinstance(value, int) and value > 0:
+            value = (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)  # netCDF stores unsigned as signed
+        return _decode(value, self.dtype)
 
 
-def reworded(source: Described, ndim: int, target: Format) -> Described:
-    """The same in the words of another format; names of axes that it can not say are left out.
+def convert_properties(source: XarrayProperties, ndim: int, target: Format) -> XarrayProperties:
+    """Return properties as another format represents them, without dimension names that it cannot represent.
 
-    An array whose axes have no names is nothing of xarray's, so that its fill value means no more than that. A zero that
-    nobody has chosen becomes undefined where it would mean missing; who copies the array has to store what is absent then.
+    Arrays without dimension names do not follow xarray's conventions, so their fill value does not mark missing values.
+    A default fill value becomes undefined in formats in which it would mark missing values. Copies then have to store
+    the chunks that are absent in the source.
     """
-    attributes, names, fill = dict(source.attributes), source.axes(ndim), source.fill
-    named = names is not None and all(isinstance(one, str) for one in names)
-    if named and target.has_dimension_names:
+    attributes, fill = dict(source.attributes), source.fill_value
+    names = source.names_of_axes(ndim)
+    is_named = names is not None and all(isinstance(name, str) for name in names)
+    if is_named and target.has_dimension_names:
         attributes.pop(DIMENSIONS, None)
-    elif named:
+    elif is_named:
         attributes[DIMENSIONS] = list(names or ())
-    if named and not target.has_undefined_fill and source.missing is not None:
-        attributes[MISSING] = _encoded(source.missing, source.dtype)
-    elif named and not target.has_undefined_fill and source.dtype.numpy.kind not in "biufc":
-        attributes.pop(MISSING, None)  # xarray reads nothing of a dataset in which something says so of text
-    elif named and target.has_undefined_fill and not source.masks:
-        if source.missing is not None:
-            fill = fill_values.as_fill(source.dtype, source.missing)
+    missing = source.missing_value
+    if is_named and not target.has_undefined_fill and missing is not None:
+        attributes[MISSING] = _encode(missing, source.dtype)
+    elif is_named and not target.has_undefined_fill and source.dtype.numpy.kind not in "biufc":
+        attributes.pop(MISSING, None)  # xarray rejects datasets in which strings have this attribute
+    elif is_named and target.has_undefined_fill and not source.fill_is_missing:
+        if missing is not None:
+            fill = fill_values.as_fill(source.dtype, missing)
             del attributes[MISSING]
-        elif MISSING not in attributes and _is_usual(fill, source.dtype):
+        elif MISSING not in attributes and _is_default(fill, source.dtype):
             fill = None
-    own = names if target.has_dimension_names else None
-    return Described(source.dtype, attributes, own, fill, target.has_undefined_fill)
+    target_names = names if target.has_dimension_names else None
+    return XarrayProperties(source.dtype, attributes, target_names, fill, target.has_undefined_fill)
 
 
-def _is_usual(value: Any, dtype: DataType) -> bool:
-    """Whether a fill value is the one that arrays have if none is said, bit for bit."""
-    usual = dtype.default_fill()
+def _is_default(value: Any, dtype: DataType) -> bool:
+    """Return whether a fill value is the default one of a data type, bit for bit."""
+    default = dtype.default_fill()
     if value is None or dtype.numpy.kind in "TO":
-        return value is None or bool(value == usual)
-    return np.asarray(value, dtype.numpy).tobytes() == np.asarray(usual, dtype.numpy).tobytes()
+        return value is None or bool(value == default)
+    return np.asarray(value, dtype.numpy).tobytes() == np.asarray(default, dtype.numpy).tobytes()
 
 
-def _encoded(value: Any, dtype: DataType) -> Any:
-    """A number of a data type in JSON."""
+def _encode(value: Any, dtype: DataType) -> Any:
+    """Return a number as the JSON value of the attribute."""
     kind = dtype.numpy.kind
     if kind == "f":
-        return _packed(value)
+        return _encode_float(value)
     if kind == "c":
-        return [_packed(value.real), _packed(value.imag)]
+        return [_encode_float(value.real), _encode_float(value.imag)]
     return bool(value) if kind == "b" else int(value)
 
 
-def _decoded(word: Any, dtype: DataType) -> Any:
-    """The number of a word, be it as xarray's own engine writes it or a plain one; ``None`` if the type has no such."""
+def _decode(value: Any, dtype: DataType) -> Any:
+    """Return the number of an attribute, encoded or as a plain number; ``None`` if the data type has no such number."""
     kind = dtype.numpy.kind
-    if word is None or kind not in "biufc":
+    if value is None or kind not in "biufc":
         return None
     try:
         if kind == "c":
-            word = complex(*map(_unpacked, word)) if isinstance(word, list | tuple) else word
-        return fill_values.as_fill(dtype, _unpacked(word) if kind == "f" else word)
+            value = complex(*map(_decode_float, value)) if isinstance(value, list | tuple) else value
+        return fill_values.as_fill(dtype, _decode_float(value) if kind == "f" else value)
     except (MetadataError, TypeError, ValueError, OverflowError, struct.error, binascii.Error):
         return None
 
 
-def _packed(number: float) -> str:
+def _encode_float(number: float) -> str:
     return base64.b64encode(struct.pack("<d", float(number))).decode()
 
 
-def _unpacked(word: Any) -> float:
-    if not isinstance(word, str):
-        return float(word)
+def _decode_float(value: Any) -> float:
+    if not isinstance(value, str):
+        return float(value)
     try:
-        return float(struct.unpack("<d", base64.b64decode(word, validate=True))[0])
+        return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
     except (struct.error, binascii.Error):
-        return float(word)
+        return float(value)

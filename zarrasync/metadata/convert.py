@@ -1,10 +1,10 @@
-"""An array's metadata in another format or layout. Pure."""
+"""Conversion of an array's metadata to another format or layout."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,26 +12,27 @@ from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.fill_check import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.errors import MetadataError, UnsupportedByFormat
-from zarrasync.metadata.conventions import DIMENSIONS, Described, reworded
-from zarrasync.metadata.create import chunk_shapes
+from zarrasync.metadata.chunk_shapes import plan_chunk_shapes
+from zarrasync.metadata.conventions import DIMENSIONS, XarrayProperties, convert_properties
 from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.model.chunk_grids import Edges
 from zarrasync.model.fill_values import format_fill_value
 
-__all__ = ["Changes", "alike", "translate"]
+__all__ = ["LayoutChanges", "convert_metadata", "has_same_values"]
 
-_MANY = 1 << 16
-"""Chunks, of which the absent ones are stored for their fill value's sake if there are no more."""
+_MAX_STORED_FILL_CHUNKS = 1 << 16
+"""The most chunks of an array whose fill value may change in a copy, because absent chunks have to be stored then."""
 
 
 @dataclass(frozen=True)
-class Changes:
-    """What is to be different in the translation; ``"keep"`` for what is to be as it is.
+class LayoutChanges:
+    """Requested changes of an array's layout; ``"keep"`` for none.
 
     Attributes:
         chunks: The shape of chunks, or ``"auto"``.
         shards: The shape of shards, ``None`` for none.
-        compressors: The compressors, as a creating call names them.
+        compressors: The compressors, as for ``create_array``.
     """
 
     chunks: Any = "keep"
@@ -39,153 +40,190 @@ class Changes:
     compressors: Any = "keep"
 
 
-def translate(
+class _Shapes(NamedTuple):
+    """The shapes of inner chunks and stored values, listed sizes of stored values, and whether they are shards."""
+
+    inner: tuple[int, ...]
+    outer: tuple[int, ...]
+    edges: Edges | None
+    has_shards: bool
+
+
+def convert_metadata(
     source: ArrayMetadata,
     name: str,
-    own: Format,
-    target: Format,
-    options: Changes,
+    source_format: Format,
+    target_format: Format,
+    changes: LayoutChanges,
     notes: list[str],
     *,
-    named: bool = False,
+    has_named_dimensions: bool = False,
 ) -> ArrayMetadata:
-    """The metadata of an array in another format or layout.
+    """Return the metadata of an array in another format or layout.
 
     Args:
         source: The array.
         name: Its name, for notes.
-        own: The format that it is in.
-        target: The format.
-        options: What is to be different.
-        notes: What can not be kept as it was is added to these, in words for people.
-        named: Whether it belongs to arrays whose axes have names, so that it has names if it has no axes.
+        source_format: Its format.
+        target_format: The format to convert to.
+        changes: Changes of the layout.
+        notes: Receives a note for users about each property that cannot be kept.
+        has_named_dimensions: Whether the array belongs to arrays with dimension names. An array without axes then
+            counts as named.
 
     Raises:
-        UnsupportedByFormat: If the format can not say what the array holds.
-        MetadataError: If the compressors can not be used.
+        UnsupportedByFormat: If the format does not support the array.
+        MetadataError: If the compressors are invalid.
     """
-    inner, outer, edges, sharded = _shapes(source, target, options)
-    same_shapes = (inner, outer, edges) == (source.chunks, source.write_chunks, source.edges)
-    same_shapes = same_shapes and sharded == (source.shards is not None)
-    if same_shapes and own.is_same(target) and _keeps(options.compressors):
+    shapes = _convert_shapes(source, target_format, changes)
+    if (
+        shapes == (source.chunks, source.write_chunks, source.edges, source.shards is not None)
+        and source_format.is_same(target_format)
+        and _is_kept(changes.compressors)
+    ):
         return source
     if source.transformers:
-        gone = ", ".join(repr(item.name) for item in source.transformers)
-        notes.append(f"{name}: what is stored of it is not transformed by {gone} any more")
-    found = _described(source, name, own, target, notes, named=named)
-    fill = found.fill
-    if fill is None and not target.has_undefined_fill:
-        fill = source.spec.fill_value  # what absent elements have read as
+        transformers = ", ".join(repr(item.name) for item in source.transformers)
+        notes.append(f"{name}: what is stored of it is not transformed by {transformers} any more")
+    properties = _convert_properties(
+        source, name, source_format, target_format, notes, has_named_dimensions=has_named_dimensions
+    )
+    fill = properties.fill_value
+    if fill is None and not target_format.has_undefined_fill:
+        fill = source.spec.fill_value  # the value of absent elements so far
         notes.append(f"{name}: the undefined fill value is {format_fill_value(fill)} now")
-    fill = target.fill_value(source.dtype, fill)
-    spec = ArraySpec(outer, source.dtype, source.spec.fill_value if fill is None else fill)
-    wanted = _wanted(source, options, inner if sharded else None)
-    given = not _keeps(options.compressors)
+    fill = target_format.fill_value(source.dtype, fill)
+    spec = ArraySpec(shapes.outer, source.dtype, source.spec.fill_value if fill is None else fill)
+    codecs = _requested_codecs(source, changes, shapes.inner if shapes.has_shards else None)
     failure: Exception | None = None
-    for attempt in (wanted, _without_filters(wanted), _plain(wanted, compressors=given)):
+    for attempt in (codecs, replace(codecs, filters=()), _portable_codecs(codecs, changes)):
         try:
-            made = ArrayMetadata(
+            converted = ArrayMetadata(
                 source.shape,
                 source.dtype,
-                outer,
-                target.key_encoding(None, source.ndim),
-                target.chain(attempt, spec),
+                shapes.outer,
+                target_format.key_encoding(None, source.ndim),
+                target_format.chain(attempt, spec),
                 fill,
-                found.names,
-                edges,
-                attributes=found.attributes,
+                properties.dimension_names,
+                shapes.edges,
+                attributes=properties.attributes,
             )
-            target.render("a", made)
+            target_format.render("a", converted)
         except (UnsupportedByFormat, MetadataError) as error:
             if attempt.serializer is None or getattr(error, "feature", "codecs") not in ("codecs", "shards"):
                 raise
             notes.append(f"{name}: {error}")
             failure = error
             continue
-        return made
+        return converted
     assert failure is not None
-    raise failure  # it is about the compressors that were asked for
+    raise failure  # the requested compressors are not supported
 
 
-def _described(
-    source: ArrayMetadata, name: str, own: Format, target: Format, notes: list[str], *, named: bool
-) -> Described:
-    """What xarray says of an array, in the words of the target."""
-    names = () if named and not source.ndim and source.dimension_names is None else source.dimension_names
-    told = Described(source.dtype, source.attributes, names, source.fill_value, own.has_undefined_fill)
-    if own.is_same(target):
-        return told._replace(names=source.dimension_names)
-    found, fill = reworded(told, source.ndim, target), source.fill_value
-    changed = fill is not None and (found.fill is None or not is_fill(np.asarray(fill), found.fill))
-    if changed and math.prod(source.grid.shape) > _MANY:  # all that is absent would have to be stored
-        found = reworded(told._replace(masks=target.has_undefined_fill), source.ndim, target)
-    masks = found.masks and not told.masks and DIMENSIONS in found.attributes and found.fill is not None
-    if masks and told.missing is None and found.fill == found.fill:  # not NaN, which is missing anyway
-        notes.append(f"{name}: {format_fill_value(found.fill)} means missing to xarray in this format")
-    if any(source.dimension_names or ()) and found.names is None and DIMENSIONS not in found.attributes:
-        lost = list(source.dimension_names or ())
-        notes.append(f"{name}: the names of axes {lost} are lost, as some axes have none")
-    return found
-
-
-def _keeps(value: Any) -> bool:
+def _is_kept(value: Any) -> bool:
     return isinstance(value, str) and value == "keep"
 
 
-def _fitting(given: Any, ndim: int) -> Any:
-    """A shape that is wanted, for arrays that have as many axes; others keep theirs."""
-    counted = isinstance(given, list | tuple)
-    return "keep" if (counted and len(given) != ndim) or (isinstance(given, int) and not ndim) else given
+# -------------------------------------------------------------- attributes, names of axes, fill value
 
 
-def _shapes(
-    source: ArrayMetadata, target: Format, options: Changes
-) -> tuple[tuple[int, ...], tuple[int, ...], Any, bool]:
-    """The shapes of inner chunks and of stored values, the sizes of these where they differ, and if they are shards."""
-    chunks, shards = (_fitting(given, source.ndim) for given in (options.chunks, options.shards))
-    edges = source.edges
-    edges = edges if _keeps(chunks) and _keeps(shards) else None
-    if _keeps(shards):
-        shards = source.shards if target.has_shards and _keeps(chunks) else None
-    if _keeps(chunks):
+def _convert_properties(
+    source: ArrayMetadata,
+    name: str,
+    source_format: Format,
+    target_format: Format,
+    notes: list[str],
+    *,
+    has_named_dimensions: bool,
+) -> XarrayProperties:
+    """Return the properties that xarray reads, as the target format represents them."""
+    is_named_scalar = has_named_dimensions and not source.ndim and source.dimension_names is None
+    properties = XarrayProperties(
+        source.dtype,
+        source.attributes,
+        () if is_named_scalar else source.dimension_names,
+        source.fill_value,
+        source_format.has_undefined_fill,
+    )
+    if source_format.is_same(target_format):
+        return properties._replace(dimension_names=source.dimension_names)
+    converted, fill = convert_properties(properties, source.ndim, target_format), source.fill_value
+    if fill is not None and math.prod(source.grid.shape) > _MAX_STORED_FILL_CHUNKS:
+        is_changed = converted.fill_value is None or not is_fill(np.asarray(fill), converted.fill_value)
+        if is_changed:  # every absent chunk would have to be stored
+            unchanged = properties._replace(fill_is_missing=target_format.has_undefined_fill)
+            converted = convert_properties(unchanged, source.ndim, target_format)
+    if _becomes_missing(properties, converted):
+        value = format_fill_value(converted.fill_value)
+        notes.append(f"{name}: {value} means missing to xarray in this format")
+    has_names = converted.dimension_names is not None or DIMENSIONS in converted.attributes
+    if any(source.dimension_names or ()) and not has_names:
+        names = list(source.dimension_names or ())
+        notes.append(f"{name}: the names of axes {names} are lost, as some axes have none")
+    return converted
+
+
+def _becomes_missing(source: XarrayProperties, converted: XarrayProperties) -> bool:
+    """Return whether xarray treats the fill value as missing only after the conversion."""
+    fill = converted.fill_value
+    is_missing = converted.fill_is_missing and DIMENSIONS in converted.attributes and fill is not None
+    if not is_missing or source.fill_is_missing or source.missing_value is not None:
+        return False
+    return bool(fill == fill)  # noqa: PLR0124  NaN counts as missing in any case
+
+
+# -------------------------------------------------------------- layout
+
+
+def _convert_shapes(source: ArrayMetadata, target_format: Format, changes: LayoutChanges) -> _Shapes:
+    chunks = _change_for(changes.chunks, source.ndim)
+    shards = _change_for(changes.shards, source.ndim)
+    edges = source.edges if _is_kept(chunks) and _is_kept(shards) else None
+    if _is_kept(shards):
+        shards = source.shards if target_format.has_shards and _is_kept(chunks) else None
+    if _is_kept(chunks):
         chunks = source.chunks
         if source.shards is not None and shards is None:
-            edges = None  # the parts of shards are all alike
-    inner, outer = chunk_shapes(source.shape, source.dtype.itemsize or 16, chunks, shards)
+            edges = None  # the inner chunks of shards are equal
+    inner, outer = plan_chunk_shapes(source.shape, source.dtype.itemsize or 16, chunks, shards)
     if outer != source.write_chunks:
         edges = None
-    return inner, outer, edges, shards is not None
+    return _Shapes(inner, outer, edges, shards is not None)
 
 
-def _wanted(source: ArrayMetadata, options: Changes, inner: tuple[int, ...] | None) -> RequestedCodecs:
-    """The codecs of chunks as a creating call would ask for them."""
+def _change_for(value: Any, ndim: int) -> Any:
+    """Return a requested shape, or ``"keep"`` for an array with another number of axes."""
+    is_shape = isinstance(value, list | tuple)
+    return "keep" if (is_shape and len(value) != ndim) or (isinstance(value, int) and not ndim) else value
+
+
+def _requested_codecs(
+    source: ArrayMetadata, changes: LayoutChanges, inner_shape: tuple[int, ...] | None
+) -> RequestedCodecs:
+    """Return the codecs of an array as a user would request them for a new array."""
     chain = source.inner_codecs
     reverse = tuple(reversed(range(source.ndim)))
     order = "F" if any(codec.permutation == reverse and source.ndim > 1 for codec in chain.array_array) else "C"
     filters: list[Any] = [codec for codec in chain.array_array if codec.permutation != reverse or source.ndim < 2]
     compressors: list[Any] = list(chain.bytes_bytes)
     while compressors and isinstance(compressors[0], NumcodecsBytes) and compressors[0].kind in ARRAY_ARRAY:
-        filters.append(dict(compressors.pop(0).config))  # format 2 has these behind the elements' order
-    if not _keeps(options.compressors):
-        given = options.compressors
-        found = given if isinstance(given, list | tuple) else [] if given is None else [given]
-        compressors = [ZstdCodec(level=0) if one == "auto" else one for one in found]
-    return RequestedCodecs(filters, chain.array_bytes, compressors, order, inner)
+        filters.append(dict(compressors.pop(0).config))  # format 2 applies filters to bytes
+    if not _is_kept(changes.compressors):
+        requested = changes.compressors
+        items = requested if isinstance(requested, list | tuple) else [] if requested is None else [requested]
+        compressors = [ZstdCodec(level=0) if item == "auto" else item for item in items]
+    return RequestedCodecs(filters, chain.array_bytes, compressors, order, inner_shape)
 
 
-def _without_filters(wanted: RequestedCodecs) -> RequestedCodecs:
-    return RequestedCodecs((), wanted.serializer, wanted.compressors, wanted.order, wanted.inner_shape)
+def _portable_codecs(codecs: RequestedCodecs, changes: LayoutChanges) -> RequestedCodecs:
+    """Return codecs that every format supports, with compressors only if they were requested."""
+    compressors = (ZstdCodec(level=0),) if _is_kept(changes.compressors) else codecs.compressors
+    return RequestedCodecs((), None, compressors, "C", codecs.inner_shape)
 
 
-def _plain(wanted: RequestedCodecs, *, compressors: bool) -> RequestedCodecs:
-    """What every format can say; with the compressors if they were asked for."""
-    return RequestedCodecs(
-        (), None, wanted.compressors if compressors else (ZstdCodec(level=0),), "C", wanted.inner_shape
-    )
-
-
-def alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
-    """Whether stored values of one array are just those of the other, and absent ones read the same."""
+def has_same_values(one: ArrayMetadata, other: ArrayMetadata) -> bool:
+    """Return whether the stored values of two arrays are interchangeable, and absent ones read the same."""
     if not is_fill(one.spec.scalar, other.spec.fill_value):
         return False
     return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (

@@ -1,8 +1,7 @@
-"""From the parameters of a creating call to an array's metadata. Pure."""
+"""Metadata of a new array from the parameters of ``create_array``."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -15,27 +14,28 @@ import numpy.typing as npt
 from zarrasync._util import json as _json
 from zarrasync.codecs import ArraySpec, BytesCodec, Codec, ZstdCodec
 from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
+from zarrasync.metadata.chunk_shapes import (
+    ChunksLike,
+    ShapeLike,
+    chunk_shape_of,
+    is_auto,
+    listed_edges,
+    parse_sizes,
+    plan_chunk_shapes,
+)
 from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model import dtypes, fill_values
-from zarrasync.model.chunk_grids import Edges, expand_sizes, guess_chunks
 from zarrasync.model.dtypes import DataType
 
 __all__ = [
-    "ChunksLike",
-    "ShapeLike",
-    "attributes_of",
-    "check_axes",
+    "check_axis_count",
+    "check_matches",
     "check_options",
-    "check_same",
-    "chunk_shapes",
+    "checked_attributes",
     "plan_array",
-    "sizes_of",
 ]
 
-ShapeLike = int | Iterable[int]
-ChunksLike = int | Iterable[int | Iterable[int]]
-"""One size for all axes, or for each axis one size or a list of sizes."""
 CodecLike = Codec | str | Mapping[str, Any] | Any
 _UNSET: Any = object()
 
@@ -57,78 +57,91 @@ def plan_array(
     chunk_key_encoding: Any = None,
     dimension_names: Sequence[str | None] | None = None,
 ) -> ArrayMetadata:
-    """Settle everything that a creating call leaves open.
+    """Return the metadata of a new array, with defaults for parameters that are not specified.
 
     Raises:
-        ShapeError: If shapes, chunks and shards do not fit each other.
-        MetadataError: If a type, codec or fill value is wrong.
-        UnsupportedByFormat: If the format can not say it.
+        ShapeError: If shape, chunks and shards do not match each other.
+        MetadataError: If a type, codec or fill value is invalid.
+        UnsupportedByFormat: If the format does not support a parameter.
     """
     if order not in ("C", "F"):
         raise ValueError(f"order is 'C' or 'F', found {order!r}")
     if data is not None:
-        given = np.asarray(data)
-        shape = given.shape if shape is None else shape
-        dtype = _dtype_of(given) if dtype is None else dtype
+        values = np.asarray(data)
+        shape = values.shape if shape is None else shape
+        dtype = _dtype_of(values) if dtype is None else dtype
     if shape is None:
         raise TypeError("an array needs a shape (or data)")
-    sizes = sizes_of("shape", shape, 0)
+    array_shape = parse_sizes("shape", shape, 0)
     data_type = dtypes.from_numpy(np.float64 if dtype is None else dtype)
-    if _is_auto(serializer):
-        serializer = _in_order_of(dtype)
-    itemsize = data_type.itemsize or 16
-    stored = chunks if shards in (None, False) else shards
-    edges = _edges(stored, sizes)
+    if is_auto(serializer):
+        serializer = _serializer_of(dtype)
+    has_shards = shards not in (None, False)
+    stored_chunks = shards if has_shards else chunks
+    edges = listed_edges(stored_chunks, array_shape)
     if edges is not None:
-        listed: Any = stored
-        greatest = tuple(max(own) if own else n for own, n in zip(edges, listed, strict=True))
-        chunks, shards = (greatest, shards) if stored is chunks else (chunks, greatest)
-    inner, outer = chunk_shapes(sizes, itemsize, chunks, shards)
+        sizes: Any = stored_chunks
+        largest = tuple(max(own_sizes) if own_sizes else n for own_sizes, n in zip(edges, sizes, strict=True))
+        chunks, shards = (chunks, largest) if has_shards else (largest, shards)
+    inner, outer = plan_chunk_shapes(array_shape, data_type.itemsize or 16, chunks, shards)
     fill = data_type.default_fill() if fill_value is _UNSET else fill_values.as_fill(data_type, fill_value)
     fill = format_.fill_value(data_type, fill)
     spec = ArraySpec(outer, data_type, data_type.default_fill() if fill is None else fill)
-    wanted = RequestedCodecs(
-        () if _is_auto(filters) else _listed(filters),
+    requested = RequestedCodecs(
+        () if is_auto(filters) else _as_tuple(filters),
         serializer,
-        (ZstdCodec(level=0),) if _is_auto(compressors) else _listed(compressors),
+        (ZstdCodec(level=0),) if is_auto(compressors) else _as_tuple(compressors),
         order,
-        inner if shards not in (None, False) else None,
+        inner if has_shards else None,
     )
-    if dimension_names is not None:
-        named = all(name is None or isinstance(name, str) for name in dimension_names)
-        if isinstance(dimension_names, str) or not named or len(dimension_names) != len(sizes):
-            raise MetadataError(
-                f"dimension_names {dimension_names!r} must have one entry per axis of shape {sizes}, a name or None"
-            )
+    _check_dimension_names(dimension_names, array_shape)
     return ArrayMetadata(
-        sizes,
+        array_shape,
         data_type,
         outer,
-        format_.key_encoding(chunk_key_encoding, len(sizes)),
-        format_.chain(wanted, spec),
+        format_.key_encoding(chunk_key_encoding, len(array_shape)),
+        format_.chain(requested, spec),
         fill,
         None if dimension_names is None else tuple(dimension_names),
         edges,
-        attributes=attributes_of(attributes),
+        attributes=checked_attributes(attributes),
     )
 
 
-def _in_order_of(dtype: Any) -> Any:
-    """The serializer that keeps the byte order of a dtype which is not this machine's."""
+def _serializer_of(dtype: Any) -> Any:
+    """Return the serializer that stores the byte order of a dtype if it is not the native one."""
     try:
-        given = np.dtype(dtype)
+        numpy_dtype = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
-        return "auto"  # a name of Zarr's
-    if given.kind in "TO" or given.isnative:
+        return "auto"  # a name that only Zarr has
+    if numpy_dtype.kind in "TO" or numpy_dtype.isnative:
         return "auto"
-    return BytesCodec(None, dtypes.packed(given))
+    return BytesCodec(None, dtypes.packed(numpy_dtype))
 
 
-def _dtype_of(given: npt.NDArray[Any]) -> Any:
-    if given.dtype.kind == "O" and given.size:
-        first = given.reshape(-1)[0]
-        return bytes if isinstance(first, bytes) else str if isinstance(first, str) else given.dtype
-    return str if given.dtype.kind == "T" else given.dtype
+def _dtype_of(values: npt.NDArray[Any]) -> Any:
+    """Return the dtype of values. Arrays of Python strings or bytes have that type."""
+    if values.dtype.kind == "O" and values.size:
+        first = values.reshape(-1)[0]
+        return bytes if isinstance(first, bytes) else str if isinstance(first, str) else values.dtype
+    return str if values.dtype.kind == "T" else values.dtype
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _check_dimension_names(names: Any, shape: tuple[int, ...]) -> None:
+    if names is None:
+        return
+    are_names = all(name is None or isinstance(name, str) for name in names)
+    if isinstance(names, str) or not are_names or len(names) != len(shape):
+        raise MetadataError(f"dimension_names {names!r} must have one entry per axis of shape {shape}, a name or None")
+
+
+# -------------------------------------------------------------- checks of parameters
 
 
 @cache
@@ -137,171 +150,87 @@ def _parameters() -> tuple[str, ...]:
 
 
 def check_options(options: Iterable[str]) -> None:
-    """Complain about a name that is no parameter of a creating call.
+    """Check the names of keyword arguments.
 
     Raises:
-        TypeError: Names the parameter that was probably meant.
+        TypeError: If one is not a parameter of ``create_array``. The message suggests a similar name.
     """
     for name in options:
-        known = _parameters()
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the parameters are {', '.join(known)}"
+        parameters = _parameters()
+        if name not in parameters:
+            close = get_close_matches(name, parameters, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the parameters are {', '.join(parameters)}"
             raise TypeError(f"creating an array takes no parameter {name!r}; {hint}")
 
 
-def check_same(present: ArrayMetadata, name: str, **options: Any) -> None:
-    """Complain if an array that is there is not the one that parameters of a creating call describe.
+def check_matches(existing: ArrayMetadata, name: str, **options: Any) -> None:
+    """Check that an existing array matches the parameters of ``create_array``.
 
-    Its sizes may differ: it may have been appended to since it was created with these parameters.
+    Its sizes may differ, because it may have grown since it was created with these parameters.
+
+    Args:
+        existing: The existing array.
+        name: Its name, for messages.
+        **options: The parameters.
 
     Raises:
         ShapeError: If the number of axes, chunks or shards differ.
         NodeTypeError: If the data type differs.
     """
     shape = options.get("shape")
-    if shape is not None and len(sizes := sizes_of("shape", shape, 0)) != present.ndim:
-        raise ShapeError(f"{name} is there with shape {present.shape}, not {sizes}", found=present.shape, wanted=sizes)
-    for what, own in (("chunks", present.chunks), ("shards", present.shards)):
-        given = options.get(what)
-        if given is None or isinstance(given, bool) or _is_auto(given) or _edges(given, present.shape) is not None:
+    if shape is not None and len(sizes := parse_sizes("shape", shape, 0)) != existing.ndim:
+        message = f"{name} is there with shape {existing.shape}, not {sizes}"
+        raise ShapeError(message, found=existing.shape, wanted=sizes)
+    for parameter, existing_sizes in (("chunks", existing.chunks), ("shards", existing.shards)):
+        value = options.get(parameter)
+        if value is None or isinstance(value, bool) or is_auto(value):
             continue
-        wanted = _expand(what, given, present.shape)
-        if wanted != own:
-            raise ShapeError(f"{name} is there with {what} {own}, not {wanted}", found=own or (), wanted=wanted)
+        if listed_edges(value, existing.shape) is not None:
+            continue
+        sizes = chunk_shape_of(parameter, value, existing.shape)
+        if sizes != existing_sizes:
+            message = f"{name} is there with {parameter} {existing_sizes}, not {sizes}"
+            raise ShapeError(message, found=existing_sizes or (), wanted=sizes)
     if options.get("dtype") is not None:
         data_type = dtypes.from_numpy(options["dtype"])
-        if data_type.numpy != present.dtype.numpy:
-            raise NodeTypeError(f"{name} is there with data type {present.dtype.name}, not {data_type.name}")
+        if data_type.numpy != existing.dtype.numpy:
+            raise NodeTypeError(f"{name} is there with data type {existing.dtype.name}, not {data_type.name}")
 
 
-def check_axes(what: str, given: Any, numbers: Iterable[int]) -> None:
-    """Complain about a shape that none of several arrays has axes for.
+def check_axis_count(parameter: str, value: Any, axis_counts: Iterable[int]) -> None:
+    """Check that a shape has as many sizes as at least one of several arrays has axes.
+
+    Args:
+        parameter: The parameter's name, for messages.
+        value: The shape, or a value of another kind, which is not checked.
+        axis_counts: The number of axes of each array.
 
     Raises:
-        ShapeError: If each of them, of which there is one at least, has another number of axes.
+        ShapeError: If it matches none of them.
     """
-    counts = set(numbers)
-    if isinstance(given, list | tuple) and counts and len(given) not in counts:
-        found = ", ".join(map(str, sorted(counts)))
-        raise ShapeError(f"{what} {tuple(given)} do not fit arrays of {found} dimensions", found=tuple(given))
+    counts = set(axis_counts)
+    if isinstance(value, list | tuple) and counts and len(value) not in counts:
+        dimensions = ", ".join(map(str, sorted(counts)))
+        raise ShapeError(f"{parameter} {tuple(value)} do not fit arrays of {dimensions} dimensions", found=tuple(value))
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Attributes as a user gives them, in the form in which they will be read back.
+def checked_attributes(value: Any) -> dict[str, Any]:
+    """Return attributes as they will be read back.
 
     Raises:
-        MetadataError: If they are no mapping from names to values, or JSON can not say one.
+        MetadataError: If they are not a mapping from names to values that JSON can represent.
     """
     if value is not None and not isinstance(value, Mapping):
         raise MetadataError(f"attributes are a mapping from names to values, found {value!r}")
-    given = dict(value or {})
+    attributes = dict(value or {})
     try:
-        _json.dump(given)
+        _json.dump(attributes)
     except MetadataError:
-        for name, item in given.items():
+        for name, item in attributes.items():
             try:
                 _json.dump({name: item})
             except MetadataError as error:
-                why = error.__cause__ or error
-                raise MetadataError(f"the attribute {name!r} can not be written as JSON: {why}") from error
+                reason = error.__cause__ or error
+                raise MetadataError(f"the attribute {name!r} can not be written as JSON: {reason}") from error
         raise
-    return dict(_json.to_plain(given))
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
-def _listed(value: Any) -> tuple[Any, ...]:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def sizes_of(what: str, value: Any, least: int) -> tuple[int, ...]:
-    """Integers that are given as one or several of them.
-
-    Raises:
-        ShapeError: If they are none, or one is less than the least.
-    """
-    try:
-        if isinstance(value, str):
-            raise TypeError
-        sizes = (
-            (operator.index(value),) if isinstance(value, int | np.integer) else tuple(operator.index(n) for n in value)
-        )
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"{what} is an integer or a sequence of integers, found {value!r}") from error
-    if any(n < least for n in sizes):
-        raise ShapeError(f"{what} {sizes}: sizes are at least {least}", found=sizes)
-    return sizes
-
-
-def chunk_shapes(
-    shape: tuple[int, ...], itemsize: int, chunks: Any, shards: Any
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of inner chunks and of stored values (the same without shards)."""
-    if chunks is None or chunks is False:
-        inner = tuple(max(n, 1) for n in shape)
-    elif _is_auto(chunks) or chunks is True:
-        # Parts of a shard are read alone, so they may be small; a chunk of its own costs a request.
-        inner = guess_chunks(shape, itemsize, (4 << 20) if shards is None else (256 << 10))
-    else:
-        inner = _expand("chunks", chunks, shape)
-    if shards is None or shards is False:
-        return inner, inner
-    outer = (
-        _auto_shards(shape, inner, itemsize) if _is_auto(shards) or shards is True else _expand("shards", shards, shape)
-    )
-    if _is_auto(chunks) or chunks is True:
-        inner = tuple(_divisor(n, c) for n, c in zip(outer, inner, strict=True))
-    if any(n % c for n, c in zip(outer, inner, strict=True)):
-        raise ShapeError(
-            f"shards {outer} must be multiples of chunks {inner} along each axis", found=outer, wanted=inner
-        )
-    return inner, outer
-
-
-def _edges(value: Any, shape: tuple[int, ...]) -> Edges | None:
-    """The sizes of chunks along each axis, where they are listed: ``[[10, 20, 30], 5]``; none for the one size of an axis."""
-    if not isinstance(value, list | tuple) or not any(isinstance(item, list | tuple) for item in value):
-        return None
-    if len(value) != len(shape):
-        raise ShapeError(f"chunks {value!r} has {len(value)} axes, the shape {shape} has {len(shape)}", wanted=shape)
-    try:
-        return tuple(expand_sizes(own) if isinstance(own, list | tuple) else None for own in value)
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"chunks {value!r}: a list of sizes per axis, or one size: {error}") from error
-
-
-def _expand(what: str, value: ShapeLike, shape: tuple[int, ...]) -> tuple[int, ...]:
-    sizes = sizes_of(what, value, 1 if what == "shards" else -1)
-    if isinstance(value, int | np.integer):
-        sizes = sizes * len(shape)
-    if len(sizes) != len(shape):
-        raise ShapeError(
-            f"{what} {sizes} has {len(sizes)} dimensions, the shape {shape} has {len(shape)}", found=sizes, wanted=shape
-        )
-    sizes = tuple(max(extent, 1) if n == -1 else n for n, extent in zip(sizes, shape, strict=True))
-    if any(n < 1 for n in sizes):
-        raise ShapeError(f"{what} {sizes}: each axis needs at least 1 element", found=sizes)
-    return sizes
-
-
-def _auto_shards(shape: tuple[int, ...], inner: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Shards of about 64 MiB: the chunk is doubled along the axis it covers least of."""
-    outer = list(inner)
-    while np.prod(outer, dtype=np.float64) * itemsize * 2 <= 64 << 20:
-        room = [axis for axis in range(len(outer)) if outer[axis] < shape[axis]]
-        if not room:
-            break
-        axis = min(room, key=lambda axis: outer[axis] / shape[axis])
-        outer[axis] *= 2
-    return tuple(outer)
-
-
-def _divisor(size: int, wanted: int) -> int:
-    """The divisor of a size that comes nearest to what is wanted, from below; all of it if none comes near."""
-    found = next(n for n in range(min(wanted, size), 0, -1) if size % n == 0)
-    return found if 4 * found >= min(wanted, size) else size
+    return dict(_json.to_plain(attributes))

@@ -1,8 +1,8 @@
-"""Making codecs, data types and storage transformers known.
+"""Registration of codecs, data types and storage transformers of other packages.
 
-Packages can offer theirs without a call, by entry points of the groups ``zarrasync.codecs`` (a class),
-``zarrasync.data_types`` and ``zarrasync.storage_transformers`` (a function of the configuration); they are
-looked for when a document names something that is not known.
+Packages can also offer them by entry points of the groups ``zarrasync.codecs`` (a class), ``zarrasync.data_types`` and
+``zarrasync.storage_transformers`` (functions of the configuration). Entry points are loaded when a document contains an
+unknown name.
 """
 
 from __future__ import annotations
@@ -20,27 +20,31 @@ __all__ = ["register_codec", "register_data_type", "register_storage_transformer
 
 
 def register_codec(codec: type[Codec]) -> None:
-    """Make a codec known, to documents and to ``create_array``.
+    """Register a codec for documents and for ``create_array``.
+
+    See "Codecs" in the Zarr v3 core specification.
 
     Args:
         codec: A frozen dataclass derived from ``codecs.ArrayArrayCodec``, ``ArrayBytesCodec`` or
-            ``BytesBytesCodec``. Its ``name`` is that in documents, its fields are the parameters that
-            ``configuration()`` gives.
+            ``BytesBytesCodec``. Its ``name`` is that in documents; its fields are the parameters that
+            ``configuration()`` returns.
 
     Raises:
-        ValueError: If there is no name, or it is that of a codec of this package.
-        TypeError: If it is no such class.
+        ValueError: If it has no name, or the name of a codec of this package.
+        TypeError: If it is not such a class.
     """
     codecs.register(codec)
 
 
 def register_data_type(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
-    """Make a data type known under a name.
+    """Register a data type.
+
+    See "Data types" in the Zarr v3 core specification.
 
     Args:
         name: The name in documents.
-        parse: Makes the ``DataType`` (which names the NumPy dtype of values in memory) of a configuration,
-            which is empty for a bare name.
+        parse: Returns the ``DataType`` (which contains the NumPy dtype of values in memory) of a configuration,
+            which is empty if the document only contains the name.
 
     Raises:
         ValueError: If it is the name of a data type of this package.
@@ -49,10 +53,12 @@ def register_data_type(name: str, parse: Callable[[Mapping[str, Any]], DataType]
 
 
 def register_storage_transformer(name: str, make: Callable[[Mapping[str, Any]], StorageTransformer]) -> None:
-    """Make a storage transformer known under a name, or under a URI for the draft of format 3.
+    """Register a storage transformer.
+
+    See "Storage transformers" in the Zarr v3 core specification.
 
     Args:
-        name: The name, or URI, in documents.
-        make: Makes one of a configuration.
+        name: The name in documents, or the URI in documents of the draft of format 3.
+        make: Returns the storage transformer of a configuration.
     """
     storage_transformers.register(name, make)

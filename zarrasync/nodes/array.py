@@ -20,7 +20,7 @@ from zarrasync.display.info import Info, array_info, complete_array_info
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import parse
 from zarrasync.indexing.transform import Transform, identity
-from zarrasync.metadata.create import sizes_of
+from zarrasync.metadata.chunk_shapes import parse_sizes
 from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
@@ -362,7 +362,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             ShapeError: If it has another number of axes or a negative size.
             ReadOnlyError: If the array was opened for reading.
         """
-        new_shape = sizes_of("shape", shape, 0)
+        new_shape = parse_sizes("shape", shape, 0)
         self._cell.metadata.with_shape(new_shape)  # raises an error before anything is changed
         await run_on_store(partial(resize, self._cell, new_shape), self.store)
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from zarrasync.config import Config
 from zarrasync.display.info import Info
-from zarrasync.metadata.create import attributes_of
+from zarrasync.metadata.create import checked_attributes
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle, run_on_store
@@ -104,7 +104,7 @@ class AsyncNode(ABC, Generic[M]):
 
     async def _set_attributes(self, attributes: Mapping[str, Any], *, keep: bool = False) -> None:
         """Set attributes with one write; ``keep`` those that are not among them."""
-        new_attributes = attributes_of(attributes)
+        new_attributes = checked_attributes(attributes)
 
         async def change(present: M) -> M:
             return replace(present, attributes={**(present.attributes if keep else {}), **new_attributes})

@@ -9,7 +9,7 @@ from typing import Any
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
-from zarrasync.metadata.create import attributes_of
+from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create_array import create_array_at, plan_with_data
@@ -89,7 +89,7 @@ async def plan_hierarchy(root: NodeHandle, nodes: Mapping[str, Mapping[str, Any]
         if _is_array(options):
             await plan_with_data(root, options)
         else:
-            attributes_of(options.get("attributes"))
+            checked_attributes(options.get("attributes"))
     return plan
 
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import NodeNotFoundError
-from zarrasync.metadata.create import ChunksLike, ShapeLike, check_options, check_same
+from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike
+from zarrasync.metadata.create import check_matches, check_options
 from zarrasync.metadata.types import GroupMetadata
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
@@ -130,7 +131,7 @@ async def open_array(
             return array
     else:
         array = await open_array_at(handle, candidates)
-    check_same(array.metadata, array.name, **options)
+    check_matches(array.metadata, array.name, **options)
     return array
 
 

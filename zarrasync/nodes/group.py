@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zarrasync.display import html
 from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
-from zarrasync.metadata.create import attributes_of
+from zarrasync.metadata.create import checked_attributes
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
@@ -304,7 +304,7 @@ async def create_group_at(
         overwrite: Replace an existing node.
     """
     handle = await bind_format(handle, overwrite=overwrite)
-    metadata = GroupMetadata(attributes=attributes_of(attributes))
+    metadata = GroupMetadata(attributes=checked_attributes(attributes))
     handle = await run_on_store(partial(create_node, handle, metadata, overwrite=overwrite), handle.store)
     return AsyncGroup(handle, metadata)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zarrasync import formats
 from zarrasync._util import json as _json
 from zarrasync.errors import NodeNotFoundError, UnsupportedByFormat
-from zarrasync.metadata.convert import Changes, alike, translate
+from zarrasync.metadata.convert import LayoutChanges, convert_metadata, has_same_values
 from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.nodes.access import chunks_of, handle_of
 from zarrasync.nodes.array import AsyncArray
@@ -127,7 +127,7 @@ class PresentedStore(Store):
         return self.format.render(path, metadata)
 
     def _translated(self, array: AsyncArray) -> ArrayMetadata:
-        return translate(array.metadata, array.name, handle_of(array).format, self.format, Changes(), [])
+        return convert_metadata(array.metadata, array.name, handle_of(array).format, self.format, LayoutChanges(), [])
 
     # -------------------------------------------------------------- chunks
 
@@ -161,7 +161,7 @@ class PresentedStore(Store):
         if not isinstance(node, AsyncArray):
             return None
         metadata = self._translated(node)
-        return _Shown(node, metadata, alike(node.metadata, metadata))
+        return _Shown(node, metadata, has_same_values(node.metadata, metadata))
 
     async def _is_absent(self, path: str) -> bool:
         try:

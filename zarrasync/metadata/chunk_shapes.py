@@ -1,0 +1,144 @@
+"""Shapes of chunks and shards from the parameters of a new array."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from zarrasync.errors import ShapeError
+from zarrasync.model.chunk_grids import Edges, expand_sizes, guess_chunks
+
+__all__ = ["ChunksLike", "ShapeLike", "chunk_shape_of", "is_auto", "listed_edges", "parse_sizes", "plan_chunk_shapes"]
+
+ShapeLike = int | Iterable[int]
+ChunksLike = int | Iterable[int | Iterable[int]]
+"""One size for all axes, or for each axis one size or a list of sizes."""
+
+_CHUNK_BYTES, _INNER_CHUNK_BYTES = 4 << 20, 256 << 10
+"""Target sizes. Inner chunks of shards may be small, as they share a value; other chunks cost a request each."""
+_SHARD_BYTES = 64 << 20
+
+
+def is_auto(value: Any) -> bool:
+    """Return whether a parameter is ``"auto"``."""
+    return isinstance(value, str) and value == "auto"
+
+
+def parse_sizes(parameter: str, value: Any, least: int) -> tuple[int, ...]:
+    """Return an integer or several as a tuple.
+
+    Args:
+        parameter: The parameter's name, for messages.
+        value: The parameter.
+        least: The least integer that is allowed.
+
+    Raises:
+        ShapeError: If the value is something else, or an integer is too small.
+    """
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        sizes = (
+            (operator.index(value),) if isinstance(value, int | np.integer) else tuple(operator.index(n) for n in value)
+        )
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{parameter} is an integer or a sequence of integers, found {value!r}") from error
+    if any(n < least for n in sizes):
+        raise ShapeError(f"{parameter} {sizes}: sizes are at least {least}", found=sizes)
+    return sizes
+
+
+def plan_chunk_shapes(
+    shape: tuple[int, ...], itemsize: int, chunks: Any, shards: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of inner chunks and of stored values, which are the same without shards.
+
+    Args:
+        shape: The array's shape.
+        itemsize: Bytes of an element.
+        chunks: The shape of chunks; ``"auto"`` or ``True`` to choose one, ``None`` or ``False`` for a single chunk.
+        shards: The shape of shards; ``"auto"`` or ``True`` to choose one, ``None`` or ``False`` for no shards.
+
+    Raises:
+        ShapeError: If a shape is invalid, or shards are not multiples of chunks.
+    """
+    if chunks is None or chunks is False:
+        inner = tuple(max(n, 1) for n in shape)
+    elif is_auto(chunks) or chunks is True:
+        inner = guess_chunks(shape, itemsize, _CHUNK_BYTES if shards is None else _INNER_CHUNK_BYTES)
+    else:
+        inner = chunk_shape_of("chunks", chunks, shape)
+    if shards is None or shards is False:
+        return inner, inner
+    if is_auto(shards) or shards is True:
+        outer = _auto_shards(shape, inner, itemsize)
+    else:
+        outer = chunk_shape_of("shards", shards, shape)
+    if is_auto(chunks) or chunks is True:
+        inner = tuple(_near_divisor(n, c) for n, c in zip(outer, inner, strict=True))
+    if any(n % c for n, c in zip(outer, inner, strict=True)):
+        raise ShapeError(
+            f"shards {outer} must be multiples of chunks {inner} along each axis", found=outer, wanted=inner
+        )
+    return inner, outer
+
+
+def listed_edges(value: Any, shape: tuple[int, ...]) -> Edges | None:
+    """Return the sizes of chunks along each axis if some are listed, as in ``[[10, 20, 30], 5]``.
+
+    Axes with one size have ``None``.
+
+    Raises:
+        ShapeError: If the lists do not match the shape.
+    """
+    if not isinstance(value, list | tuple) or not any(isinstance(item, list | tuple) for item in value):
+        return None
+    if len(value) != len(shape):
+        raise ShapeError(f"chunks {value!r} has {len(value)} axes, the shape {shape} has {len(shape)}", wanted=shape)
+    try:
+        return tuple(expand_sizes(item) if isinstance(item, list | tuple) else None for item in value)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"chunks {value!r}: a list of sizes per axis, or one size: {error}") from error
+
+
+def chunk_shape_of(parameter: str, value: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of chunks or shards for a parameter: one size for all axes or one each; -1 is a whole axis.
+
+    Raises:
+        ShapeError: If it does not match the shape.
+    """
+    sizes = parse_sizes(parameter, value, 1 if parameter == "shards" else -1)
+    if isinstance(value, int | np.integer):
+        sizes = sizes * len(shape)
+    if len(sizes) != len(shape):
+        raise ShapeError(
+            f"{parameter} {sizes} has {len(sizes)} dimensions, the shape {shape} has {len(shape)}",
+            found=sizes,
+            wanted=shape,
+        )
+    sizes = tuple(max(extent, 1) if n == -1 else n for n, extent in zip(sizes, shape, strict=True))
+    if any(n < 1 for n in sizes):
+        raise ShapeError(f"{parameter} {sizes}: each axis needs at least 1 element", found=sizes)
+    return sizes
+
+
+def _auto_shards(shape: tuple[int, ...], inner: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return a shape of at most 64 MiB, by doubling the chunk along the axis of which it covers the least fraction."""
+    outer = list(inner)
+    while np.prod(outer, dtype=np.float64) * itemsize * 2 <= _SHARD_BYTES:
+        growing = [axis for axis in range(len(outer)) if outer[axis] < shape[axis]]
+        if not growing:
+            break
+        axis = min(growing, key=lambda axis: outer[axis] / shape[axis])
+        outer[axis] *= 2
+    return tuple(outer)
+
+
+def _near_divisor(size: int, target: int) -> int:
+    """Return the largest divisor of a size up to a target, or the size itself if that divisor is less than a quarter."""
+    limit = min(target, size)
+    divisor = next(n for n in range(limit, 0, -1) if size % n == 0)
+    return divisor if 4 * divisor >= limit else size

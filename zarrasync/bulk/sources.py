@@ -130,7 +130,8 @@ def source_of(value: Any, options: Mapping[str, Any]) -> Source:
     if callable(value):
         source.read, source.asynchronous = value, inspect.iscoroutinefunction(value)
     else:
-        source.pairs, source.asynchronous = value, hasattr(value, "__aiter__")
+        pairs: Any = value
+        source.pairs, source.asynchronous = pairs, hasattr(value, "__aiter__")
     return source
 
 

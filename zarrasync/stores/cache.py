@@ -205,7 +205,11 @@ class CachingStore(WrapperStore):
             with self._lock:
                 for part, name in names.items():
                     source = self._loop_fetches.get(name)
-                    if source is sources[part] and (source[0].task.done() or not source[0].waiters):
+                    if (
+                        source is not None
+                        and source is sources[part]
+                        and (source[0].task.done() or not source[0].waiters)
+                    ):
                         del self._loop_fetches[name]
 
     # -------------------------------------------------------------- changing

@@ -364,4 +364,5 @@ def local_path(url: str) -> str:
     """Return the path of a ``file://`` URL, which has no query or fragment. Like in fsspec, the path may be relative."""
     from fsspec.implementations.local import LocalFileSystem
 
-    return str(LocalFileSystem._strip_protocol(unquote(url.replace("file://localhost/", "file:///", 1))))
+    path = unquote(url.replace("file://localhost/", "file:///", 1))
+    return str(LocalFileSystem._strip_protocol(path))  # noqa: SLF001  # fsspec has no public function for it

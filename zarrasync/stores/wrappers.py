@@ -1,5 +1,8 @@
 """Stores around stores: a prefix, aliases, write protection. They can be nested in any order."""
 
+# Some overriding methods return the coroutine of another store, and a property overrides an attribute that can be set.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import builtins

@@ -56,7 +56,8 @@ class ZarrPythonStore(RemoteStore):
         """An object that all stores of an icechunk session, or of a dict, have in common; ``None`` for other stores."""
         if self.bounded:
             return _session_of(self._innermost)
-        return id(self._innermost._store_dict) if hasattr(self._innermost, "_store_dict") else None
+        data = getattr(self._innermost, "_store_dict", None)
+        return None if data is None else id(data)
 
     @cached_property
     def _equivalent(self) -> Store | None:
@@ -103,9 +104,9 @@ class ZarrPythonStore(RemoteStore):
         if getattr(self.store, "_is_open", True):
             return
         try:
-            await self.store._open()
+            await self.store._open()  # noqa: SLF001  # as zarr-python does
         except ValueError:  # raised if another task has opened it meanwhile
-            if not self.store._is_open:
+            if not self.store._is_open:  # noqa: SLF001  # as zarr-python does
                 raise
 
     async def _call(self, key: str, verb: str, method: str, *args: Any, **options: Any) -> Any:

@@ -194,7 +194,7 @@ class WriteableArchive(ReadableArchive):
                 archive.writestr(info, memoryview(data).cast("B") if len(data) else b"")
                 self._file.flush()
             except BaseException:
-                archive._writing = False
+                archive._writing = False  # noqa: SLF001  # as if the member had not been begun
                 archive.filelist[:], archive.start_dir = previous, start
                 archive.NameToInfo.clear()
                 archive.NameToInfo.update({entry.filename: entry for entry in previous})
@@ -216,7 +216,7 @@ class WriteableArchive(ReadableArchive):
             for name in removed:
                 self._zip.NameToInfo.pop(name, None)
             self._zip.filelist[:] = [entry for entry in self._zip.filelist if entry.filename not in removed]
-            self._zip._didModify = True  # type: ignore[attr-defined]  # as after writing
+            self._zip._didModify = True  # type: ignore[attr-defined]  # noqa: SLF001  # closing writes the directory
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -259,7 +259,7 @@ def _open_for_appending(file: Any) -> zipfile.ZipFile:
 def _finish(archive: Any, file: Any, pid: int, *, close_file: bool) -> None:
     try:
         if os.getpid() != pid:  # a fork must not write to its parent's file
-            archive._didModify = False
+            archive._didModify = False  # noqa: SLF001  # otherwise closing writes the directory
         archive.close()
     finally:
         if close_file:

@@ -35,6 +35,6 @@ def _wait_for_foreign_threads() -> None:
     end = clock.monotonic() + 1.0
     while clock.monotonic() < end:
         python_threads = {thread.ident for thread in threading.enumerate()}
-        if not set(sys._current_frames()) - python_threads:
+        if not set(sys._current_frames()) - python_threads:  # noqa: SLF001  # documented, despite its name
             break
         clock.sleep_blocking(0.001)

@@ -106,7 +106,7 @@ def test_no_modules_import_each_other():
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
-def test_the_model_knows_no_io():
+def test_the_model_does_no_io():
     for name, path in modules().items():
         if package(name) in WITHOUT_IO:
             text = path.read_text()

@@ -195,7 +195,7 @@ async def test_a_difference_is_found(api: Api):
         await api(api.copy(source, Forgetful(), verify=True))
 
 
-async def test_copies_that_make_no_sense(api: Api, tmp_path: Path):
+async def test_invalid_copies(api: Api, tmp_path: Path):
     with pytest.raises(NodeNotFoundError):
         await api(api.copy({}, {}))
     await api(api.create_group(tmp_path / "x"))
@@ -211,7 +211,7 @@ async def test_copies_that_make_no_sense(api: Api, tmp_path: Path):
     assert target == {}
 
 
-async def test_nothing_is_erased_for_a_copy_that_can_not_be_made(api: Api, tmp_path: Path):
+async def test_invalid_copies_erase_nothing(api: Api, tmp_path: Path):
     store: dict[str, bytes] = {}
     await api(api.create_array(store, path="a/b", data=np.arange(1, 7), chunks=3))
     before = dict(store)
@@ -435,7 +435,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("dtype", ["f4", "c8"])
 @pytest.mark.parametrize("zarr_format", [2, "3-draft-2022"])
-async def test_a_nan_that_a_format_can_not_say(api: Api, zarr_format: Any, dtype: str):
+async def test_a_nan_without_a_representation_in_the_format(api: Api, zarr_format: Any, dtype: str):
     """The values are kept; the fill value becomes the only NaN of the format, also in the open array."""
     odd = np.array([0x7FC00123, 0], "u4").view("f4")
     fill = odd[0] if dtype == "f4" else odd.view("c8")[0]

@@ -96,7 +96,7 @@ async def test_the_path_of_an_array(api: Api, tmp_path: Path, s3: tuple[str, dic
     ],
 )
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-async def test_verifying_finds_what_the_type_changes(api: Api, values: np.ndarray, dtype: str, kept: bool):
+async def test_verifying_finds_changes_by_the_type(api: Api, values: np.ndarray, dtype: str, kept: bool):
     store: dict[str, bytes] = {}
     await api(api.create_array(store, shape=values.shape, dtype=dtype))
     if kept:
@@ -109,7 +109,7 @@ async def test_verifying_finds_what_the_type_changes(api: Api, values: np.ndarra
 
 
 @pytest.mark.parametrize("kind", ["function", "pairs"])
-async def test_verifying_finds_what_a_type_that_is_told_changes(api: Api, kind: str):
+async def test_verifying_finds_changes_by_a_requested_type(api: Api, kind: str):
     """The source has no data type of its own, so the caller names one."""
     values = np.array([1.7, 2.0, 300.0])
     source = (lambda region: values[region]) if kind == "function" else [((slice(0, 3),), values)]
@@ -118,7 +118,7 @@ async def test_verifying_finds_what_a_type_that_is_told_changes(api: Api, kind: 
 
 
 @pytest.mark.parametrize("mode", ["a", "w", "w-"])
-async def test_a_region_is_one_of_an_array_that_is_there(api: Api, mode: Any):
+async def test_a_region_needs_an_existing_array(api: Api, mode: Any):
     store: dict[str, bytes] = {}
     with pytest.raises(NodeNotFoundError, match="a region is written into an array that is there"):
         await api(api.ingest(VALUES, store, mode=mode, region=(slice(0, 90), slice(0, 70))))
@@ -138,7 +138,7 @@ async def test_parts_of_chunks_in_memory(api: Api, kind: str):
     assert (await api((await api(api.open_array(store)))[...])).tolist() == [0, 0, 0, 0, 1, 2, 3, 0, 0, 0]
 
 
-async def test_verifying_finds_what_was_damaged(api: Api):
+async def test_verifying_finds_damage(api: Api):
     class Forgetful(stores.WrapperStore):
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
             return None if key == "c/1/1" else await self.inner.put(key, data, if_version=if_version)
@@ -169,7 +169,7 @@ async def test_memory_stays_within_the_budget():
     assert report.blocks >= 4 * (1 << 22) * 4 // (1 << 20) // 4
 
 
-async def test_a_bar_does_not_take_what_was_there_for_fast(api: Api, monkeypatch: pytest.MonkeyPatch):
+async def test_progress_of_a_resumed_job_excludes_existing_blocks(api: Api, monkeypatch: pytest.MonkeyPatch):
     """Rate and remaining time of a resumed job count only the bytes written now."""
     from tqdm import auto
 
@@ -259,7 +259,7 @@ async def test_the_same_call_again(api: Api, values: np.ndarray, options: dict[s
         ({"compressors": "nosuch"}, MetadataError, "nosuch"),
     ],
 )
-async def test_options_of_another_array_than_what_is_there(
+async def test_options_that_contradict_the_existing_array(
     api: Api, options: dict[str, Any], error: type[Exception], match: str
 ):
     store: dict[str, bytes] = {}

@@ -16,7 +16,7 @@ from zarrasync.errors import NodeExistsError, NodeTypeError, UnsupportedOperatio
 
 
 @pytest.mark.parametrize("how", ["ingest", "copy"])
-async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, how: str):
+async def test_orphaned_chunks_do_not_reappear(api: Api, how: str):
     """Orphaned chunks of an erased array do not become part of the new array."""
     kept: dict[str, bytes] = {}
     await api(api.ingest(np.ones((4, 4), "i4"), kept, chunks=(2, 2), fill_value=0))
@@ -34,7 +34,7 @@ async def test_what_lay_there_without_a_document_does_not_come_back(api: Api, ho
 
 @pytest.mark.parametrize("how", ["ingest", "copy"])
 @pytest.mark.parametrize("kept", ["an array", "files"])
-async def test_what_lies_below_a_new_array_is_not_taken_for_its_chunks(api: Api, tmp_path: Path, how: str, kept: str):
+async def test_foreign_keys_are_not_taken_for_chunks(api: Api, tmp_path: Path, how: str, kept: str):
     """Foreign arrays and files whose keys look like chunk keys are left alone."""
     if kept == "an array":
         await api(api.create_array(tmp_path, path="c", data=np.arange(8), chunks=2, zarr_format=2))
@@ -55,7 +55,7 @@ async def test_what_lies_below_a_new_array_is_not_taken_for_its_chunks(api: Api,
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-async def test_what_lies_beside_the_chunks_of_a_new_array(api: Api, tmp_path: Path):
+async def test_foreign_files_beside_chunks_are_kept(api: Api, tmp_path: Path):
     for name in ("notes", "7"):  # not a chunk of the array
         (tmp_path / name).write_text("mine")
     await api(api.ingest(np.arange(4), tmp_path, chunks=2, zarr_format=2))
@@ -79,7 +79,7 @@ async def test_the_requests_of_beginning(api: Api, zarr_format: int | None, new_
 
 
 @pytest.mark.parametrize("how", ["ingest", "copy"])
-async def test_where_nobody_can_tell_what_lies_there(api: Api, how: str):
+async def test_stores_without_listing_are_refused(api: Api, how: str):
     """A store without listing may contain orphaned chunks, so nothing is written."""
 
     class Unlisted(stores.Store):

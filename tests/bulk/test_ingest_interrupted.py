@@ -28,7 +28,7 @@ LAYOUTS = [{"chunks": (20, 20)}, {"chunks": (5, 10), "shards": (20, 40)}, {"chun
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_second_run_writes_what_is_missing(api: Api, layout: dict[str, Any]):
+async def test_a_second_run_writes_missing_blocks(api: Api, layout: dict[str, Any]):
     """Blocks that an interrupted run has stored are neither read nor written again."""
     memory = stores.MemoryStore()
     asked: list[tuple[slice, ...]] = []
@@ -197,7 +197,7 @@ def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("then", ["append", "resize"])
 @pytest.mark.parametrize("kind", ["local", "fsspec"])
-async def test_what_an_append_that_was_killed_has_left(
+async def test_rows_of_a_killed_append_do_not_reappear(
     api: Api, tmp_path: Path, zarr_format: int, then: str, kind: str
 ):
     """On local files rows are stored before the shape; rows beyond the shape never reappear."""

@@ -148,7 +148,7 @@ async def test_datasets_of_hdf5(api: Api, tmp_path: Path):
     assert (found.dimension_names, found.attrs["units"]) == (("t",), "m")
 
 
-async def test_text_and_structs(api: Api):
+async def test_strings_and_structs(api: Api):
     words = np.array([["a", "bb"], ["ü", ""]], dtype=np.dtypes.StringDType())
     store: dict[str, bytes] = {}
     await api(api.ingest(words, store, chunks=(1, 2), verify=True))
@@ -158,7 +158,7 @@ async def test_text_and_structs(api: Api):
     np.testing.assert_array_equal(await api((await api(api.open_array(other)))[...]), pairs)
 
 
-async def test_what_sources_say_of_themselves(api: Api):
+async def test_metadata_of_sources(api: Api):
     masked = np.ma.masked_array([1, 2, 3], [False, True, False])
     await api(api.ingest(masked, store := {}, fill_value=9, verify=True))
     assert (await api((await api(api.open_array(store)))[...])).tolist() == [1, 9, 3]
@@ -217,7 +217,7 @@ async def test_arrays_in_zarr_whose_chunks_differ_in_size(api: Api, kind: str):
     np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES)
 
 
-def test_files_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     from zarrasync.cli import main
 
     assert main(["ingest", str(tmp_path / "none.npy"), str(tmp_path / "x")]) == 1

@@ -39,7 +39,7 @@ def check(there: Path) -> None:
     np.testing.assert_array_equal(sync.open_array(there)[...], VALUES)
 
 
-def test_values_that_come_from_what_they_replace(there: Path, s3):
+def test_values_from_the_array_they_replace(there: Path, s3):
     """Values are read before the array is replaced."""
     sync.create_array(there, data=sync.open_array(there), overwrite=True, chunks=2)
     check(there)
@@ -67,7 +67,7 @@ async def test_arrays_that_are_not_read_yet(api: Api, there: Path, s3):
         np.testing.assert_array_equal(sync.open_array(target)[...], expected)
 
 
-def test_sources_that_are_read_from_what_they_replace(there: Path):
+def test_sources_that_read_from_the_array_they_replace(there: Path):
     zarr = pytest.importorskip("zarr")
     from zarrasync.integrations.zarr import zarr_store
 
@@ -134,7 +134,7 @@ def test_filesystems_that_zarr_python_has_made_asynchronous(there: Path):
 
 
 @pytest.mark.parametrize("wrapper", ["WrapperStore", "LoggingStore"])
-def test_what_is_wrapped_by_zarr_python(there: Path, wrapper: str):
+def test_stores_wrapped_by_zarr_python(there: Path, wrapper: str):
     zarr = pytest.importorskip("zarr")
     around = getattr(zarr.storage, wrapper)(
         zarr.storage.LocalStore(there), **({} if wrapper == "WrapperStore" else {"log_level": "ERROR"})
@@ -171,7 +171,7 @@ def test_one_object_by_different_clients(s3):
     np.testing.assert_array_equal(sync.load(url, storage_options=options), VALUES)
 
 
-def test_dask_over_what_it_is_computed_of(there: Path):
+def test_dask_over_its_own_source(there: Path):
     da = pytest.importorskip("dask.array")
     from zarrasync.integrations.dask import from_zarr, to_zarr
 
@@ -194,7 +194,7 @@ def test_dask_over_what_it_is_computed_of(there: Path):
 
 @pytest.mark.parametrize("chunks", [None, {}])
 @pytest.mark.parametrize("engine", ["zarrasync", "zarr"])
-def test_xarray_over_what_it_is_read_from(tmp_path: Path, engine: str, chunks: Any):
+def test_xarray_over_its_own_source(tmp_path: Path, engine: str, chunks: Any):
     xr = pytest.importorskip("xarray")
     pytest.importorskip("zarr")
     from zarrasync.integrations.xarray import write_dataset
@@ -253,7 +253,7 @@ async def test_data_that_do_not_fit_replace_nothing(
         (np.arange(4), {"chunks": (2, 2)}, ShapeError),
     ],
 )
-async def test_ingestions_that_can_not_be_done_replace_nothing(
+async def test_invalid_ingestions_replace_nothing(
     api: Api, there: Path, source: Any, options: dict[str, Any], error: type[Exception]
 ):
     for place in (there, there.parent / "new"):
@@ -263,7 +263,7 @@ async def test_ingestions_that_can_not_be_done_replace_nothing(
     assert not (there.parent / "new").exists()
 
 
-def test_two_who_begin_the_same_ingestion(tmp_path: Path):
+def test_two_concurrent_starts_of_one_ingestion(tmp_path: Path):
     """The second caller continues with the array that the first has created."""
     for number in range(8):
         errors: list[BaseException] = []
@@ -313,7 +313,7 @@ class Asynchronous:
         return VALUES[region]
 
 
-async def test_functions_that_wait_without_saying_so(api: Api):
+async def test_functions_that_return_awaitables(api: Api):
     for source in (Asynchronous(), lambda region: Asynchronous()(region)):  # noqa: PLW0108  # it is a plain function
         target: dict[str, bytes] = {}
         await api(api.ingest(source, target, shape=(5,), dtype="i8", chunks=2, verify=True))
@@ -321,13 +321,13 @@ async def test_functions_that_wait_without_saying_so(api: Api):
 
 
 @pytest.mark.parametrize("pairs", [[np.zeros(2)], [((slice(0, 2),), None)], [(1, 2, 3)]])
-async def test_what_is_no_pair(api: Api, pairs: list[Any]):
+async def test_values_that_are_not_pairs(api: Api, pairs: list[Any]):
     for store in ({}, stores.LatencyStore(stores.MemoryStore(), 0.001)):
         with pytest.raises(TypeError, match="pairs of a region and its block, found"):
             await api(api.ingest(pairs, store, shape=(2,), dtype="i4"))
 
 
-def test_sizes_that_nobody_knows():
+def test_sources_of_unknown_size():
     da = pytest.importorskip("dask.array")
     lazy = da.arange(10, chunks=5)
     with pytest.raises(ShapeError, match="unknown size"):
@@ -372,7 +372,7 @@ def test_copies_of_objects_with_other_compressors():
     assert sync.open_array(target)[...].tolist() == values.tolist()
 
 
-async def test_what_killed_writers_leave_is_told_of(api: Api, there: Path):
+async def test_files_of_killed_writers_are_reported(api: Api, there: Path):
     (there / "c" / "0.1d20.a9f6-1.zarrasync-partial").write_bytes(b"x")
     for store in (there, stores.PrefixStore(stores.LocalStore(there.parent), "there/")):
         report = await api(api.validate(store))
@@ -414,7 +414,7 @@ async def test_nodes_of_another_format_are_not_passed_over(api: Api, kind: str):
     assert store == before
 
 
-def test_dask_over_what_its_functions_are_given(there: Path):
+def test_dask_over_arguments_of_its_functions(there: Path):
     da = pytest.importorskip("dask.array")
     from zarrasync.integrations.dask import to_zarr
 
@@ -430,7 +430,7 @@ def test_dask_over_what_its_functions_are_given(there: Path):
 
 
 @pytest.mark.parametrize("disk", [False, True])
-async def test_caches_forget_what_was_replaced(api: Api, tmp_path: Path, disk: bool):
+async def test_caches_drop_replaced_values(api: Api, tmp_path: Path, disk: bool):
     """Caches also drop chunks that others have erased, which no listing shows."""
     kept = stores.MemoryStore()
     inner = stores.LatencyStore(kept, 0.0)
@@ -451,7 +451,7 @@ async def test_an_array_behind_a_link(api: Api, tmp_path: Path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft", "3-draft-2022"])
-async def test_what_is_there_is_opened_whatever_was_said_of_a_new_one(api: Api, zarr_format: Any):
+async def test_existing_arrays_are_opened_whatever_the_creation_options(api: Api, zarr_format: Any):
     store: dict[str, bytes] = {}
     await api(api.create_array(store, path="x", data=VALUES, zarr_format=zarr_format))
     await api(api.create_array(store, path="g/y", data=VALUES, zarr_format=zarr_format))
@@ -466,7 +466,7 @@ async def test_what_is_there_is_opened_whatever_was_said_of_a_new_one(api: Api, 
     assert store == before
 
 
-async def test_values_that_can_not_be_stored_are_an_error_of_who_makes_the_array(api: Api):
+async def test_invalid_values_are_an_error_of_the_creator(api: Api):
     """The error is raised although an array exists then, as another caller could have created it."""
 
     class Full(stores.WrapperStore):

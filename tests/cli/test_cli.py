@@ -161,7 +161,7 @@ def test_rm_asks_and_keeps_copies_of_metadata_fresh(here, capsys):
     assert main(["info", "old.zarr"]) == 1
 
 
-def test_a_closed_pipe_is_no_error(here):
+def test_a_closed_pipe_is_not_an_error(here):
     sync.create_array("long.zarr", data=np.arange(200_000).reshape(-1, 2))
     command = f"{sys.executable} -m zarrasync cat long.zarr --format csv | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
@@ -221,7 +221,7 @@ def test_bench_reports(here, capsys):
     assert "chunks/s" in capsys.readouterr().out
 
 
-def test_rm_leaves_what_is_no_zarr(here, capsys):
+def test_rm_keeps_foreign_files(here, capsys):
     (here / "data.zarr" / "notes.txt").write_text("mine")
     assert main(["rm", "data.zarr", "-y"]) == 1
     assert "holds 1 value besides Zarr's: notes.txt" in capsys.readouterr().err
@@ -245,7 +245,7 @@ def test_much_is_shown_in_parts(here, capsys):
     assert done.stdout.split() == ["1.0,1.0,1.0", "1.0,1.0,1.0", "0"]
 
 
-def test_texts_as_npy_and_odd_terminals(here):
+def test_strings_as_npy_and_unusual_terminals(here):
     done = subprocess.run(
         [sys.executable, "-m", "zarrasync", "tree", "data.zarr"],
         capture_output=True,
@@ -268,7 +268,7 @@ def test_csv_has_a_line_for_each_row_however_wide(here, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 600_000
 
 
-def test_a_file_is_replaced_by_what_could_be_read_alone(here, capsys):
+def test_an_output_file_is_replaced_only_after_a_successful_read(here, capsys):
     (here / "kept.csv").write_text("x")
     (here / "old.zarr" / "0.0").write_bytes(b"junk")
     for kind in ("csv", "npy", "text", "json"):
@@ -290,7 +290,7 @@ def test_a_file_is_replaced_by_what_could_be_read_alone(here, capsys):
     assert not list(here.glob("*.part"))
 
 
-def test_names_can_not_take_over_a_terminal(here, capsys):
+def test_names_cannot_control_a_terminal(here, capsys):
     group = sync.open_group("data.zarr", mode="r+")
     name = "esc\x1b[31mred\x07"
     group.create_array(name, data=np.arange(3))
@@ -318,7 +318,7 @@ def test_json_has_all_letters_on_any_stream(here, encoding: str):
         assert (told if command[0] == "cat" else told["attributes"]) == found
 
 
-def test_archives_are_what_is_called_so(here, capsys):
+def test_archives_are_recognized_by_their_name(here, capsys):
     assert main(["copy", "nothing.zarr", "a.zip"]) == 1
     assert not Path("a.zip").exists()
     assert main(["copy", "old.zarr", "a.zip"]) == 0
@@ -338,7 +338,7 @@ def test_archives_are_what_is_called_so(here, capsys):
     assert os.path.isfile("directory.zip/.zarray")
 
 
-def test_bars_are_for_who_has_them(here, monkeypatch, capsys):
+def test_progress_bars_are_optional(here, monkeypatch, capsys):
     """Commands work without tqdm."""
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
@@ -372,7 +372,7 @@ def test_archives_with_other_files(here, capsys):
     assert "alone.npz can not be read" in capsys.readouterr().err
 
 
-def test_hdf5_that_has_what_nobody_can_read(here, capsys):
+def test_hdf5_with_unreadable_datasets(here, capsys):
     """The unreadable dataset is named."""
     h5py = pytest.importorskip("h5py")
     pytest.importorskip("h5netcdf")
@@ -388,8 +388,8 @@ def test_hdf5_that_has_what_nobody_can_read(here, capsys):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, there):
-    """No output is written, not even its beginning, and an existing file is kept."""
+def test_files_with_unsupported_arrays_change_nothing(here, capsys, there):
+    """Nothing is written, not even supported arrays, and an existing hierarchy is kept."""
     np.savez("some.npz", field=TEMPERATURE, text=np.array(["a", "b"]))
     np.savez("numbers.npz", field=TEMPERATURE + 1)
     if there:
@@ -408,7 +408,7 @@ def test_files_of_which_something_can_not_be_said_change_nothing(here, capsys, t
     assert main(["ingest", "some.npz", "y.zarr", "--verify"]) == 0
 
 
-def test_what_a_damaged_file_is_called(here, capsys):
+def test_damaged_files_are_named(here, capsys):
     np.save("cut.npy", TEMPERATURE)
     os.truncate("cut.npy", 1000)
     assert main(["ingest", "cut.npy", "x.zarr"]) == 1

@@ -112,7 +112,7 @@ def test_the_command_writes_small_arrays_side_by_side(
         np.testing.assert_array_equal(found[name][...], values)
 
 
-def test_the_command_takes_what_xarray_opens(tmp_path: Path):
+def test_the_command_reads_files_through_xarray(tmp_path: Path):
     xarray = pytest.importorskip("xarray")
     pytest.importorskip("scipy")
     from zarrasync.cli import main
@@ -130,7 +130,7 @@ def test_the_command_takes_what_xarray_opens(tmp_path: Path):
     assert found["t"].attrs["unit"] == "K"
 
 
-def test_the_command_says_nothing_of_axes_without_names(tmp_path: Path):
+def test_the_command_handles_axes_without_names(tmp_path: Path):
     h5py = pytest.importorskip("h5py")
     pytest.importorskip("h5netcdf")
     from zarrasync.cli import main
@@ -198,7 +198,7 @@ def test_the_command_reads_members_of_archives_one_by_one(
 
 
 @pytest.mark.parametrize("names", [["a", "__b"], ["a", "a/b"]])
-def test_the_command_replaces_nothing_by_names_that_can_not_be(names: list[str], tmp_path: Path):
+def test_the_command_replaces_nothing_for_invalid_names(names: list[str], tmp_path: Path):
     from zarrasync.cli import main
 
     sync.save(tmp_path / "a.zarr", kept=np.arange(3))

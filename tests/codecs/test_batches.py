@@ -60,7 +60,7 @@ _DAMAGED: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 @pytest.mark.parametrize("kind", _DAMAGED)
-def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_path):
+def test_a_damaged_value_of_a_batch_is_named(kind, tmp_path):
     data = np.random.default_rng(5).integers(0, 50, (40, 20)).astype("i4")
     codec, damage = _DAMAGED[kind]
     a = sync.create_array(tmp_path, data=data, chunks=(4, 4), compressors=_TOGETHER[codec])
@@ -80,7 +80,7 @@ def test_the_damaged_one_of_values_that_are_decoded_together_is_named(kind, tmp_
 @pytest.mark.parametrize("whole", [True, False], ids=["into the result", "beside it"])
 @pytest.mark.parametrize("own", [True, False], ids=["C function", "numcodecs"])
 @pytest.mark.parametrize("kind", ["blosc", "zstd", *(name for name in _DAMAGED if not name.endswith("00"))])
-def test_values_are_decompressed_into_memory_that_is_there(kind, own, whole, tmp_path, monkeypatch):
+def test_values_are_decompressed_into_existing_memory(kind, own, whole, tmp_path, monkeypatch):
     """Decoding goes into existing memory, with and without the C function of numcodecs; damage is named by key."""
     if not own:
         monkeypatch.setattr(native, "_function", lambda *which: None)
@@ -99,7 +99,7 @@ def test_values_are_decompressed_into_memory_that_is_there(kind, own, whole, tmp
 
 
 @pytest.mark.parametrize("codec", [BloscCodec("lz4", typesize=4), ZstdCodec()], ids=["blosc", "zstd"])
-def test_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_there(codec):
+def test_read_only_values_are_decompressed_into_existing_memory(codec):
     numbers = np.arange(4 << 14, dtype="f4").reshape(4, -1)
     values = [bytes(codec.encode(row.view("u1"))) for row in numbers]
     rows = np.empty((4, numbers[0].nbytes), "u1")
@@ -117,7 +117,7 @@ def test_values_that_can_not_be_changed_are_decompressed_into_memory_that_is_the
     assert kept == bytes(rows[0])
 
 
-def test_contexts_of_threads_that_are_gone_are_given_back():
+def test_contexts_of_ended_threads_are_released():
     freed = []
     holder = native._ZstdContext(lambda: 5, freed.append)
     del holder
@@ -139,7 +139,7 @@ def test_raw_values_of_a_wrong_length_are_found_where_many_are_read_at_once(tmp_
             a[...]
 
 
-def test_the_one_of_values_encoded_together_that_can_not_be_is_named():
+def test_an_invalid_value_of_a_batch_is_named():
     @dataclass(frozen=True)
     class Picky(BytesBytesCodec):
         name = "picky"
@@ -160,7 +160,7 @@ def test_the_one_of_values_encoded_together_that_can_not_be_is_named():
         a[...] = values
 
 
-def test_memory_of_large_values_is_used_again_when_nobody_uses_it():
+def test_memory_of_large_values_is_reused():
     from zarrasync._util import memory
 
     parts = [b"a" * (1 << 20), np.full(1 << 20, 98, np.uint8), memoryview(b"c" * 5)]

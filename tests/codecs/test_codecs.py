@@ -230,8 +230,8 @@ def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatc
     np.testing.assert_array_equal(sync.open_array(tmp_path)[...], data)
 
 
-def test_numcodecs_says_nothing_to_those_who_do_not_import_it():
-    """numcodecs warns about a missing CRC32C package whenever it is imported."""
+def test_numcodecs_warnings_are_suppressed():
+    """numcodecs warns at import if ``google_crc32c`` is not installed."""
     code = """
 import sys
 sys.modules["google_crc32c"] = None

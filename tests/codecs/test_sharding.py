@@ -38,7 +38,7 @@ def test_values_of_shards_without_axes():
         assert a[()] == value
 
 
-def test_an_inner_chunk_of_the_wrong_length_is_refused_in_part_and_whole():
+def test_an_inner_chunk_of_the_wrong_length_is_refused():
     values: dict[str, bytes] = {}
     data = np.arange(1, 32769, dtype="i4")
     a = sync.create_array(values, data=data, chunks=16384, shards=32768, compressors=None)
@@ -67,7 +67,7 @@ def test_a_value_of_many_empty_members_is_refused_at_once():
     st.sampled_from(["raw", "gzip", "nested", "turned"]),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
-def test_parts_of_shards_equal_the_whole(box, location, kind):
+def test_parts_of_shards_equal_the_full_read(box, location, kind):
     kinds: dict[str, list[Any]] = {
         "raw": [],
         "gzip": ["gzip"],

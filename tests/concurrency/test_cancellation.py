@@ -156,7 +156,7 @@ async def test_a_timeout_ends_the_wait_for_a_lock():
     assert await a[0] == 0
 
 
-async def test_what_waits_for_a_thread_is_cancelled_at_once():
+async def test_queued_jobs_are_cancelled_at_once():
     from zarrasync._concurrency.offload import run_in_worker
 
     ended, began = threading.Event(), []
@@ -184,7 +184,7 @@ async def test_what_waits_for_a_thread_is_cancelled_at_once():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_who_is_cancelled_waits_until_the_thread_has_stopped(fails):
+async def test_cancellation_waits_until_the_thread_has_stopped(fails):
     from zarrasync._concurrency.cancel import cancel_flag
     from zarrasync._concurrency.offload import run_in_worker
 

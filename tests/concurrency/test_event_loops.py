@@ -34,7 +34,7 @@ async def test_sync_calls_work_inside_a_running_loop(tmp_path, s3):
         assert [block.tolist() for _, block in a.view.chunks()] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-async def test_a_sync_write_says_so_rather_than_wait_for_a_task_of_the_loop_it_blocks():
+async def test_a_sync_write_raises_rather_than_wait_for_the_loop_it_blocks():
     store = GatedStore(MemoryStore())
     a = await za.create_array(store, shape=(4,), dtype="i4")
     store.open = False
@@ -147,7 +147,7 @@ def test_reading_inside_a_progress_callback(tmp_path):
     np.testing.assert_array_equal(found, data[:16])
 
 
-async def test_cancelling_who_makes_the_client_does_not_fail_the_others(s3):
+async def test_cancelling_the_creator_of_a_client_does_not_fail_others(s3):
     url, options = s3
     sync.create_array(url, data=np.arange(4), storage_options=options)
     store = stores.resolve(url, options)
@@ -159,7 +159,7 @@ async def test_cancelling_who_makes_the_client_does_not_fail_the_others(s3):
     await store.close()
 
 
-async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(monkeypatch: pytest.MonkeyPatch):
+async def test_a_job_releases_its_block_before_its_result_is_delivered(monkeypatch: pytest.MonkeyPatch):
     """Otherwise a finished block would occupy memory beyond the budget until its thread runs again."""
     from zarrasync._concurrency.deliveries import Deliveries
     from zarrasync._concurrency.offload import run_in_worker
@@ -183,7 +183,7 @@ async def test_what_a_job_was_about_is_let_go_before_its_result_is_handed_over(m
         looked.set()
 
 
-def test_results_reach_a_loop_whatever_comes_between():
+def test_results_are_delivered_after_exceptions():
     """An exception in the callback that delivers results, such as Ctrl-C, loses no later result."""
     from zarrasync._concurrency.deliveries import Deliveries
 

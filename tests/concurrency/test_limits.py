@@ -96,7 +96,7 @@ async def test_a_gate_serves_in_order_across_threads_and_loops():
 
 
 @pytest.mark.parametrize("options", LAYOUTS[::2])
-async def test_values_that_are_fetched_together_are_told_apart(options, api):
+async def test_values_of_one_request_are_assigned_correctly(options, api):
     """Missing and damaged values and all kinds of selections, on an asynchronous store."""
     store, data = GatedStore(MemoryStore()), np.arange(10_000, dtype="i4").reshape(100, 100)
     store.concurrency = 64

@@ -288,7 +288,7 @@ def test_a_writer_that_is_killed_leaves_no_lock_and_no_torn_value(tmp_path: Path
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="there are no signals that stop a process")
-def test_who_waits_for_a_writer_that_is_stopped_hears_of_it(tmp_path: Path):
+def test_waiting_for_a_stopped_writer_raises(tmp_path: Path):
     sync.create_array(tmp_path, shape=(10,), chunks=(10,), dtype="i4")
     code = """
     import os, signal, sys

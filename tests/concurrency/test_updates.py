@@ -89,7 +89,7 @@ async def test_threads_loops_and_this_loop_do_not_lose_updates():
     assert (await a[...]).tolist() == list(range(1, 61))
 
 
-async def test_whole_and_partial_writes_of_a_chunk_do_not_mix():
+async def test_full_and_partial_writes_of_a_chunk_do_not_mix():
     """A partial write that began before a write of the whole chunk must not undo it."""
     store = GatedStore(MemoryStore())
     a = await za.create_array(store, shape=(10,), dtype="i4", chunks=10)
@@ -126,7 +126,7 @@ def test_one_array_opened_at_two_roots_has_one_lock(tmp_path, s3):
     assert ways[0][...].tolist() == list(range(1, 101))
 
 
-async def test_others_who_never_stop_writing(api: Api):
+async def test_endless_conflicts_time_out(api: Api):
     """After the timeout the error names the key, the number of attempts and the time."""
 
     class Busy(WrapperStore):

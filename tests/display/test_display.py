@@ -97,7 +97,7 @@ async def test_arrays_of_any_shape_have_a_picture(api: Api, weather, path):
     assert len(hits(html)) == (0 if path == "none" else 1)
 
 
-async def test_groups_show_what_is_known(api: Api, weather):
+async def test_groups_show_known_members(api: Api, weather):
     group = await opened(api, weather)
     page = Page(group._repr_html_())
     assert "members are listed by .tree()" in page.text
@@ -230,7 +230,7 @@ async def test_what_is_stored_and_how_well_it_compresses(api: Api, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:5", "::-1", "...,3", "-4:,:,::2", "0,...", ":"])
-def test_selection_texts_mean_what_python_means(text):
+def test_selection_strings_follow_python(text):
     values = np.arange(4 * 6 * 9).reshape(4, 6, 9)
     found = parse_selection(text, values.shape)
     np.testing.assert_array_equal(values[found], eval(f"values[{text or '...'}]"))
@@ -238,7 +238,7 @@ def test_selection_texts_mean_what_python_means(text):
     assert parse_selection(f"[{text}]", values.shape) == found
 
 
-def test_selection_texts_by_names():
+def test_selection_strings_by_dimension_names():
     assert parse_selection("lon=3:5, time=-1", (4, 6, 9), ("time", "lat", "lon")) == (-1, slice(None), slice(3, 5))
     for wrong in ("depth=1", "time=x", "lat=1,2", "time=", "=1"):
         with pytest.raises(SelectionError):

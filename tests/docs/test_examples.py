@@ -103,7 +103,7 @@ async def test_fastapi_service(weather, monkeypatch):
             assert (await answer(session, f"{base}/{wrong}"))[0] == code
 
 
-async def test_fastapi_service_lets_go_of_what_nobody_waits_for(weather, monkeypatch):
+async def test_fastapi_service_cancels_abandoned_work(weather, monkeypatch):
     pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     slow = stores.CountingStore(stores.LatencyStore(stores.LocalStore(weather), 0.05, concurrency=1))

@@ -147,7 +147,7 @@ async def test_the_older_dialect_has_text_objects_and_structures(api: Api):
         ({"fill_value": None, "zarr_format": TEXT}, "fill_value"),
     ],
 )
-async def test_what_it_can_not_say_is_refused_before_anything_is_written(api: Api, options, feature: str):
+async def test_unsupported_arrays_are_refused_before_anything_is_written(api: Api, options, feature: str):
     store: dict[str, bytes] = {}
     with pytest.raises(UnsupportedByFormat) as caught:
         await api(api.create_array(store, shape=(4, 3), dtype="i4", **{"zarr_format": OLD, **options}))
@@ -219,7 +219,7 @@ async def test_variants_that_mean_the_same(api: Api, change, fill):
         ({"codecs": [{"type": "https://example.org/x"}]}, "$.codecs[0]"),
     ],
 )
-async def test_what_the_text_forbids(api: Api, change, where: str):
+async def test_documents_that_the_specification_forbids(api: Api, change, where: str):
     with pytest.raises(MetadataError) as caught:
         await api(api.open_array(store_of(**change), path="a"))
     assert {problem.location for problem in caught.value.problems} == {where}
@@ -382,7 +382,7 @@ async def test_replacing_a_whole_store(api: Api, zarr_format: str):
 
 
 @pytest.mark.parametrize("zarr_format", DIALECTS)
-async def test_codecs_that_documents_can_not_name(api: Api, zarr_format: str):
+async def test_codecs_without_a_name_in_the_format(api: Api, zarr_format: str):
     documents: list[dict[str, Any]] = [
         {"data": np.array([True, False]), "serializer": "packbits"},
         {"data": np.ones(4, "f4"), "serializer": {"name": "numcodecs.zfpy", "configuration": {"mode": 4}}},
@@ -452,7 +452,7 @@ def theirs(zarr2, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_what_zarr_python_2_wrote_is_read(theirs: Path):
+async def test_data_written_by_zarr_python_2_are_read(theirs: Path):
     count = 0
     for description in sorted(theirs.glob("*.json")):
         spec, where = json.loads(description.read_text()), theirs / description.stem

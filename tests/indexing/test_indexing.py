@@ -305,7 +305,7 @@ def test_structured_fields():
         (slice("a", None), r"bad slice"),
     ],
 )
-async def test_bad_selections_say_what_is_wrong(api, key, message):
+async def test_bad_selections_name_the_problem(api, key, message):
     array = await api(api.create_array({}, shape=(10, 7), dtype="i4"))
     with pytest.raises(SelectionError, match=message):
         await api(array[key])
@@ -339,7 +339,7 @@ async def test_shape_mismatches_say_both_shapes(api):
 
 
 @pytest.mark.parametrize("compressors", [None, "zstd", "gzip", "blosc"])
-async def test_memory_that_can_not_be_written_to_is_refused(api, compressors):
+async def test_read_only_memory_is_refused(api, compressors):
     data = np.arange(1 << 16, dtype="i4").reshape(4, -1)
     array = await api(api.create_array({}, data=data, chunks=(1, 1 << 14), compressors=compressors))
     kept = bytes(data.nbytes)
@@ -363,7 +363,7 @@ async def test_scalars_are_numpys(api):
 @pytest.mark.parametrize("compressors", [None, "zstd"])
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("far", [False, True])
-async def test_what_one_chunk_holds_is_the_callers_own(api, dtype, compressors, order, far):
+async def test_results_of_one_chunk_are_writeable_copies(api, dtype, compressors, order, far):
     data = np.arange(48).astype("i8").reshape(6, 8).astype("O" if dtype == "str" else np.dtype(dtype))
     if dtype == "str":
         data = np.array([[str(number) for number in row] for row in data.tolist()], "O")

@@ -47,7 +47,7 @@ def test_nothing_is_read_while_the_graph_is_built():
     assert counting.counts.fetches == 2 * 5
 
 
-def test_text_and_irregular_chunks():
+def test_strings_and_irregular_chunks():
     words = np.array(["a", "bb", "ccc", "d"] * 5, dtype=np.dtypes.StringDType())
     text = sync.create_array({}, data=words, chunks=7)
     assert from_zarr(text).compute().tolist() == words.tolist()
@@ -241,7 +241,7 @@ def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: py
         (da.ones(10), {"shape": 5}, TypeError, "the source's"),
     ],
 )
-def test_sources_and_options_that_are_none(source: Any, options: dict[str, Any], error: type[Exception], match: str):
+def test_invalid_sources_and_options(source: Any, options: dict[str, Any], error: type[Exception], match: str):
     target: dict[str, bytes] = {}
     with pytest.raises(error, match=match):
         to_zarr(source, target, **options)
@@ -263,7 +263,7 @@ def test_another_type_than_the_sources(tmp_path: Path):
     assert (found.dtype, found[...].tolist()) == (np.dtype("f4"), list(range(10)))
 
 
-async def test_what_is_stored_into(tmp_path: Path):
+async def test_targets_of_dask_store(tmp_path: Path):
     array = await za.create_array(tmp_path / "x", shape=(4,), chunks=2, dtype="f8")
     store(da.ones(4, chunks=2), array)
     assert sync.open_array(tmp_path / "x")[...].tolist() == [1.0] * 4

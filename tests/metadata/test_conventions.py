@@ -67,7 +67,7 @@ def test_copies_in_another_format_read_the_same(tmp_path: Path, first: int, seco
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_what_is_missing_in_files_of_small_types(tmp_path: Path, zarr_format: int):
+def test_missing_values_in_files_of_small_types(tmp_path: Path, zarr_format: int):
     """Unsigned numbers stored as signed ones, and characters, which have no missing value."""
     pytest.importorskip("scipy")
     given = xarray.Dataset({"u": ("x", [1.0, np.nan, 3.0]), "letters": ("x", np.array([b"a", b"-"], "S1")[[0, 1, 0]])})
@@ -95,7 +95,7 @@ def test_files_are_ingested_as_they_are_stored(tmp_path: Path, library: str, zar
         assert sorted(found.coords) == ["other", "x"]
 
 
-async def test_arrays_of_nobody_keep_their_fill_values(api: Api):
+async def test_arrays_without_dimension_names_keep_their_fill_values(api: Api):
     """Only arrays with dimension names follow xarray's conventions; others keep their fill values."""
     for names, fill, expected in ((None, 0, 0), (("x",), 0, None), (("x",), 7, 7), (None, 7, 7)):
         source: dict[str, bytes] = {}
@@ -120,7 +120,7 @@ async def test_arrays_of_nobody_keep_their_fill_values(api: Api):
         ("u1", 255, 255),
     ],
 )
-def test_what_means_missing_in_the_words_of_each_format(dtype: Any, value: Any, word: Any):
+def test_missing_values_in_every_format(dtype: Any, value: Any, word: Any):
     second: dict[str, bytes] = {}
     sync.create_array(
         second, shape=(2,), dtype=dtype, zarr_format=2, fill_value=value, attributes={"_ARRAY_DIMENSIONS": ["x"]}
@@ -134,7 +134,7 @@ def test_what_means_missing_in_the_words_of_each_format(dtype: Any, value: Any, 
 
 
 @pytest.mark.parametrize("dtype", ["S2", "U2", str, bytes, "M8[s]"])
-async def test_text_and_bytes_have_no_word_for_what_is_missing(api: Api, dtype: Any):
+async def test_strings_and_bytes_have_no_missing_value(api: Api, dtype: Any):
     """xarray cannot read a missing value for strings, so none is written and the whole group stays readable."""
     values = np.array([b"a", b""] if dtype in ("S2", bytes) else ["a", ""] if dtype != "M8[s]" else [1, 2], object)
     values = values if dtype in (str, bytes) else values.astype(dtype)
@@ -150,7 +150,7 @@ async def test_text_and_bytes_have_no_word_for_what_is_missing(api: Api, dtype: 
         assert xarray.open_dataset(third, engine="zarrasync")["a"].shape == (2,)
 
 
-async def test_what_is_absent_is_stored_where_it_would_be_undefined(api: Api):
+async def test_missing_chunks_are_stored_where_they_would_be_undefined(api: Api):
     """Some readers return arbitrary values for missing chunks without a fill value."""
     source: dict[str, bytes] = {}
     array = await api(api.create_array(source, shape=(8,), chunks=(2,), dtype="i4", dimension_names=("x",)))
@@ -217,7 +217,7 @@ async def test_a_fill_value_comes_before_the_attribute_as_in_xarray(api: Api):
         assert json.loads(third["zarr.json"])["attributes"] == {"_FillValue": word}
 
 
-async def test_a_zero_with_a_sign_is_no_usual_one(api: Api):
+async def test_negative_zero_differs_from_zero(api: Api):
     source, target = dict[str, bytes](), dict[str, bytes]()
     await api(api.create_array(source, shape=(2,), dtype="f8", fill_value=-0.0, dimension_names=("x",)))
     await api(api.copy(source, target, zarr_format=2, verify=True))

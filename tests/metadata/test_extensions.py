@@ -138,7 +138,7 @@ class Short(codecs.ArrayArrayCodec):
 
 
 @pytest.mark.parametrize("far", [False, True])
-async def test_codecs_of_others_that_say_little_or_do_wrong(api: Api, far: bool):
+async def test_codecs_of_others_that_are_minimal_or_wrong(api: Api, far: bool):
     target = stores.LatencyStore(stores.MemoryStore(), 0.0) if far else stores.MemoryStore()
     api.register_codec(Plain)
     api.register_codec(Short)
@@ -260,7 +260,7 @@ class Shorter(codecs.ArrayArrayCodec):
         ({"filters": [Shorter()], "compressors": None}, r"an array of shape \(1,\) came out, not \(2,\)"),
     ],
 )
-async def test_codecs_of_others_that_store_what_can_not_be_read(api: Api, wanted: dict[str, Any], message: str):
+async def test_codecs_of_others_that_store_unreadable_data(api: Api, wanted: dict[str, Any], message: str):
     store: dict[str, bytes] = {}
     array = await api(api.create_array(store, shape=(4,), chunks=(2,), dtype="i4", **wanted))
     with pytest.raises(CodecError, match=f"c/0 in .* can not encode: {message}"):
@@ -295,14 +295,14 @@ class PlainArrays(codecs.ArrayBytesCodec):
 
 @pytest.mark.parametrize("size", [8, 512])
 @pytest.mark.parametrize("wanted", [{"compressors": [Wide()]}, {"serializer": PlainArrays(), "compressors": None}])
-async def test_what_codecs_of_others_make_is_counted_in_bytes(api: Api, wanted: dict[str, Any], size: int):
+async def test_output_of_codecs_of_others_is_counted_in_bytes(api: Api, wanted: dict[str, Any], size: int):
     data = np.arange(4 * size * size, dtype="u2").reshape(2 * size, 2 * size)
     for layout in ({"chunks": (size, size)}, {"chunks": (size, size), "shards": data.shape}):
         array = await api(api.create_array({}, data=data, **layout, **wanted))
         np.testing.assert_array_equal(await api(array[...]), data)
 
 
-async def test_codecs_of_others_that_fail_for_what_is_damaged(api: Api):
+async def test_codecs_of_others_that_fail_for_damaged_data(api: Api):
     api.register_codec(Odd)
     store: dict[str, bytes] = {}
     array = await api(api.create_array(store, data=np.arange(4, dtype="i4"), chunks=(2,), compressors=[Odd()]))

@@ -106,7 +106,7 @@ def test_every_problem_is_named():
     assert str(error.value).count("\n") == 3
 
 
-def test_what_may_be_ignored_is():
+def test_optional_extensions_are_ignored():
     found = opened({**ARRAY3, "extra": {"must_understand": False, "x": 1}})
     assert found.shape == (4, 4)
     group = opened({"zarr_format": 3, "node_type": "group", "consolidated_metadata": None})
@@ -341,7 +341,7 @@ def test_documents_that_are_alike_are_parsed_once(tmp_path):
     assert third.metadata.source.documents == {"zarr.json": first.metadata.source.documents["zarr.json"]}
 
 
-def test_what_knows_its_use_is_not_shared(tmp_path):
+def test_stateful_metadata_is_not_shared(tmp_path):
     class Named:
         name = "tests.named"
 
@@ -397,7 +397,7 @@ def test_errors_name_the_document_that_is_wrong():
             sync.open({f"{path}/zarr.json": wrong}, path=path)
 
 
-def test_what_is_registered_counts_at_once():
+def test_registrations_take_effect_at_once():
     @dataclass(frozen=True)
     class Twice(za.codecs.ArrayArrayCodec):
         name = "tests.twice"

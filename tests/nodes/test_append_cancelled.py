@@ -35,7 +35,7 @@ async def test_a_cancelled_append_does_not_change_the_shape():
     assert (await za.open_array(store)).shape == (0,)
 
 
-async def test_an_append_that_is_cancelled_gives_its_place_back():
+async def test_a_cancelled_append_releases_its_rows():
     """Rows are reserved before threads write them, and the cancelled append returns the reservation."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -100,7 +100,7 @@ async def test_an_append_that_is_cancelled_when_a_thread_is_about_to_store_it(tm
     assert sync.open_array(tmp_path)[...].tolist() == [*range(9), 0, 0, 0]
 
 
-async def test_a_late_cancel_leaves_no_hole_below_what_others_have_appended(tmp_path):
+async def test_a_late_cancel_leaves_no_gap_below_later_appends(tmp_path):
     """Rows below those of a later append are not removed."""
     done, go_on = threading.Event(), threading.Event()
 
@@ -129,7 +129,7 @@ async def test_a_late_cancel_leaves_no_hole_below_what_others_have_appended(tmp_
 
 
 @pytest.mark.parametrize("reserved", [True, False])
-async def test_rows_that_others_came_behind_stay(reserved):
+async def test_rows_below_a_later_append_are_kept(reserved):
     """The append is cancelled after its last write, and another append follows it."""
     store = MemoryStore()
     a = await za.create_array(store, data=np.ones(2, "i4"), chunks=4)
@@ -170,7 +170,7 @@ async def test_rows_of_an_append_cancelled_while_its_shape_is_stored_do_not_come
 
 
 @pytest.mark.parametrize("kind", ["memory", "remote"])
-async def test_a_handle_that_is_behind_keeps_what_was_appended(kind: str):
+async def test_an_outdated_handle_keeps_appended_rows(kind: str):
     """The edge chunk of an outdated handle contains rows that another handle has appended."""
     store = MemoryStore() if kind == "memory" else stores.LatencyStore(MemoryStore(), 0.0)
     behind = await za.create_array(store, shape=(15,), dtype="i4", chunks=(10,), fill_value=-1)
@@ -182,7 +182,7 @@ async def test_a_handle_that_is_behind_keeps_what_was_appended(kind: str):
     np.testing.assert_array_equal(await (await za.open_array(store))[10:], [-1] * 5 + [2] * 5)
 
 
-async def test_an_append_that_is_late_keeps_what_came_before_it():
+async def test_a_late_append_keeps_earlier_rows():
     class Late(stores.LatencyStore):
         def __init__(self, inner: Store) -> None:
             super().__init__(inner, 0.0)
@@ -209,7 +209,7 @@ async def test_an_append_that_is_late_keeps_what_came_before_it():
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-async def test_an_append_that_fails_gives_its_place_back(blocking: bool):
+async def test_a_failed_append_releases_its_rows(blocking: bool):
     """Also after a later append, whose rows are kept."""
 
     class Failing(WrapperStore):

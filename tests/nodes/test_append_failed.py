@@ -59,7 +59,7 @@ async def test_a_failed_append_leaves_nothing_beyond_the_end(api: Api, kind: str
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-async def test_a_failed_append_stores_nothing_more_where_there_is_no_fill_value(api: Api, exclusive: bool):
+async def test_a_failed_append_without_a_fill_value_stores_nothing_more(api: Api, exclusive: bool):
     store = Full()
     store.exclusive, store.begins, store.ever = exclusive, tuple("0123456789"), False
     options = {"shape": 3, "chunks": 4, "dtype": "i4", "zarr_format": 2, "fill_value": None}
@@ -72,7 +72,7 @@ async def test_a_failed_append_stores_nothing_more_where_there_is_no_fill_value(
     assert (await api(api.open_array(store))).shape == (3,)
 
 
-async def test_what_can_not_be_repaired_is_logged(api: Api, caplog: pytest.LogCaptureFixture):
+async def test_failed_repairs_are_logged(api: Api, caplog: pytest.LogCaptureFixture):
     store = Full()
     store.exclusive = False
     array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=4))
@@ -82,7 +82,7 @@ async def test_what_can_not_be_repaired_is_logged(api: Api, caplog: pytest.LogCa
     assert "could not be repaired: StoreError: the disk is full" in caplog.text
 
 
-async def test_an_append_whose_shape_can_not_be_stored_leaves_nothing(api: Api):
+async def test_an_append_without_a_stored_shape_leaves_nothing(api: Api):
     store = Full()
     array = await api(api.create_array(store, data=np.ones(2, "i4"), chunks=2))
     store.room, store.begins = 0, "zarr.json"
@@ -131,7 +131,7 @@ async def test_an_append_that_waits_for_its_turn_can_be_cancelled():
     np.testing.assert_array_equal(await (await za.open_array(store))[...], [1, 1, 3, 3])
 
 
-async def test_who_is_cancelled_twice_repairs_nothing_that_others_wrote():
+async def test_an_append_cancelled_twice_keeps_values_of_others():
     class Slow(stores.LatencyStore):
         slow = False
 

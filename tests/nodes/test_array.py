@@ -79,7 +79,7 @@ async def test_attributes(api, store):
     await store.close()
 
 
-async def test_refresh_sees_what_others_did(api):
+async def test_refresh_reads_changes_of_others(api):
     values: dict = {}
     one = await api(api.create_array(values, name="a", shape=(4,), chunks=2))
     other = await api(api.open_array(values, path="a", mode="r+"))
@@ -96,7 +96,7 @@ async def test_refresh_sees_what_others_did(api):
         await api(one.refresh())
 
 
-async def test_a_rewrite_keeps_what_the_model_does_not_say(api):
+async def test_a_rewrite_keeps_unknown_members_of_documents(api):
     values: dict = {}
     await api(api.create_array(values, name="a", shape=(4,), chunks=2, zarr_format=2, attributes={"n": 1}))
     document = json.loads(values["a/.zarray"])

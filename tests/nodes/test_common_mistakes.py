@@ -27,7 +27,7 @@ from zarrasync.errors import (
 # ------------------------------------------------------------------ attributes
 
 
-async def test_attributes_of_asynchronous_nodes_are_to_look_at(api):
+async def test_attributes_of_asynchronous_nodes_are_read_only(api):
     a = await api(api.create_array({}, shape=3, attributes={"x": {"y": [1, 2]}}))
     held = a.attrs if api.name == "async" else a.attrs["x"]
     for change in (
@@ -47,7 +47,7 @@ async def test_attributes_of_asynchronous_nodes_are_to_look_at(api):
         assert plain == {"y": [1, 2, 3]}
 
 
-async def test_attributes_are_what_will_be_read_back(api):
+async def test_attributes_equal_their_stored_form(api):
     store: dict = {}
     a = await api(api.create_array(store, shape=3, attributes={"n": np.float32(0.5), "t": (1, 2)}))
     await api(a.update_attributes({"v": np.arange(3), 5: np.nan}))
@@ -59,7 +59,7 @@ async def test_attributes_are_what_will_be_read_back(api):
 # ------------------------------------------------------------------ forgotten awaits
 
 
-def test_protocols_that_can_not_await_say_so():
+def test_synchronous_protocols_of_asynchronous_nodes_raise():
     async def main():
         group = await za.create_group({})
         a = await group.create_array("a", data=np.arange(6).reshape(2, 3))
@@ -151,7 +151,7 @@ async def test_masked_elements_become_the_fill_value(api):
     assert (await api(both["a"])).tolist() == [7, 2]
 
 
-async def test_text_is_never_made_of_other_things(api):
+async def test_strings_are_never_made_from_other_types(api):
     a = await api(api.create_array({}, shape=2, dtype=str))
     for wrong in ([None, "a"], 5, np.array([1, 2])):
         with pytest.raises(CodecError, match="can not be stored as StringDType"):
@@ -179,7 +179,7 @@ async def test_tree_shows_itself(api):
 # ------------------------------------------------------------------ messages
 
 
-async def test_an_array_that_is_there_must_be_the_one_described(api):
+async def test_an_existing_array_must_match_the_description(api):
     store: dict = {}
     options = {"shape": (0, 4), "dtype": "i4", "chunks": (2, 2), "mode": "a"}
     a = await api(api.open_array(store, **options))
@@ -268,7 +268,7 @@ async def test_values_that_do_not_fit_name_the_array(api):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
-async def test_what_is_no_zarr_is_not_erased(api, tmp_path, zarr_format):
+async def test_foreign_files_are_not_erased(api, tmp_path, zarr_format):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "thesis.tex").write_text("years of work")
     for make in (

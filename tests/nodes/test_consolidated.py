@@ -33,7 +33,7 @@ def counted() -> tuple[dict[str, bytes], stores.CountingStore]:
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
-async def test_everything_opens_with_what_the_root_holds(api: Api, zarr_format: Any):
+async def test_members_open_from_consolidated_metadata(api: Api, zarr_format: Any):
     _, store = counted()
     await hierarchy(api, store, zarr_format)
     plain = dict(await api((await api(api.open_group(store))).members(max_depth=None)))

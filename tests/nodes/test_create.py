@@ -235,7 +235,7 @@ async def test_fill_values_that_end_in_nul(api):
         assert (await api(a[...])).tolist() == [value, fill, fill, fill]
 
 
-async def test_text_types_without_a_width_are_of_any_length(api):
+async def test_string_types_without_a_width_are_of_any_length(api):
     for dtype in ("str", "U", np.str_, str):
         a = await api(api.create_array({}, shape=2, dtype=dtype))
         await api.write(a, ..., ["ab", "c" * 50])
@@ -292,7 +292,7 @@ async def test_fields_that_hold_fields_with_shapes(api):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-async def test_chunks_of_no_length_along_axes_of_none(api, zarr_format, tmp_path):
+async def test_chunks_of_size_zero_along_empty_axes(api, zarr_format, tmp_path):
     """zarr-python 3.1 writes such arrays; one of them must not hide its whole group."""
     zarr = pytest.importorskip("zarr")
     group = zarr.create_group(tmp_path, zarr_format=zarr_format)
@@ -315,7 +315,7 @@ async def test_chunks_of_no_length_along_axes_of_none(api, zarr_format, tmp_path
         await api(api.open_array(tmp_path, path="empty"))
 
 
-async def test_dtypes_of_numpy_that_are_no_words_of_format_2(api):
+async def test_numpy_dtypes_that_format_2_does_not_allow(api):
     store = {}
     await api(api.create_array(store, shape=(1,), dtype="i4", zarr_format=2))
     store[".zarray"] = store[".zarray"].replace(b'"<i4"', b'"<T"')

@@ -157,7 +157,7 @@ async def test_hierarchies_complain(api):
     assert (await api(api.open_array(values, path="a"))).shape == (4,)
 
 
-async def test_listing_where_a_store_can_not(api, http):
+async def test_listing_in_a_store_without_listing(api, http):
     url, root = http
     await api(api.create_array(root / "x.zarr", name="a", data=np.arange(4)))
     group = await api(api.open_group(f"{url}/x.zarr"))
@@ -190,7 +190,7 @@ async def test_save_and_load(api, tmp_path):
         (["a", "/a/"], NodeExistsError, "two of the paths mean 'a'"),
     ],
 )
-async def test_names_that_can_not_be_replace_nothing(api, names, error, match):
+async def test_invalid_names_replace_nothing(api, names, error, match):
     values: dict = {}
     await api(api.save(values, kept=np.arange(3)))
     before = dict(values)
@@ -217,7 +217,7 @@ async def test_a_member_needs_a_name(api):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
-async def test_what_is_damaged_can_be_erased(api, zarr_format):
+async def test_damaged_nodes_can_be_erased(api, zarr_format):
     store = {}
     group = await api(api.create_group(store, zarr_format=zarr_format))
     await api(group.create_array("a", shape=(1,), dtype="i4"))

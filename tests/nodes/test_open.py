@@ -71,7 +71,7 @@ async def test_reading_mode_refuses_every_change(api):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("where", ["local", "latency"])
-async def test_several_who_need_what_is_not_there(api, tmp_path, zarr_format, where):
+async def test_concurrent_callers_create_one_array(api, tmp_path, zarr_format, where):
     """One caller creates the array, and all callers get it."""
     store = tmp_path / "x" if where == "local" else stores.LatencyStore(stores.MemoryStore(), 0.005)
 
@@ -125,7 +125,7 @@ async def test_nodes_of_another_format_are_not_hidden(api, first, second):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-async def test_names_that_are_no_text(api, zarr_format, tmp_path):
+async def test_names_with_surrogates(api, zarr_format, tmp_path):
     for store in ({}, tmp_path / "x"):
         with pytest.raises(InvalidKeyError, match="surrogates"):
             await api(api.create_array(store, path="a\ud800", shape=(1,), dtype="i4", zarr_format=zarr_format))

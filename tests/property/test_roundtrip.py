@@ -152,7 +152,7 @@ def test_copies_are_equal(given_: tuple[dict[str, Any], int], target: Any):
 
 @pytest.mark.parametrize("dtype", ["S0", "U0"])
 @pytest.mark.parametrize("options", [{}, {"compressors": None}, {"zarr_format": 2}, {"shards": 4}], ids=str)
-def test_strings_of_no_length_are_read_back(dtype: str, options: dict[str, Any]):
+def test_strings_of_length_zero_round_trip(dtype: str, options: dict[str, Any]):
     """NumPy widens such strings to one character, but the stored values have no bytes."""
     a = sync.create_array({}, shape=4, dtype=dtype, chunks=2, config={"write_empty_chunks": True}, **options)
     a[...] = np.zeros(4, dtype)

@@ -100,7 +100,7 @@ async def test_statistics_are_numpys():
         assert told["histogram"] == np.histogram(valid, 10, (low, high))[0].tolist()
 
 
-async def test_types_that_numpy_has_no_word_for():
+async def test_data_types_without_a_numpy_name():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     store: dict[str, bytes] = {}
     small = np.arange(4).astype(ml_dtypes.bfloat16)
@@ -118,7 +118,7 @@ async def test_types_that_numpy_has_no_word_for():
         assert np.load(io.BytesIO(body)).tolist() == small.tolist()
 
 
-async def test_listed_sizes_of_chunks_are_told():
+async def test_listed_chunk_sizes_are_reported():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", shape=(10, 4), chunks=[[3, 3, 4], 2])
     sync.create_array(store, name="b", shape=(10, 4), chunks=(1, 2), shards=[[4, 6], 2])
@@ -127,7 +127,7 @@ async def test_listed_sizes_of_chunks_are_told():
         assert [(one["chunks"], one["shards"]) for one in found] == [([[3, 3, 4], 2], None), ([1, 2], [[4, 6], 2])]
 
 
-async def test_a_pipe_or_a_long_name_keeps_nobody_waiting(tmp_path):
+async def test_a_named_pipe_or_a_long_name_does_not_block(tmp_path):
     sync.create_array(tmp_path, name="a", shape=3)
     os.mkfifo(tmp_path / "pipe")
     async with serving(tmp_path, limits=Limits(active=1, timeout=20)) as client:
@@ -172,7 +172,7 @@ async def test_an_array_without_a_root():
         assert (await client.get("/zarr/x/a/c/0"))[0] == 200
 
 
-async def test_texts_count_as_long_as_they_are():
+async def test_strings_count_with_their_length():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="s", data=np.array(["a" * 50_000] * 400))
     sync.create_array(store, name="t", data=np.array([["a", "né"], ["", "x"]]))

@@ -45,7 +45,7 @@ async def test_applications_around_it_add_to_large_answers_too():
     await runner.cleanup()
 
 
-async def test_many_who_want_the_same_cost_one_read():
+async def test_concurrent_requests_share_one_read():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="f", data=FIELD, chunks=(1, 300, 420))
     slow = stores.LatencyStore(stores.MemoryStore(store), 0.05)
@@ -85,7 +85,7 @@ async def test_changes_are_seen_after_max_age(tmp_path):
         assert (await client.json("/api/data?path=f"))["data"] == list(range(15))
 
 
-async def test_who_leaves_frees_the_work():
+async def test_a_disconnect_cancels_the_work():
     """A client that disconnects cancels its requests to the store."""
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(4000), chunks=1, compressors=None)
@@ -106,7 +106,7 @@ async def test_who_leaves_frees_the_work():
         assert b"zarrasync_active_requests 0.0" in client.app[METRICS].text()
 
 
-async def test_one_of_two_who_leaves_does_not_disturb_the_other():
+async def test_a_leaving_client_does_not_disturb_another():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="f", data=FIELD, chunks=(1, 300, 420))
     slow = stores.LatencyStore(stores.MemoryStore(store), 0.3)
@@ -119,7 +119,7 @@ async def test_one_of_two_who_leaves_does_not_disturb_the_other():
         assert (await second)[0] == 200
 
 
-async def test_metrics_are_what_prometheus_reads():
+async def test_metrics_are_readable_by_prometheus():
     from prometheus_client.parser import text_string_to_metric_families
 
     store: dict[str, bytes] = {}

@@ -21,7 +21,7 @@ from zarrasync.server import Limits, create_app
 from zarrasync.server.app import SOURCE
 
 
-def test_limits_that_are_no_numbers():
+def test_limits_must_be_numbers():
     with pytest.raises(ValueError, match="max_age"):
         create_app({}, max_age=float("nan"))
     with pytest.raises(ValueError, match="timeout"):
@@ -133,7 +133,7 @@ async def test_abused_headers_are_refused():
             assert (await client.get("/raw/x", **header))[1] in (b"12345", b"")
 
 
-async def test_too_many_are_told_to_come_again():
+async def test_excess_requests_get_retry_after():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(4000).reshape(400, 10), chunks=(1, 10))
     slow = stores.LatencyStore(stores.MemoryStore(store), 0.1)
@@ -147,7 +147,7 @@ async def test_too_many_are_told_to_come_again():
         assert (await client.get("/api/data?path=a&select=1"))[0] == 200
 
 
-async def test_what_takes_too_long_ends():
+async def test_slow_requests_time_out():
     slow = stores.LatencyStore(stores.MemoryStore({"x": b"1"}), 30)
     async with serving(slow, limits=Limits(timeout=0.2)) as client:
         begin = time.monotonic()

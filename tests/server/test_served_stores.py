@@ -46,7 +46,7 @@ def read_by_all(url: str, arrays: dict[str, np.ndarray]) -> None:
             np.testing.assert_array_equal(ts.open(spec, read=True).result()[...].read().result(), values, err_msg=name)
 
 
-async def test_what_is_the_same_in_format_3_is_not_decoded():
+async def test_chunks_that_are_equal_in_format_3_are_not_decoded():
     store: dict[str, bytes] = {}
     root = sync.create_group(store, zarr_format=2)
     root.create_array("a", data=np.arange(16).reshape(4, 4), chunks=(2, 2), compressors="gzip")
@@ -89,7 +89,7 @@ async def test_part_of_a_store_and_below_a_prefix(tmp_path):
         assert (await client.json("/api/node?path=field"))["path"] == "field"
 
 
-async def test_what_format_3_can_not_say_is_said():
+async def test_untranslatable_arrays_are_explained():
     store: dict[str, bytes] = {}
     root = sync.create_group(store, zarr_format=2)
     root.create_array("fine", data=np.arange(3))
@@ -167,7 +167,7 @@ async def test_headers_for_browsers_and_caches():
             assert (await client.get("/raw/x/zarr.json", method=method))[0] == 405
 
 
-async def test_clients_that_take_nothing_hold_no_memory_for_ever():
+async def test_clients_that_stop_reading_release_memory():
     values = np.random.default_rng(0).random((2, 1 << 20))  # 16 MiB
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=values)
@@ -191,7 +191,7 @@ async def test_clients_that_take_nothing_hold_no_memory_for_ever():
             writer.close()
 
 
-async def test_what_is_appended_is_not_read_as_fill_values(tmp_path):
+async def test_appended_rows_are_not_read_as_fill_values(tmp_path):
     """Also by clients that requested the rows before they were stored."""
     array = sync.create_array(tmp_path, name="f", data=np.arange(10), chunks=5)
     async with serving(tmp_path, max_age=30) as client:
@@ -216,7 +216,7 @@ async def test_what_is_encoded_anew_is_encoded_once():
         assert client.upstream == before
 
 
-async def test_a_slow_reader_takes_nobodys_turn():
+async def test_a_slow_reader_does_not_block_other_clients():
     value = os.urandom(40 << 20)
     async with serving({"big": value, "small": b"1"}, limits=Limits(active=1, timeout=5)) as client:  # noqa: SIM117  # an answer needs its client
         async with client.session.get(client.base + "/raw/big") as answer:

@@ -115,7 +115,7 @@ async def test_a_slider_moves_through_time_and_the_cursor_reads_values(page, bas
     await playwright.expect(page).to_have_url(re.compile("index=4"))
 
 
-async def test_what_is_seen_are_the_values(page, base):
+async def test_pixels_show_the_values(page, base):
     await open_wave(page, base)
     await page.locator("#cmap").select_option("gray")
     await settled(page)
@@ -223,7 +223,7 @@ async def test_the_tree_by_keys_and_by_search(page, base):
     await playwright.expect(page.locator("#plane")).to_be_hidden()
 
 
-async def test_names_are_text(page, base):
+async def test_names_are_escaped(page, base):
     await page.goto(f"{base}/waves/")
     await page.get_by_role("treeitem", name="field").click()
     await page.get_by_role("treeitem", name="odd").click()

@@ -55,7 +55,7 @@ def counting(values: dict[str, bytes]) -> tuple[stores.CountingStore, stores.Cac
     return counts, stores.CachingStore(counts)
 
 
-async def test_what_was_read_is_not_asked_for_again(api: Api, tmp_path: Path):
+async def test_cached_values_are_not_requested_again(api: Api, tmp_path: Path):
     counts = stores.CountingStore(stores.LocalStore(tmp_path))
     cache = stores.CachingStore(counts)
     array = await api(api.create_array(cache, data=np.arange(4000).reshape(40, 100), chunks=(10, 10), shards=(20, 50)))
@@ -115,7 +115,7 @@ async def test_writes_through_it_are_seen_and_those_of_others_when_it_says():
     assert await young.get("a/k") == b"fresh"
 
 
-async def test_a_conflict_shows_what_is_there():
+async def test_a_conflict_names_the_existing_node():
     inner = stores.MemoryStore()
     cache = stores.CachingStore(inner)
     await cache.set("k", b"1")
@@ -197,7 +197,7 @@ async def test_failures_reach_all_and_are_not_remembered():
     assert await cache.get("k") == b"value"
 
 
-async def test_what_was_asked_before_a_write_is_not_believed_after_it():
+async def test_reads_from_before_a_write_are_not_cached_after_it():
     inner = stores.MemoryStore({"k": b"old"})
     slow = Slow(inner)
     cache = stores.CachingStore(slow)
@@ -263,7 +263,7 @@ def disk(inner: stores.Store, folder: Path, **options: Any) -> stores.DiskCachin
     return stores.DiskCachingStore(inner, folder / "kept", **options)
 
 
-async def test_what_is_kept_on_disk_is_not_asked_for_again(api: Api, tmp_path: Path):
+async def test_values_cached_on_disk_are_not_requested_again(api: Api, tmp_path: Path):
     counting = stores.CountingStore(stores.LatencyStore(stores.LocalStore(tmp_path / "far"), 0.0))
     values = np.arange(10_000).reshape(100, 100)
     await api(api.create_array(counting, data=values, chunks=(10, 10), shards=(50, 50)))
@@ -298,7 +298,7 @@ async def test_entries_grow_old_and_are_forgotten(tmp_path: Path):
     assert await store.get("k") is None
 
 
-async def test_entries_that_are_damaged_count_as_none(tmp_path: Path):
+async def test_damaged_cache_entries_count_as_missing(tmp_path: Path):
     store = disk(stores.MemoryStore(), tmp_path)
     await store.set("k", b"value")
     await store.get("k")
@@ -323,14 +323,14 @@ async def test_the_disk_is_not_filled(tmp_path: Path):
         disk(stores.MemoryStore(), tmp_path, max_bytes=-1)
 
 
-async def test_a_disk_that_can_not_be_written_does_not_fail_reads(tmp_path: Path):
+async def test_a_disk_without_write_access_does_not_fail_reads(tmp_path: Path):
     (tmp_path / "kept").write_text("a file where the directory should be")
     store = disk(stores.MemoryStore(), tmp_path)
     await store.set("k", b"v")
     assert await store.get("k") == b"v"
 
 
-async def test_what_is_changed_while_it_is_read_is_not_kept_on_disk(tmp_path: Path):
+async def test_values_changed_during_a_read_are_not_cached_on_disk(tmp_path: Path):
     class Late(stores.WrapperStore):
         async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
             values = await self.inner.fetch(requests, versions=versions)
@@ -378,7 +378,7 @@ async def test_rows_are_appended_behind_those_of_others(api: Api, which: int, tm
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("kind", ["memory", "local", "fsspec"])
-async def test_changes_are_made_of_what_is_there(api: Api, which: int, kind: str, tmp_path: Path):
+async def test_changes_use_the_stored_value(api: Api, which: int, kind: str, tmp_path: Path):
     """Changes use the stored value, also without conditional writes; changes of the other handle are kept."""
     inner: stores.Store = {
         "memory": stores.MemoryStore(),
@@ -398,7 +398,7 @@ async def test_changes_are_made_of_what_is_there(api: Api, which: int, kind: str
     assert dict(found.attrs) == {"x": 1, "y": 2}
 
 
-async def test_who_waits_for_anothers_request_has_errors_of_its_own(tmp_path: Path):
+async def test_callers_of_a_shared_request_get_separate_errors(tmp_path: Path):
     values: dict[str, bytes] = {}
     sync.create_array(values, data=np.arange(64), chunks=4)
     bad = stores.FaultyStore(stores.MemoryStore(values), fails=lambda operation, key: key == "c/3")
@@ -410,7 +410,7 @@ async def test_who_waits_for_anothers_request_has_errors_of_its_own(tmp_path: Pa
         await whole
 
 
-def test_damaged_entries_count_as_none(tmp_path: Path):
+def test_damaged_entries_count_as_missing(tmp_path: Path):
     sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
 
     def read() -> list[int]:
@@ -513,7 +513,7 @@ def test_threads_that_want_the_same_ask_once(fails: bool):
         assert (values, len(inner.asked)) == ([wanted] * 6, 1)
 
 
-def test_a_child_waits_for_no_thread_of_its_parent():
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent():
     """Requests in flight in the parent never finish in the child."""
     array = sync.create_array({}, data=np.arange(100), chunks=10)
     inner = Gated(array.store)

@@ -32,7 +32,7 @@ def make(store: Any, **options: Any) -> None:
 # ------------------------------------------------------------------ files
 
 
-def test_file_urls_name_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_file_urls_keep_special_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Number signs and question marks are part of the path, and a name is not a host."""
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "run")
@@ -46,7 +46,7 @@ def test_file_urls_name_what_they_say(tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(sync.open_array(tmp_path / "run")[...], VALUES)
 
 
-def test_colons_in_names_are_no_chains(tmp_path: Path):
+def test_colons_in_names_are_not_url_chains(tmp_path: Path):
     sync.create_array(tmp_path / "run", data=np.full(4, 7))
     for number, name in enumerate(("run::a.zarr", "run::b.zarr", "x::y")):
         sync.create_array(f"{tmp_path}/{name}", data=np.full(4, number), overwrite=True)
@@ -61,7 +61,7 @@ def test_colons_in_names_are_no_chains(tmp_path: Path):
     assert isinstance(stores.resolve("mycache::memory://x"), stores.FsspecStore)
 
 
-def test_names_that_are_no_utf8(tmp_path: Path):
+def test_names_that_are_not_utf8(tmp_path: Path):
     name = os.path.join(tmp_path, os.fsdecode(b"caf\xe9.zarr"))
     array = sync.create_array(name, data=np.arange(1, 11), chunks=5)
     array[1] = 7
@@ -120,7 +120,7 @@ async def test_directories_of_filesystems(api: Api, s3, kind: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("remote", ["s3", "http"])
-def test_references_to_what_is_far_away(s3, http, remote: str, tmp_path: Path):
+def test_references_to_remote_files(s3, http, remote: str, tmp_path: Path):
     url, options = s3
     web, root = http
     if remote == "s3":
@@ -268,7 +268,7 @@ def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):
         ("s3://b/x", {"endpoint_url": "127.0.0.1:9"}, "has no scheme: 'https://127.0.0.1:9'"),
     ],
 )
-def test_urls_of_object_stores_that_say_too_little(url: str, options: dict[str, Any], match: str):
+def test_incomplete_urls_of_object_stores(url: str, options: dict[str, Any], match: str):
     with pytest.raises(ValueError, match=match):
         sync.open(url, storage_options=options)
 
@@ -358,14 +358,14 @@ def test_mappings_that_hold_something_else():
     assert sync.open_group({"zarr.json": b'{"zarr_format":3,"node_type":"group"}', 3: b""}).keys() == ()
 
 
-def test_what_lasts():
+def test_persistent_identities():
     """Whether an identity is valid in other and later processes."""
     assert stores.resolve("s3://bucket/x", {"anon": True}).lasting
     assert not stores.resolve("memory://x").lasting
     assert not stores.PrefixStore(stores.MemoryStore(), "a/").lasting
 
 
-def test_what_is_kept_of_mappings_is_nobody_elses(tmp_path: Path):
+def test_cached_values_of_mappings_are_not_shared(tmp_path: Path):
     """A new mapping may have the memory address of a collected one."""
     for number in range(20):
         values: dict[str, bytes] = {}
@@ -380,7 +380,7 @@ def test_what_is_kept_of_mappings_is_nobody_elses(tmp_path: Path):
 # ------------------------------------------------------------------ what is no store, and settings
 
 
-def test_what_is_no_store():
+def test_values_that_are_not_stores():
     for wrapper in (stores.CachingStore, stores.ReadOnlyStore):
         with pytest.raises(TypeError, match=rf"{wrapper.__name__} wraps a Store, found"):
             wrapper({})  # type: ignore[arg-type]

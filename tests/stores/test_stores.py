@@ -89,7 +89,7 @@ async def test_nothing_outside_of_a_folder_is_erased(tmp_path: Path, make: Calla
     assert (tmp_path / "precious").read_text() == "kept"
 
 
-async def test_keys_may_be_any_text(store):
+async def test_keys_may_be_any_string(store):
     for key in ("ümläut/日本", "with space", "a.b-c_d", "...x", "UPPER", "upper"):
         await store.set(key, key.encode())
     for key in ("ümläut/日本", "with space", "a.b-c_d", "...x", "UPPER", "upper"):

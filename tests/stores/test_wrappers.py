@@ -109,7 +109,7 @@ def test_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch):
 # ------------------------------------------------------------------ hindrance
 
 
-async def test_latency_is_paid_once_for_what_is_asked_at_once():
+async def test_latency_applies_once_to_concurrent_requests():
     store = stores.LatencyStore(stores.MemoryStore(), 0.05, jitter=0.001)
     await za.create_array(store, data=VALUES, chunks=(10, 10))
     array = await za.open_array(store, zarr_format=3)

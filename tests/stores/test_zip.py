@@ -308,7 +308,7 @@ def test_waiting_for_another_process_can_be_given_up(tmp_path: Path):
 
 
 @pytest.mark.parametrize("given", [None, io.StringIO("x"), stores.MemoryStore(), fsspec.open("memory://x")])
-def test_what_is_no_archive(given: Any):
+def test_files_that_are_not_archives(given: Any):
     with pytest.raises(
         TypeError, match=f"a ZipStore is made of a path or of a file open for bytes, found {type(given).__name__}"
     ):

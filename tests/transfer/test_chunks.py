@@ -34,7 +34,7 @@ async def test_no_empty_chunk_is_stored_unless_asked(api):
 @pytest.mark.parametrize("dtype", ["int4", "uint2", "i1", "str"])
 @pytest.mark.parametrize("size", [100, 40_000])  # small and large chunks are changed by different code
 @pytest.mark.parametrize("sharded", [False, True])
-async def test_chunks_that_hold_nothing_any_more_are_erased(api, dtype, size, sharded):
+async def test_chunks_of_fill_values_are_erased(api, dtype, size, sharded):
     values, fill = (["a"] * size, "") if dtype == "str" else (np.ones(size, "i1"), 0)
     options = {"dtype": dtype, "shape": (size,), "chunks": (size,), "compressors": None, "fill_value": fill}
     a = await api(api.create_array({}, shards=(size,) if sharded else None, **options))

@@ -21,7 +21,7 @@ ZERO = np.array([0, 0, 5, 0])
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft-2022"])
 @pytest.mark.parametrize("dtype", ["i4", "M8[s]"])
-async def test_no_value_is_that_of_absent_chunks_where_there_is_none(api: Api, zarr_format: Any, dtype: str):
+async def test_without_a_fill_value_no_chunk_is_left_out(api: Api, zarr_format: Any, dtype: str):
     """With a fill value ``null``, other readers may return anything for missing chunks."""
     store: dict[str, bytes] = {}
     options = {"shape": 4, "chunks": 2, "dtype": dtype, "zarr_format": zarr_format, "fill_value": None}
@@ -47,7 +47,7 @@ class Unlisted(stores.MemoryStore):
 
 
 @pytest.mark.parametrize("listable", [True, False])
-async def test_copies_into_other_chunks_stay_sparse_where_there_is_no_fill_value(api: Api, listable: bool):
+async def test_copies_without_a_fill_value_stay_sparse(api: Api, listable: bool):
     data: dict[str, bytes] = {}
     options = {"shape": (100, 70), "chunks": (10, 10), "dtype": "i4", "zarr_format": 2, "fill_value": None}
     source = await api(api.create_array(data, **options))
@@ -78,7 +78,7 @@ def test_zeros_beside_no_fill_value_are_read_by_zarr_python(tmp_path: Path):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "i1", ">i2", "f4", "M8[s]", "c16", "S3", [("a", "i4"), ("b", "u1")]])
-async def test_chunks_of_nothing_but_the_fill_value_are_told_by_every_element(api: Api, dtype: Any):
+async def test_chunks_of_fill_values_are_detected_by_every_element(api: Api, dtype: Any):
     values = np.zeros((8, 4, 5), dtype)
     at = [(1, 0, 0), (2, 3, 4), (3, 2, 1), (5, 1, 4), (6, 3, 3)]
     for spot in at:
@@ -92,7 +92,7 @@ async def test_chunks_of_nothing_but_the_fill_value_are_told_by_every_element(ap
 
 
 @pytest.mark.parametrize("dtype", [str, np.str_, "U", "<U", np.dtype(str), "string"])
-def test_text_of_any_length(dtype: Any):
+def test_strings_of_any_length(dtype: Any):
     array = sync.create_array({}, shape=2, dtype=dtype)
     array[:] = ["abc", "de"]
     assert array[:].tolist() == ["abc", "de"]
@@ -115,7 +115,7 @@ def test_bytes_are_made_of_bytes_alone(value: Any):
         array[:1] = given
 
 
-def test_strings_of_no_length_can_be_opened_again():
+def test_strings_of_length_zero_can_be_reopened():
     for zarr_format, dtype in ((2, "S0"), (2, "U0"), (3, "S0"), (3, "U0")):
         store: dict[str, bytes] = {}
         sync.create_array(store, shape=3, dtype=dtype, zarr_format=zarr_format)
@@ -123,7 +123,7 @@ def test_strings_of_no_length_can_be_opened_again():
 
 
 @pytest.mark.parametrize("missing", [None, np.nan])
-def test_missing_text_is_refused_rather_than_spelt_out(missing: Any):
+def test_missing_strings_are_refused(missing: Any):
     dtype = np.dtypes.StringDType(na_object=missing)
     array = sync.create_array({}, shape=2, dtype="string")
     array[:] = np.array(["a", "b"], dtype)
@@ -187,7 +187,7 @@ async def test_values_for_nothing_have_to_fit_all_the_same(api: Api):
     await api.write(array, slice(0, 0), np.empty(0))
 
 
-async def test_what_can_not_be_cast_changes_nothing(api: Api):
+async def test_values_that_cannot_be_cast_change_nothing(api: Api):
     array = await api(api.create_array({}, shape=4, dtype="M8[D]", chunks=2))
     given = np.array(["2000-01-01", "2000-01-02", "2000-01-03", "never"], object)
     with pytest.raises(CodecError, match="can not be stored"):
@@ -245,7 +245,7 @@ def test_times_of_objects_and_numbers():
 
 
 @pytest.mark.parametrize("dtype", [str, "U3", "S3", bytes, "M8[s]", "f8", "i4"])
-def test_what_is_masked_whole_becomes_the_fill_value(dtype: Any):
+def test_fully_masked_values_become_the_fill_value(dtype: Any):
     array = sync.create_array({}, shape=2, dtype=dtype)
     fill = array[0].copy() if isinstance(array[0], np.generic) else array[0]
     array[0] = np.ma.masked
@@ -254,7 +254,7 @@ def test_what_is_masked_whole_becomes_the_fill_value(dtype: Any):
 
 
 @pytest.mark.parametrize("how", ["array", "function"])
-async def test_what_is_to_be_verified_is_refused_alike(api: Api, how: str):
+async def test_verification_refuses_the_same_values(api: Api, how: str):
     times = np.array(["2000-01-01", "9999-01-01"], "M8[s]")
     source = times if how == "array" else lambda region: times[region]
     for verify in (True, False):
@@ -279,7 +279,7 @@ def test_durations_of_all_kinds():
 
 @pytest.mark.parametrize("missing", [None, float("nan"), np.nan, pytest.importorskip("pandas").NA])
 @pytest.mark.parametrize("dtype", ["U4", "S4"])
-async def test_missing_text_is_not_spelt_out(api: Api, dtype: str, missing: Any):
+async def test_missing_strings_are_not_stored_as_nan(api: Api, dtype: str, missing: Any):
     array = await api(api.create_array({}, shape=3, dtype=dtype, chunks=1))
     given = np.array(["ab", "cd", missing], object)
     for values in (given, given.tolist(), np.ma.array(given, mask=[True, False, False])):
@@ -292,7 +292,7 @@ async def test_missing_text_is_not_spelt_out(api: Api, dtype: str, missing: Any)
     np.testing.assert_array_equal(await api(array.view.read()), np.array(["1", "ef", "2.5"], dtype))
 
 
-async def test_what_is_not_bytes_is_refused_before_anything_is_stored(api: Api):
+async def test_non_bytes_are_refused_before_anything_is_stored(api: Api):
     array = await api(api.create_array({}, shape=3, dtype=bytes, chunks=1))
     for bad in ("text", None, 7):
         with pytest.raises(CodecError, match="not bytes"):
@@ -331,7 +331,7 @@ class Watched(np.ndarray):
 
 
 @pytest.mark.parametrize("how", ["write", "append"])
-async def test_what_is_cast_whole_does_not_hold_up_the_event_loop(how: str):
+async def test_casts_of_whole_arrays_do_not_block_the_event_loop(how: str):
     days = np.arange(1 << 18).astype("M8[D]")
     array = await za.create_array({}, shape=days.size, dtype="M8[s]", chunks=days.size)
     given = np.ma.MaskedArray(days.view(Watched), days < days[9], keep_mask=True)

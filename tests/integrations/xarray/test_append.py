@@ -51,7 +51,7 @@ def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatc
         assert {sync.open_array(store, path=name).shape for name in together} == {(6,)}
 
 
-async def test_rows_of_those_who_append_at_the_same_time_stay_together(tmp_path: Path):
+async def test_rows_of_concurrent_appends_stay_together(tmp_path: Path):
     def rows(number: int) -> Any:
         return xr.Dataset({name: ("t", [number, number]) for name in "abc"})
 
@@ -175,7 +175,7 @@ async def test_rows_that_were_reserved_while_one_was_refused_are_given_back():
     assert (await za.open_array(memory, path="b")).shape == (4,)
 
 
-def test_copies_of_metadata_follow_what_was_replaced_before_a_failure():
+def test_consolidated_metadata_follows_replacements_before_a_failure():
     store = Refusing()
     write_dataset(xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [1, 2])}), store, consolidated=True)
     store.refused = "b/zarr.json"
@@ -186,7 +186,7 @@ def test_copies_of_metadata_follow_what_was_replaced_before_a_failure():
     assert {name: array.dtype for name, array in copies.items()} == {name: array.dtype for name, array in alone.items()}
 
 
-def test_what_others_have_added_is_in_the_copies_of_format_2(tmp_path: Path):
+def test_consolidated_metadata_of_format_2_includes_nodes_of_others(tmp_path: Path):
     write_dataset(rows(0), tmp_path, zarr_format=2)
     sync.create_array(tmp_path, path="new", data=[1], zarr_format=2)
     write_dataset(rows(1), tmp_path, append_dim="t")

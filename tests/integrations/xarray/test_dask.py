@@ -42,7 +42,7 @@ def field(source: Source, days: int = 10) -> Any:
 
 @pytest.mark.parametrize("shards", [None, (4, 12)])
 @pytest.mark.parametrize("verify", [False, True])
-def test_what_variables_share_is_computed_once(verify: bool, shards: Any):
+def test_shared_dask_tasks_are_computed_once(verify: bool, shards: Any):
     source = Source()
     given = field(source)
     given["anomaly"] = given.a - given.a.mean("t")
@@ -81,7 +81,7 @@ def test_rows_of_dask_that_begin_in_the_middle_of_a_chunk(kind: str):
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, expected)
 
 
-def test_what_is_not_as_it_was_written_is_found():
+def test_verification_finds_changed_values():
     class Forgetful(stores.MemoryStore):
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
             return await super().put(key, bytes(8 * 12) if key == "a/c/1/0" else data, if_version=if_version)
@@ -149,7 +149,7 @@ def test_blocks_of_dask_do_not_grow_much():
     assert fitting.aligned().source.chunks == fitting.source.chunks
 
 
-def test_what_would_wait_in_memory_is_computed_for_each_region():
+def test_blocks_beyond_the_budget_are_computed_for_each_region():
     store = stores.MemoryStore()
     source = Source()
     given = field(source)
@@ -171,7 +171,7 @@ def _write(path: str, number: int) -> int:
     return number
 
 
-def test_tasks_of_a_cluster_write_and_what_is_late_writes_nothing(tmp_path: Path):
+def test_cluster_tasks_write_and_late_ones_are_discarded(tmp_path: Path):
     distributed = pytest.importorskip("distributed")
     da = pytest.importorskip("dask.array")
     with (

@@ -133,7 +133,7 @@ def test_filters_of_format_2_are_kept_in_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_what_takes_the_place_of_a_variable_is_not_rounded(zarr_format: Any, tmp_path: Path):
+def test_replacements_are_not_rounded(zarr_format: Any, tmp_path: Path):
     """Filters of the replaced variable are kept only if they are lossless for the new values."""
     scaled = {"scale": 10, "offset": 0, "dtype": "<f8", "astype": "<i2"}
     delta = {"dtype": "<i8", "astype": "<i8"}

@@ -38,7 +38,7 @@ def theirs(dataset: Any, path: Path, **options: Any) -> None:
     [(np.nan, [1, np.nan, 7, -5]), ([np.nan, -5.0], [1, np.nan, 7, np.nan]), (-5.0, [1, np.nan, 7, np.nan])],
     ids=["nan", "both", "number"],
 )
-def test_nan_among_what_means_missing(missing: Any, expected: list[float], zarr_format: Any, tmp_path: Path):
+def test_nan_among_missing_values(missing: Any, expected: list[float], zarr_format: Any, tmp_path: Path):
     given = xr.Dataset({"v": ("x", np.array([1, np.nan, 7, -5.0]), {"missing_value": missing})})
     theirs(given, tmp_path / "theirs", zarr_format=zarr_format)
     write_dataset(given, tmp_path / "ours", zarr_format=zarr_format)
@@ -65,7 +65,7 @@ def test_an_infinite_number_that_means_missing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_text_of_format_2_as_their_engine_opens_it(zarr_format: Any, tmp_path: Path):
+def test_strings_of_format_2_open_as_in_xarrays_engine(zarr_format: Any, tmp_path: Path):
     theirs(xr.Dataset({"s": ("x", np.array(["a", "bb"], object))}), tmp_path / "theirs", zarr_format=2)
     write_dataset(read(tmp_path / "theirs", "zarr"), tmp_path / "ours", zarr_format=zarr_format)
     for engine in ("zarr", "zarrasync"):
@@ -73,7 +73,7 @@ def test_text_of_format_2_as_their_engine_opens_it(zarr_format: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_text_beside_text_of_fixed_width(lazy: bool):
+def test_variable_and_fixed_width_strings(lazy: bool):
     store = MemoryStore()
     write_dataset(xr.Dataset({"s": ("x", np.array(["aa", "bbbb"]))}), store)
     more = xr.Dataset({"s": ("x", np.array(["cc", ""], object))})
@@ -104,7 +104,7 @@ def test_a_region_along_axes_without_coordinates():
         write_dataset(grid().isel(x=[0]), store, region="auto")
 
 
-def test_coordinates_that_are_there_stay_in_a_region():
+def test_region_writes_keep_existing_coordinates():
     """Coordinates of several regions may share a chunk; different coordinates are an error."""
     store = CountingStore(MemoryStore())
     write_dataset(grid(), store)
@@ -198,7 +198,7 @@ def test_the_requests_of_consolidating(zarr_format: Any):
 
 
 @pytest.mark.parametrize("mode", ["w-", "a", "w"])
-def test_what_an_interrupted_replacement_has_left_is_in_no_new_dataset(mode: Any):
+def test_chunks_of_an_interrupted_replacement_do_not_reappear(mode: Any):
     """Orphaned chunks would reappear when the new array grows."""
     kept: dict[str, bytes] = {}
     write_dataset(xr.Dataset({"a": ("t", np.ones(8))}), kept, encoding={"a": {"chunks": (2,)}})
@@ -246,7 +246,7 @@ def test_regions_beside_coordinates_that_were_rounded(tmp_path: Path, encoding: 
         write_dataset(moved.isel(x=part), tmp_path, region={"x": part})
 
 
-def test_a_template_whose_whole_coordinates_are_not_written_yet(tmp_path: Path):
+def test_a_template_with_unwritten_coordinates(tmp_path: Path):
     theirs(xr.Dataset({"v": ("x", np.zeros(4))}, coords={"x": np.zeros(4, int)}), tmp_path)
     given = xr.Dataset({"v": ("x", np.arange(4.0))}, coords={"x": np.arange(3, 7)})
     write_dataset(given, tmp_path, region={"x": slice(0, 4)})
@@ -254,14 +254,14 @@ def test_a_template_whose_whole_coordinates_are_not_written_yet(tmp_path: Path):
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_text_of_any_length_after_text_of_fixed_length(tmp_path: Path, chunks: Any):
+def test_variable_width_strings_after_fixed_width_ones(tmp_path: Path, chunks: Any):
     theirs(xr.Dataset({"s": ("x", np.array(["aaaaa", "bb"]))}), tmp_path / "fixed")
     theirs(xr.Dataset({"s": ("x", np.array(["c", "dd"], object))}), tmp_path / "any")
     write_dataset(read(tmp_path / "any", "zarr", chunks=chunks), tmp_path / "fixed", append_dim="x")
     assert read(tmp_path / "fixed").s.values.tolist() == ["aaaaa", "bb", "c", "dd"]
 
 
-def test_variables_that_can_not_be_decoded_are_nobodys_business(tmp_path: Path):
+def test_undecodable_variables_do_not_hide_others(tmp_path: Path):
     given = xr.Dataset({"v": ("x", np.arange(4.0))})
     theirs(given.assign(t=("y", np.arange(3), {"units": "days since foo"})), tmp_path)
     write_dataset(given, tmp_path, append_dim="x")
@@ -275,7 +275,7 @@ def test_single_bytes_keep_their_axis(tmp_path: Path):
     np.testing.assert_array_equal(read(tmp_path).v, [10, 11])
 
 
-def test_a_group_below_a_root_that_can_not_be_read(tmp_path: Path):
+def test_a_group_below_an_unreadable_root(tmp_path: Path):
     given = xr.Dataset({"v": ("x", np.arange(4.0))})
     theirs(given, tmp_path, group="g")
     (tmp_path / "zarr.json").write_text("{")

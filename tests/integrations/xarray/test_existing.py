@@ -29,7 +29,7 @@ def stored(*values: Any, **options: Any) -> stores.MemoryStore:
     return store
 
 
-def test_values_in_other_units_than_those_that_are_there_are_refused():
+def test_values_that_the_stored_units_cannot_express_are_refused():
     days = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "M8[ns]")
     half = np.timedelta64(12, "h")
     for first, other in ((days, days[:1] + half), (days - days[0], days[1:2] - days[0] + half)):
@@ -56,7 +56,7 @@ def test_values_in_other_units_than_those_that_are_there_are_refused():
         (np.array([1.0, 2.0]), np.array([1 + 2j, 3])),
     ],
 )
-def test_values_that_do_not_fit_what_is_there_are_refused(first: Any, other: Any, lazy: bool):
+def test_values_that_do_not_fit_stored_variables_are_refused(first: Any, other: Any, lazy: bool):
     store = stored(first)
     dataset = xr.Dataset({"a": ("t", other)})
     for place in ({"append_dim": "t"}, {"region": {"t": slice(0, len(other))}}):
@@ -79,7 +79,7 @@ def test_values_that_do_not_fit_what_is_there_are_refused(first: Any, other: Any
         ([1.5, 2.5], np.array([3.0 + 0j]), {}),
     ],
 )
-def test_values_of_other_types_that_fit_are_taken(first: Any, other: Any, encoding: dict[str, Any], lazy: bool):
+def test_values_of_other_types_that_fit_are_accepted(first: Any, other: Any, encoding: dict[str, Any], lazy: bool):
     store = stored(first, encoding={"a": encoding})
     dtype = sync.open_array(store, path="a").dtype
     dataset = xr.Dataset({"a": ("t", other)})
@@ -97,7 +97,7 @@ def test_values_of_other_types_that_fit_are_taken(first: Any, other: Any, encodi
     ["hours since 1900-01-01 00:00:0.0", "hours since 1800-1-1 00:00:0.0", "hour since 2000-01-01 0:0:0",
      "hours since 2000-01-01 00:00:00 +0:00", "hours since 2000-01-01 00:00 UTC", "days since 2000-02-30"],
 )  # fmt: skip
-def test_units_in_the_spellings_of_others(units: str):
+def test_units_in_other_spellings(units: str):
     store = stores.MemoryStore()
     calendar = {"calendar": "360_day"} if "02-30" in units else {}
     options: dict[str, Any] = {"dimension_names": ("t",), "attributes": {"units": units, **calendar}}
@@ -115,7 +115,7 @@ def test_times_are_not_appended_to_numbers():
         write_dataset(xr.Dataset({"a": ("t", np.array(["2000-01-01"], "M8[ns]"))}), store, append_dim="t")
 
 
-def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_concurrent_writers_do_not_block_the_threads_of_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Threads that wait for values must not be the few threads that an event loop reads with."""
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.local import LocalFileSystem
@@ -145,7 +145,7 @@ def test_many_write_at_once_what_is_read_meanwhile(tmp_path: Path, monkeypatch: 
     assert xr.open_dataset(tmp_path / "0", engine="zarrasync")["a"].values.tolist() == [0, 1, 2, 3]
 
 
-def test_a_dataset_is_not_erased_for_what_can_not_be_stored_or_is_made_of_it(tmp_path: Path):
+def test_a_dataset_is_not_erased_for_invalid_data_or_its_own_source(tmp_path: Path):
     store = stored([3, 4])
     other = xr.Dataset({"b": ("x", [3, 4]), "a": ("x", [3, 4])})
     with pytest.raises(ShapeError):
@@ -179,9 +179,7 @@ SIX = xr.Dataset({"a": ("t", np.arange(6.0)), "b": ("t", np.arange(6.0) + 10)}, 
         (SIX["a"], {"mode": "w"}, TypeError, "takes a Dataset, found DataArray"),
     ],
 )
-def test_what_would_lose_or_break_what_is_there_is_refused(
-    dataset: Any, options: dict[str, Any], error: type[Exception], match: str
-):
+def test_destructive_writes_are_refused(dataset: Any, options: dict[str, Any], error: type[Exception], match: str):
     store: dict[str, bytes] = {}
     write_dataset(SIX, store)
     before = dict(store)
@@ -201,7 +199,7 @@ def test_nothing_is_put_beside_nodes_of_another_format(options: dict[str, Any]):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_what_is_new_has_no_rows_for_those_that_are_there(zarr_format: Any):
+def test_new_variables_cannot_be_appended(zarr_format: Any):
     """Appending a new variable would leave variables of different lengths."""
     store: dict[str, bytes] = {}
     write_dataset(xr.Dataset({"a": ("t", np.arange(4))}), store, zarr_format=zarr_format)
@@ -250,7 +248,7 @@ def test_trees_of_consolidated_metadata(tmp_path: Path, monkeypatch: pytest.Monk
     xr.testing.assert_identical(found.load(), tree)
 
 
-def test_an_element_of_text_is_of_its_type():
+def test_an_element_of_strings_has_the_string_type():
     words = np.array(["a", "bb", "ccc"], dtype=np.dtypes.StringDType())
     store: dict[str, bytes] = {}
     sync.create_array(store, path="s", data=words, dimension_names=["x"])
@@ -259,7 +257,7 @@ def test_an_element_of_text_is_of_its_type():
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_stores_that_can_not_compare(tmp_path, lazy):
+def test_stores_without_conditional_writes(tmp_path, lazy):
     """Regions that cut chunks, and appends, need ``unaligned: allow`` in such stores."""
     zarr = pytest.importorskip("zarr")
     store = stores.ZarrPythonStore(zarr.storage.LocalStore(tmp_path))

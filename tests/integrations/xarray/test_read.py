@@ -26,7 +26,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "x.zarr"
 
 
-def test_it_reads_what_xarray_writes(written: Path):
+def test_datasets_written_by_xarray_are_read(written: Path):
     theirs = xr.open_dataset(written, engine="zarr")
     ours = xr.open_dataset(written, engine="zarrasync")
     xr.testing.assert_identical(ours.load(), theirs.load())
@@ -141,7 +141,7 @@ def test_every_format_and_store(tmp_path: Path, http, s3):
     assert float(several.t2m.sum()) == 2 * float(expected.t2m.sum())
 
 
-def test_what_nobody_has_written_is_missing(tmp_path: Path):
+def test_unwritten_rows_are_missing(tmp_path: Path):
     for how in ("ours", "xarray's"):
         path = tmp_path / how
         write_dataset(rows(0), path) if how == "ours" else rows(0).to_zarr(path)

@@ -41,7 +41,7 @@ def test_a_group_is_not_replaced_by_a_variable(tmp_path: Path, zarr_format: Any)
 
 @pytest.mark.parametrize("mode", ["w", "a"])
 @pytest.mark.parametrize("where", ["dataset", "variable"])
-def test_attributes_that_can_not_be_stored_change_nothing(mode: Any, where: str):
+def test_invalid_attributes_change_nothing(mode: Any, where: str):
     store = stores.MemoryStore()
     write_dataset(days("t", "u"), store, mode="w")
     before = contents(store)
@@ -66,7 +66,7 @@ def test_all_variables_become_longer_or_none():
     xr.testing.assert_identical(xr.open_dataset(store, engine="zarrasync").load(), days("t", "u"))
 
 
-def test_a_region_is_said_in_known_words():
+def test_an_unknown_region_keyword_is_refused():
     store = stores.MemoryStore()
     write_dataset(days("t"), store, mode="w")
     with pytest.raises(ValueError, match="'auto', or says of dimensions where to write, found 'nonsense'"):
@@ -101,7 +101,7 @@ def test_times_that_do_not_fit(how: str, units: str, dtype: str, there: str, giv
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_what_replaces_a_variable_is_stored_like_that(tmp_path: Path, zarr_format: Any):
+def test_a_replacement_keeps_the_encoding(tmp_path: Path, zarr_format: Any):
     """Same encoding as xarray's own engine uses; a variable of another kind is encoded like a new one."""
     old = xr.Dataset({"t": (("x", "y"), np.arange(48.0).reshape(6, 8))}, {"time": ("x", np.arange(6).astype("M8[D]"))})
     packed: dict[str, Any] = {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -1, "chunks": (2, 4)}
@@ -145,7 +145,7 @@ def test_what_replaces_a_variable_is_stored_like_that(tmp_path: Path, zarr_forma
         ({"units": "days since 2000-01-01", "dtype": "i4"}, [0, 1], [2, 3], "i4"),
     ],
 )
-def test_what_replaces_a_variable_loses_nothing(
+def test_a_replacement_loses_nothing(
     zarr_format: Any, lazy: bool, encoding: dict[str, Any], there: list[Any], given: list[Any], dtype: str
 ):
     """Another data type is used where the values do not fit, or where they are not known yet."""
@@ -163,7 +163,7 @@ def test_what_replaces_a_variable_loses_nothing(
     xr.testing.assert_allclose(xr.open_dataset(store, engine="zarrasync").load(), new.compute())
 
 
-def test_what_a_variable_says_of_its_encoding_counts():
+def test_encodings_of_variables_are_used():
     store = stores.MemoryStore()
     values = xr.Dataset({"a": ("x", np.arange(4.0))})
     write_dataset(values, store, encoding={"a": {"dtype": "i2", "chunks": (2,)}})

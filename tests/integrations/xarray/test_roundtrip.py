@@ -77,7 +77,7 @@ TABLE["unlimited dimensions"] = (_unlimited(), {})
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("name", TABLE)
-def test_datasets_there_and_back(name: str, zarr_format: Any, tmp_path: Path):
+def test_datasets_round_trip(name: str, zarr_format: Any, tmp_path: Path):
     """Both engines read the same dataset, whichever of them wrote it."""
     given, encoding = TABLE[name]
     given.to_zarr(tmp_path / "theirs.zarr", zarr_format=zarr_format, encoding=encoding, consolidated=False)
@@ -91,7 +91,7 @@ def test_datasets_there_and_back(name: str, zarr_format: Any, tmp_path: Path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_trees_there_and_back(zarr_format: Any, tmp_path: Path):
+def test_trees_round_trip(zarr_format: Any, tmp_path: Path):
     nodes = {"/": TABLE["coordinates"][0], "/model": TABLE["times"][0], "/model/fine": TABLE["strings"][0]}
     tree = xr.DataTree.from_dict(nodes)
     tree.to_zarr(tmp_path / "theirs.zarr", zarr_format=zarr_format, consolidated=False)

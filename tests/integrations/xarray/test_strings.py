@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize(("kind", "missing"), [("T", ""), ("T", "?"), ("O", "?"), ("U2", "?"), ("S2", b"?")])
-def test_text_has_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_path: Path):
+def test_strings_have_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_path: Path):
     """xarray itself can neither write nor read all of these fill values."""
     first = "a" if isinstance(missing, str) else b"a"
     dataset = xr.Dataset({"v": ("x", np.array([first, missing], kind), {}, {"_FillValue": missing})})
@@ -34,7 +34,7 @@ def test_text_has_a_fill_value(kind: str, missing: Any, zarr_format: Any, tmp_pa
 
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy: bool, tmp_path: Path):
+def test_strings_keep_their_kind_and_missing_ones_are_empty(zarr_format: Any, lazy: bool, tmp_path: Path):
     """xarray itself would store the string 'nan' for missing ones."""
     texts = {
         "t": ("x", np.array(["a", "bcd"], "T")),
@@ -59,7 +59,7 @@ def test_text_keeps_its_kind_and_what_is_missing_is_empty(zarr_format: Any, lazy
 
 
 @pytest.mark.parametrize("missing", [None, np.nan])
-def test_missing_texts_of_all_kinds(missing: Any, tmp_path: Path):
+def test_missing_strings_of_all_kinds(missing: Any, tmp_path: Path):
     da = pytest.importorskip("dask.array")
     objects, knowing = (
         np.array(["a", missing], object),
@@ -81,7 +81,9 @@ def test_missing_texts_of_all_kinds(missing: Any, tmp_path: Path):
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("said", [{}, {"dtype": np.dtypes.StringDType()}, {"dtype": "U4"}])
 @pytest.mark.parametrize("by", ["_FillValue", "missing_value"])
-def test_missing_texts_are_stored_as_it_is_said(by: str, said: dict[str, Any], lazy: bool, tmp_path: Path):
+def test_missing_strings_are_stored_as_the_encoding_specifies(
+    by: str, said: dict[str, Any], lazy: bool, tmp_path: Path
+):
     da = pytest.importorskip("dask.array")
     values = np.array(["a", None], object)
     given = da.from_array(values, chunks=1) if lazy else values
@@ -90,7 +92,7 @@ def test_missing_texts_are_stored_as_it_is_said(by: str, said: dict[str, Any], l
     assert sync.open_array(tmp_path / "v")[:].tolist() == ["a", "NA", "a", "NA"]
 
 
-def test_texts_that_say_what_is_missing(tmp_path: Path):
+def test_strings_as_missing_values(tmp_path: Path):
     write_dataset(xr.Dataset({"v": ("x", np.array(["a", "zz"]), {}, {"missing_value": "zz"})}), tmp_path)
     write_dataset(xr.Dataset({"v": ("x", np.array(["b", np.nan], object))}), tmp_path, append_dim="x")
     assert sync.open_array(tmp_path / "v")[:].tolist() == ["a", "zz", "b", "zz"]

@@ -44,7 +44,7 @@ def test_xarray_reads_what_we_write(tmp_path: Path, zarr_format: Any, lazy: bool
                 assert ours[name].encoding.get(key) == theirs[name].encoding.get(key), (name, key)
 
 
-def test_layouts_that_are_asked_for(tmp_path: Path):
+def test_requested_layouts(tmp_path: Path):
     encoding = {
         "t2m": {
             "chunks": (1, 2, 5),
@@ -89,7 +89,7 @@ def test_appending_and_regions(tmp_path: Path, zarr_format: Any, where: str, req
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_regions_that_are_found_by_coordinates(zarr_format: Any):
+def test_regions_by_coordinates(zarr_format: Any):
     store = stores.MemoryStore()
     times = np.array(["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04"], "M8[ns]")
     coords = {"time": times, "x": [10.0, 20.0, 30.0, 40.0, 50.0]}
@@ -116,7 +116,7 @@ def test_regions_that_are_found_by_coordinates(zarr_format: Any):
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, want)
 
 
-async def test_groups_and_variables_that_are_added(tmp_path: Path):
+async def test_added_groups_and_variables(tmp_path: Path):
     store = stores.MemoryStore()
     await write_dataset_async(dataset()[["t2m"]], store, group="a/b")
     await write_dataset_async(dataset()[["masked"]] * 2, store, group="a/b", mode="a")
@@ -127,7 +127,7 @@ async def test_groups_and_variables_that_are_added(tmp_path: Path):
     assert set(xr.open_dataset(store, engine="zarrasync", group="a/b").variables) == {"scalar"}
 
 
-def test_the_format_that_is_there_is_kept():
+def test_the_existing_format_is_kept():
     given = xr.Dataset({"a": ("t", np.arange(3.0))})
     store = stores.MemoryStore()
     write_dataset(given, store, zarr_format=2)
@@ -137,7 +137,7 @@ def test_the_format_that_is_there_is_kept():
     write_dataset(xr.Dataset({"e": ("t", np.zeros(0))}), stores.MemoryStore())
 
 
-def test_nothing_is_changed_before_all_fits():
+def test_nothing_is_changed_before_all_variables_are_checked():
     given = xr.Dataset({"a": (("t", "x"), np.ones((3, 2))), "b": (("t", "y"), np.ones((3, 2)))})
     store = stores.MemoryStore()
     write_dataset(given, store)
@@ -147,7 +147,7 @@ def test_nothing_is_changed_before_all_fits():
     assert xr.open_dataset(store, engine="zarrasync").sizes == {"t": 3, "x": 2, "y": 2}
 
 
-def test_rows_that_could_not_be_written_are_given_back():
+def test_failed_rows_are_given_back():
     da = pytest.importorskip("dask.array")
 
     def boom(block: Any) -> Any:
@@ -161,7 +161,7 @@ def test_rows_that_could_not_be_written_are_given_back():
     assert xr.open_dataset(store, engine="zarrasync").a.values.tolist() == [0, 1, 2]
 
 
-async def test_values_are_encoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_encoding_does_not_block_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Scaling the values of a large variable must not block the event loop."""
     threads, encode = set(), xarray_encode.encode_variable
 
@@ -179,7 +179,7 @@ async def test_values_are_encoded_beside_the_event_loop(tmp_path: Path, monkeypa
     assert xr.open_dataset(tmp_path, engine="zarrasync")["a"].values.tolist() == [0, 1, 2, 3] * 2
 
 
-def test_what_an_encoding_says_of_other_axes_is_not_kept(tmp_path: Path):
+def test_encodings_for_other_axes_are_dropped(tmp_path: Path):
     whole = xr.Dataset({"a": (("x", "y"), np.arange(60.0).reshape(6, 10))})
     write_dataset(whole, tmp_path / "x", encoding={"a": {"chunks": (2, 5), "shards": (4, 10)}})
     there = xr.open_dataset(tmp_path / "x", engine="zarrasync")

@@ -158,7 +158,7 @@ async def test_blobs_come_through_the_lean_client(api: Api, between: Between, co
 
 
 @pytest.mark.parametrize("missing", [(), (403,)])
-def test_refused_credentials_are_no_absence(between: Between, missing: tuple[int, ...]):
+def test_refused_credentials_are_an_error(between: Between, missing: tuple[int, ...]):
     """Wrong credentials are an error, also if status 403 is configured to mean a missing key."""
     url, right = f"az://test/{uuid.uuid4().hex}", options(between, "test", "key")
     sync.create_array(url, data=VALUES, **LAYOUT, storage_options=right)
@@ -168,7 +168,7 @@ def test_refused_credentials_are_no_absence(between: Between, missing: tuple[int
             sync.open_array(url, storage_options={**wrong, **more})
 
 
-def test_a_container_that_is_not_there_is_no_absence(between: Between):
+def test_a_missing_container_is_not_a_missing_key(between: Between):
     with pytest.raises(StoreError, match="there is no such bucket"):
         sync.open_array("az://no-such-container/x", storage_options=options(between, "", "key"))
 

@@ -66,7 +66,7 @@ async def test_a_later_write_holds(bucket: Bucket, backend: str, size: int):
 
 
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])
-async def test_what_was_being_erased_is_gone_before_it_is_written_again(bucket: Bucket, backend: str):
+async def test_a_cancelled_erase_ends_before_a_later_write(bucket: Bucket, backend: str):
     array = await za.create_array(store_of(bucket, backend), data=np.ones(4, "i4"), compressors=None)
     await cancel_and_write(array, Slow(bucket, "?delete"), 0, 3)  # the fill value alone, which erases the chunk
     assert (await array[...]).tolist() == [3] * 4
@@ -100,7 +100,7 @@ async def test_an_append_that_is_cancelled_leaves_nothing(
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_nobody_waits_for_ever(bucket: Bucket, again: bool, monkeypatch: pytest.MonkeyPatch):
+async def test_cancelled_writers_do_not_wait_forever(bucket: Bucket, again: bool, monkeypatch: pytest.MonkeyPatch):
     """A second cancellation ends the wait, and so does the grace period."""
     monkeypatch.setattr(shield, "_GRACE_SECONDS", 30.0 if again else 0.1)
     array = await za.create_array(store_of(bucket, "obstore"), shape=(4,), dtype="i4")

@@ -30,13 +30,13 @@ from zarrasync.errors import StoreError
         ({"client_options": {"user_agent": "object_store/mine"}}, OBSTORE),
     ],
 )
-def test_who_asks_for_objects(bucket: Bucket, options: dict[str, Any], client: tuple[str, bool]):
+def test_the_client_that_reads_objects(bucket: Bucket, options: dict[str, Any], client: tuple[str, bool]):
     """Signed URLs are used if no other option needs obstore."""
     options = {name: value for name, value in bucket.options(**options).items() if value is not None}
     assert clients_of(bucket, "s3://bucket", storage_options=options) == {client}
 
 
-def test_keys_that_lapse_are_renewed(bucket: Bucket):
+def test_expiring_credentials_are_renewed(bucket: Bucket):
     """A credential provider of the program is called again shortly before expiry, not for each request."""
     obstore = pytest.importorskip("obstore")
     given: list[str] = []
@@ -55,7 +55,7 @@ def test_keys_that_lapse_are_renewed(bucket: Bucket):
     assert set(bucket.access_keys) <= set(given)
 
 
-async def test_nobody_waits_for_keys_of_others(bucket: Bucket):
+async def test_slow_credentials_do_not_block_the_event_loop(bucket: Bucket):
     """A slow credential provider does not block the event loop."""
     obstore = pytest.importorskip("obstore")
     ticks, went_on = 0, list[bool]()
@@ -86,7 +86,7 @@ async def test_nobody_waits_for_keys_of_others(bucket: Bucket):
 
 
 @pytest.mark.parametrize("anonymous", ["1", "yes", "TRUE", "true"])
-def test_who_is_to_be_nobody_has_no_keys(bucket: Bucket, anonymous: str, monkeypatch: pytest.MonkeyPatch):
+def test_anonymous_access_uses_no_credentials(bucket: Bucket, anonymous: str, monkeypatch: pytest.MonkeyPatch):
     """Every spelling of true is accepted."""
     obstore = pytest.importorskip("obstore")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
@@ -101,7 +101,7 @@ def test_who_is_to_be_nobody_has_no_keys(bucket: Bucket, anonymous: str, monkeyp
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_a_provider_of_keys_that_fails_is_no_absence(bucket: Bucket, signed: bool, monkeypatch: pytest.MonkeyPatch):
+def test_a_failing_credential_provider_is_an_error(bucket: Bucket, signed: bool, monkeypatch: pytest.MonkeyPatch):
     obstore = pytest.importorskip("obstore")
 
     def failing() -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_a_provider_of_keys_that_fails_is_no_absence(bucket: Bucket, signed: boo
     assert not bucket.requested_keys
 
 
-def test_keys_of_the_environment_are_those_of_the_store(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+def test_credentials_are_read_when_the_store_is_made(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
     obstore = pytest.importorskip("obstore")
     where = {"endpoint": bucket.url, "region": "us-east-1", "client_options": {"allow_http": True}}
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
@@ -129,7 +129,7 @@ def test_keys_of_the_environment_are_those_of_the_store(bucket: Bucket, monkeypa
     assert set(bucket.access_keys) == {"k"}
 
 
-def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
+def test_credentials_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
     """Credentials in Kubernetes and on virtual machines come from a service, and expire."""
     lapse = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     told = {"AccessKeyId": "fromthere", "SecretAccessKey": "s", "Token": "t", "Expiration": lapse}
@@ -147,7 +147,7 @@ def test_keys_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.M
     }
 
 
-def test_obstore_panics_as_any_other_error(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
+def test_panics_of_obstore_become_store_errors(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
     """obstore panics if a token ends with a line break."""
     (nobody / "token").write_text("let me in\n")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{bucket.url}/bucket/keys")
@@ -157,7 +157,7 @@ def test_obstore_panics_as_any_other_error(bucket: Bucket, nobody: Path, monkeyp
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_keys_that_a_program_fetches(bucket: Bucket, nobody: Path, named: bool, monkeypatch: pytest.MonkeyPatch):
+def test_credentials_from_a_process(bucket: Bucket, nobody: Path, named: bool, monkeypatch: pytest.MonkeyPatch):
     """A profile with ``credential_process``, by option or environment variable; it survives pickling."""
     keys = {"Version": 1, "AccessKeyId": "fetched", "SecretAccessKey": "s", "SessionToken": "t"}
     (nobody / "keys.json").write_text(json.dumps(keys))
@@ -184,21 +184,21 @@ def test_keys_that_a_program_fetches(bucket: Bucket, nobody: Path, named: bool, 
     ("profile", "message"),
     [("absent", "profile .*absent.* could not be found"), ("broken", "Error when retrieving credentials")],
 )
-def test_profiles_that_lead_to_no_keys(bucket: Bucket, nobody: Path, profile: str, message: str):
+def test_profiles_without_credentials(bucket: Bucket, nobody: Path, profile: str, message: str):
     (nobody / "config").write_text(f"[profile broken]\ncredential_process = cat {nobody / 'absent'}\n")
     with pytest.raises(StoreError, match=message):
         sync.open_array("s3://bucket", storage_options={"profile": profile, "endpoint_url": bucket.url})
     assert not bucket.requested_keys
 
 
-def test_proxies_are_obstores_to_use(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+def test_proxies_need_obstore(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert clients_of(bucket, "s3://bucket", storage_options=bucket.options()) == {OBSTORE}
 
 
 @pytest.mark.parametrize("status", [400, 403, 301])
-def test_a_service_that_refuses_signed_urls_is_not_asked_with_them_again(bucket: Bucket, status: int):
+def test_refused_signed_urls_are_not_used_again(bucket: Bucket, status: int):
     refusal = (status, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
     bucket.fault = lambda key, data: refusal if bucket.clients[-1] == LEAN else None
     array = sync.open_array("s3://bucket", storage_options=bucket.options())
@@ -208,7 +208,7 @@ def test_a_service_that_refuses_signed_urls_is_not_asked_with_them_again(bucket:
     assert set(bucket.clients) == {OBSTORE}
 
 
-def test_what_errors_show_of_urls():
+def test_errors_hide_secrets_of_urls():
     from zarrasync.stores.errors import redact_queries
 
     assert (

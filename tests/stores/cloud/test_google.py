@@ -23,7 +23,7 @@ from zarrasync import stores, sync
 from zarrasync.errors import StoreError
 
 
-async def test_googles_public_objects_come_through_the_lean_client(api: Api, google: Google):
+async def test_public_google_objects_use_the_lean_client(api: Api, google: Google):
     """Anonymous readers use the lean client, writers use obstore; both see the same versions."""
     url = "gs://bucket/über all/x y.zarr"
     array = await api(
@@ -136,7 +136,7 @@ def giving(answer: Callable[[], bytes]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("truly", [True, False])
-def test_objects_that_are_called_compressed_are_as_they_are_stored(bucket: Bucket, truly: bool):
+def test_objects_with_content_encoding_are_returned_as_stored(bucket: Bucket, truly: bool):
     """``Content-Encoding`` is a hint for browsers; obstore returns the stored bytes."""
     key, value = "c/0/0", bucket.values["c/0/0"]
     bucket.values[key] = gzip.compress(value) if truly else value

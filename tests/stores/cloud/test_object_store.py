@@ -22,7 +22,7 @@ from zarrasync.stores import Request
 from zarrasync.stores.remote import CurrentValue, RemoteStore, UnknownOutcome
 
 
-async def test_a_write_whose_answer_is_lost_is_known_again(store):
+async def test_a_write_with_a_lost_response_is_recognized(store):
     """A conditional write is recognized by the mark in the metadata of the object."""
     if not (isinstance(store, RemoteStore) and store.conditional):
         pytest.skip("the store does not compare versions behind a network")
@@ -39,7 +39,7 @@ async def test_a_write_whose_answer_is_lost_is_known_again(store):
     assert (await store.fetch([Request("k")], versions=True))[0].version == version
 
 
-async def test_an_attempt_that_arrives_late_is_known_again():
+async def test_a_late_attempt_is_recognized():
     """An attempt that was given up took effect later, and the next attempt recognizes its value."""
 
     class Late(RemoteStore):
@@ -63,7 +63,7 @@ async def test_an_attempt_that_arrives_late_is_known_again():
     assert await late._put_if_unchanged(late.put_late, late.look, "1") == "2"
 
 
-async def test_one_limiter_for_all_who_opened_the_same_data(s3):
+async def test_stores_of_the_same_data_share_a_limiter(s3):
     url, options = s3
     first, second = stores.resolve(url, options), stores.resolve(url, options)
     assert first == second
@@ -92,7 +92,7 @@ class _Hashes(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("secure", [True, False])
-async def test_what_tls_protects_is_not_hashed_once_more(
+async def test_payloads_are_not_signed_over_tls(
     certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch, secure: bool
 ):
     pytest.importorskip("obstore")
@@ -201,7 +201,7 @@ async def test_any_prefix(s3, path):
         await store.close()
 
 
-async def test_a_failing_server_is_an_error_and_never_absence(s3_endpoint):
+async def test_a_failing_server_is_never_a_missing_key(s3_endpoint):
     store = stores.resolve("s3://no-such-bucket-here/x", {"key": "a", "secret": "b", "endpoint_url": s3_endpoint})
     with pytest.raises(StoreError, match="could not write 'k'"):
         await store.set("k", b"v")

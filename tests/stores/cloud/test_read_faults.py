@@ -19,7 +19,7 @@ from zarrasync.errors import NodeNotFoundError, StoreError
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["503", "reset", "cut"])
-def test_what_passes_is_not_noticed(bucket: Bucket, backend: str, kind: str):
+def test_transient_failures_are_retried(bucket: Bucket, backend: str, kind: str):
     """One request in six fails."""
     bucket.fault = failing(kind, 1 / 6, seed=3)
     array = sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend))
@@ -28,7 +28,7 @@ def test_what_passes_is_not_noticed(bucket: Bucket, backend: str, kind: str):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_refusals_are_errors_or_absence_as_told(bucket: Bucket, backend: str):
+def test_status_403_is_an_error_unless_configured(bucket: Bucket, backend: str):
     """Expired credentials must not read as fill values, unless status 403 is configured to mean a missing key."""
     denied = (403, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
     array = sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend))
@@ -59,7 +59,7 @@ def test_refusals_are_errors_or_absence_as_told(bucket: Bucket, backend: str):
         ("RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
     ],
 )
-def test_refused_credentials_are_never_absence(bucket: Bucket, backend: str, code: str, message: str):
+def test_refused_credentials_always_raise(bucket: Bucket, backend: str, code: str, message: str):
     """Also if status 403 is configured to mean a missing key."""
     error = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
     told = bucket.options(backend=backend, missing=(403,))
@@ -76,7 +76,7 @@ def test_refused_credentials_are_never_absence(bucket: Bucket, backend: str, cod
 @pytest.mark.parametrize(
     ("backend", "kind"), [("obstore", "signed"), ("fsspec", "signed"), ("obstore", "redirect")]
 )  # botocore follows redirects
-def test_a_bucket_of_another_region_says_which(bucket: Bucket, backend: str, kind: str):
+def test_a_bucket_of_another_region_is_an_error_that_names_the_region(bucket: Bucket, backend: str, kind: str):
     """As S3 answers to a signature for the wrong region, and at the address of the wrong region."""
     wrong = b"the region 'us-east-1' is wrong; expecting 'eu-central-1'"
     error = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>" + wrong + b"</Message></Error>"
@@ -90,7 +90,7 @@ def test_a_bucket_of_another_region_says_which(bucket: Bucket, backend: str, kin
 
 
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])
-async def test_a_bucket_that_is_not_there_is_no_absence(s3: tuple[str, dict[str, Any]], backend: str):
+async def test_a_missing_bucket_is_not_a_missing_key(s3: tuple[str, dict[str, Any]], backend: str):
     options = {**s3[1], "backend": backend}
     store = stores.resolve("s3://no-bucket-of-anybody/below", options)
     attempts: dict[str, Callable[[], Any]] = {
@@ -110,7 +110,7 @@ async def test_a_bucket_that_is_not_there_is_no_absence(s3: tuple[str, dict[str,
 
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])
 @pytest.mark.parametrize("service", ["s3", "gcs", "azure"])
-async def test_keys_are_not_taken_for_what_services_say(request: pytest.FixtureRequest, service: str, backend: str):
+async def test_keys_are_not_mistaken_for_error_codes(request: pytest.FixtureRequest, service: str, backend: str):
     if (service, backend) == ("gcs", "obstore"):
         google = request.getfixturevalue("google")
         url, options = "gs://some-bucket/below", google.options()
@@ -124,7 +124,7 @@ async def test_keys_are_not_taken_for_what_services_say(request: pytest.FixtureR
         await za.open_array(array.store, path="NoSuchBucket/other")
 
 
-def test_a_bucket_that_goes_leaves_no_fill_values(bucket: Bucket):
+def test_a_bucket_that_disappears_is_an_error(bucket: Bucket):
     array = sync.open_array("s3://bucket", storage_options=bucket.options())
     gone = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
     bucket.fault = lambda key, data: (404, {"Content-Type": "application/xml"}, gone)
@@ -135,7 +135,7 @@ def test_a_bucket_that_goes_leaves_no_fill_values(bucket: Bucket):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_does_not_pass_says_so(bucket: Bucket, backend: str):
+def test_permanent_failures_raise(bucket: Bucket, backend: str):
     with config.set(retries=2, total_timeout=20.0):
         options = bucket.options(
             backend=backend, **({"config_kwargs": {"retries": {"max_attempts": 2}}} if backend == "fsspec" else {})
@@ -163,7 +163,7 @@ def test_a_shard_that_is_replaced_between_index_and_chunk(bucket: Bucket):
     np.testing.assert_array_equal(array[3:9, 30:40], (VALUES[::-1] * 3)[3:9, 30:40])
 
 
-def test_waiting_for_ones_turn_is_no_time_of_a_request(bucket: Bucket):
+def test_waiting_for_the_limiter_does_not_count_as_request_time(bucket: Bucket):
     def fault(key: str, data: bytes | None) -> None:
         time.sleep(0.05)
 

@@ -29,7 +29,7 @@ def without_conditions(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_what_is_refused_and_what_is_done(api: Api, bucket: Bucket, backend: str):
+async def test_unaligned_writes_are_refused_or_allowed(api: Api, bucket: Bucket, backend: str):
     """Writes that could lose data of others are refused once this is known, unless they are allowed."""
     bucket.conditional = False
     options = bucket.options(backend=backend)
@@ -84,7 +84,7 @@ def test_blocks_of_dask(bucket: Bucket, backend: str):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("unaligned", ["safe", "allow"])
-async def test_what_was_open_before(api: Api, bucket: Bucket, backend: str, unaligned: str):
+async def test_arrays_that_were_open_before(api: Api, bucket: Bucket, backend: str, unaligned: str):
     """The finding of one array holds for all open arrays of the same store, which still have versions."""
     store = stores.resolve("s3://bucket", bucket.options(backend=backend))
     common = {"mode": "r+", "config": {"unaligned": unaligned}}
@@ -183,7 +183,7 @@ def _change(array: sync.Array) -> None:
 
 @pytest.mark.parametrize("answer", [(400, "NotImplemented"), (501, "NotImplemented")])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_how_they_say_so(bucket: Bucket, backend: str, answer: tuple[int, str]):
+def test_refusals_of_conditional_writes(bucket: Bucket, backend: str, answer: tuple[int, str]):
     bucket.refusal = answer
     array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend))
     array.update_attributes({"a": 1})
@@ -191,7 +191,7 @@ def test_how_they_say_so(bucket: Bucket, backend: str, answer: tuple[int, str]):
     assert sync.open_array(bucket.values).attrs["a"] == 1
 
 
-def test_one_that_is_told_not_to_be_asked(bucket: Bucket):
+def test_conditional_writes_can_be_disabled(bucket: Bucket):
     options = bucket.options(aws_conditional_put="disabled")
     array = sync.open_array("s3://bucket", mode="r+", storage_options=options)
     assert not array.store.conditional
@@ -225,7 +225,7 @@ async def test_in_the_clothes_of_zarr_python(bucket: Bucket, backend: str):
     assert bucket.values["k"] == b"one"
 
 
-async def test_wrappers_that_say_for_themselves_whether_they_compare():
+async def test_wrappers_that_declare_conditional_writes():
     class Plain(stores.WrapperStore):
         def __init__(self, inner: stores.Store) -> None:
             super().__init__(inner)
@@ -235,7 +235,7 @@ async def test_wrappers_that_say_for_themselves_whether_they_compare():
 
 
 @pytest.mark.parametrize("keep", [False, True])
-async def test_clearing_leaves_what_is_others(bucket: Bucket, keep: bool):
+async def test_clearing_keeps_values_of_others(bucket: Bucket, keep: bool):
     """Others may have written the rest of an edge chunk since the array was opened."""
     bucket.conditional = False
     where: dict[str, Any] = {"mode": "r+", "storage_options": bucket.options()}

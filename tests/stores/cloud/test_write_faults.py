@@ -41,7 +41,7 @@ def written(bucket: Bucket, values: np.ndarray, fault: Fault | None = None, **op
         ({**UNSIGNED, "aws_server_side_encryption": "AES256"}, {}, OBSTORE),
     ],
 )
-def test_who_stores_objects(
+def test_the_client_that_stores_objects(
     bucket: Bucket, options: dict[str, Any], environment: dict[str, str], client: tuple[str, bool],
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -50,7 +50,7 @@ def test_who_stores_objects(
     assert written(bucket, VALUES, **options) == {client}
 
 
-def test_large_and_compared_values_are_obstores_to_store(bucket: Bucket):
+def test_large_and_conditional_writes_use_obstore(bucket: Bucket):
     large = np.random.default_rng(0).random((50, 3000))  # 1.2 MB
     assert written(bucket, large, **UNSIGNED) == {OBSTORE}
     store = stores.resolve("s3://bucket", bucket.options(**UNSIGNED))
@@ -60,13 +60,13 @@ def test_large_and_compared_values_are_obstores_to_store(bucket: Bucket):
 
 
 @pytest.mark.parametrize("kind", ["503", "reset", "cut"])
-def test_writes_outlast_what_passes(bucket: Bucket, kind: str):
+def test_writes_outlast_transient_failures(bucket: Bucket, kind: str):
     """One request in four fails, before or after the value is stored."""
     values = np.arange(800_000, dtype="i4").reshape(4000, 200)
     assert written(bucket, values, failing(kind, 1 / 4, seed=5), **UNSIGNED) == {LEAN}
 
 
-async def test_requests_that_were_made_again_are_counted(api: Api, bucket: Bucket):
+async def test_retries_are_counted(api: Api, bucket: Bucket):
     failed = set[str]()
 
     def fault(key: str, data: bytes | None) -> Answer | str | None:
@@ -83,7 +83,7 @@ async def test_requests_that_were_made_again_are_counted(api: Api, bucket: Bucke
     np.testing.assert_array_equal(sync.open_array(bucket.values)[...], VALUES + 1)
 
 
-def test_a_write_that_fails_says_so(bucket: Bucket):
+def test_a_failed_write_names_key_and_status(bucket: Bucket):
     with config.set(retries=2, total_timeout=20.0):
         array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(**UNSIGNED))
         bucket.fault = lambda key, data: (500, {}, b"<Error><Code>InternalError</Code></Error>")
@@ -93,7 +93,7 @@ def test_a_write_that_fails_says_so(bucket: Bucket):
     np.testing.assert_array_equal(sync.open_array(bucket.values)[...], VALUES)
 
 
-def test_who_may_not_write_reads_as_before(bucket: Bucket):
+def test_a_refused_write_does_not_affect_reads(bucket: Bucket):
     array = sync.open_array("s3://bucket", mode="r+", storage_options=bucket.options(**UNSIGNED))
     refusal = (403, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>")
     bucket.fault = lambda key, data: refusal if key.startswith("c/") else None
@@ -123,7 +123,7 @@ def test_weak_tags_are_compared_as_they_are(bucket: Bucket):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["lost", "reset", 429, 503, "done, then 503", 409])
 @pytest.mark.parametrize("bare", [False, True])
-async def test_a_compared_write_whose_answer_is_lost_takes_effect_once(
+async def test_a_conditional_write_with_a_lost_response_takes_effect_once(
     api: Api, bucket: Bucket, backend: str, kind: str | int, bare: bool
 ):
     """A retry must recognize its own value; otherwise rows would be appended twice."""
@@ -176,7 +176,7 @@ async def test_services_that_compare_tags_without_quotes(api: Api, bucket: Bucke
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_a_compared_write_of_which_nothing_can_be_known(api: Api, bucket: Bucket, backend: str):
+async def test_a_conditional_write_with_an_unknown_outcome(api: Api, bucket: Bucket, backend: str):
     """Another writer replaced the value, so the outcome of the lost write is unknown."""
     array = await api(api.open_array("s3://bucket", mode="r+", storage_options=bucket.options(backend=backend)))
 

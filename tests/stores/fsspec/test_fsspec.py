@@ -42,7 +42,7 @@ def place(request: pytest.FixtureRequest, bucket: Bucket) -> tuple[str, dict[str
     return f"{bucket.url}/bucket", {"backend": "fsspec", **more}
 
 
-async def test_a_part_that_nobody_asked_for_is_an_error(api: Api, bucket: Bucket, place: tuple[str, dict[str, Any]]):
+async def test_an_unrequested_range_is_an_error(api: Api, bucket: Bucket, place: tuple[str, dict[str, Any]]):
     url, options = place
     config = {"retries": 1, "total_timeout": 5}
     array = await api(api.open_array(url, zarr_format=3, storage_options=options, config=config))
@@ -69,7 +69,7 @@ async def test_a_shard_that_is_replaced_while_it_is_read(api: Api, bucket: Bucke
 
 @pytest.mark.parametrize("text", ["", "<Message></Message>", "<Message>who knows</Message>"])
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])
-async def test_a_bucket_that_is_gone_is_no_fill_value(api: Api, bucket: Bucket, backend: str, text: str):
+async def test_a_missing_bucket_is_an_error(api: Api, bucket: Bucket, backend: str, text: str):
     """Each error code of a missing bucket raises."""
     array = await api(api.open_array("s3://bucket", storage_options=bucket.options(backend=backend)))
     gone = f"<Error><Code>NoSuchBucket</Code>{text}</Error>".encode()
@@ -78,7 +78,7 @@ async def test_a_bucket_that_is_gone_is_no_fill_value(api: Api, bucket: Bucket, 
         await api(array[...] if api.name == "sync" else array[...].read())
 
 
-async def test_a_bucket_of_google_that_is_not_there(api: Api, gcs: tuple[str, dict[str, Any]]):
+async def test_a_missing_google_bucket(api: Api, gcs: tuple[str, dict[str, Any]]):
     _, options = gcs
     given = {**options, "backend": "fsspec"}
     with pytest.raises(StoreError, match="there is no such bucket"):
@@ -364,7 +364,7 @@ async def test_a_cancelled_read_leaves_a_filesystem_that_blocks(
 
 
 @pytest.mark.parametrize("verb", ["write", "list", "look", "compare"])
-async def test_what_s3fs_does_has_a_limit(api: Api, bucket: Bucket, verb: str):
+async def test_calls_of_s3fs_have_a_timeout(api: Api, bucket: Bucket, verb: str):
     config = {"total_timeout": 2.0, "request_timeout": 1.0, "retries": 1}
     store = stores.resolve("s3://bucket", bucket.options(backend="fsspec"), config)
     version = bucket.tag(bucket.values["zarr.json"])
@@ -406,7 +406,7 @@ async def test_stores_of_zarr_python_have_a_limit(api: Api):
 # ------------------------------------------------------------------ who asks, and how
 
 
-def test_one_users_data_is_nobody_elses(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_cached_data_belong_to_one_user(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Several users share one cache directory."""
     url = f"{bucket.url}/bucket"
 
@@ -482,7 +482,7 @@ def test_an_emulator_of_google_is_found_through_the_environment(
 @pytest.mark.parametrize("missing", ["403", ["403"], [500], None, 3.5])
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "s3://b/x"])
 @pytest.mark.parametrize("backend", ["auto", "fsspec"])
-def test_statuses_that_are_none(url: str, backend: str, missing: Any):
+def test_invalid_status_codes(url: str, backend: str, missing: Any):
     with pytest.raises(ValueError, match="missing takes HTTP statuses"):
         stores.resolve(
             url, {"missing": missing, "backend": backend, **({"key": "k", "secret": "s"} if "s3" in url else {})}

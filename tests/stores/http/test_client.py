@@ -269,7 +269,7 @@ def test_connections_end_with_their_loop(tmp_path):
             gc.collect()
 
 
-async def test_who_stops_waiting_closes_the_connection():
+async def test_cancellation_closes_the_connection():
     async with serving(always(head("Content-Length: 10") + b"123")) as server, client_of(server) as client:
         task = asyncio.create_task(client.get("/a"))
         while not server.requests:

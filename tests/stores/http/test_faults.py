@@ -20,7 +20,7 @@ from zarrasync import config, stores, sync
 from zarrasync.errors import StoreError
 
 
-def test_what_a_cache_on_disk_calls_absent_is_so_for_who_asks(bucket: Bucket, tmp_path: Path):
+def test_disk_cached_absence_depends_on_the_store(bucket: Bucket, tmp_path: Path):
     """A 403 means a missing key only for stores that are configured so."""
     denied = (403, {}, b"")
     bucket.fault = lambda key, data: denied if data is None else None
@@ -38,7 +38,7 @@ def test_what_a_cache_on_disk_calls_absent_is_so_for_who_asks(bucket: Bucket, tm
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fsspec's files
 @pytest.mark.parametrize("cache", ["simplecache", "filecache", "blockcache"])
 @pytest.mark.parametrize("status", [200, 403, 503])
-def test_caches_of_fsspec_call_nothing_absent_that_is_not(bucket: Bucket, cache: str, status: int, tmp_path: Path):
+def test_caches_of_fsspec_report_no_false_absence(bucket: Bucket, cache: str, status: int, tmp_path: Path):
     """fsspec's caches report missing files if a server refuses or shows no directories."""
     plain: dict[str, bytes] = {}
     sync.create_array(plain, data=VALUES, chunks=100, fill_value=-1)
@@ -85,9 +85,7 @@ def test_no_attempt_lasts_longer_than_all_may(bucket: Bucket, backend: str):
     stalled.set()
 
 
-def test_settings_of_a_call_reach_the_store_that_it_makes(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_config_of_a_call_reaches_its_store(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     bucket.fault = lambda key, data: (503, {}, b"")
     with pytest.raises(StoreError, match="attempt 1,"):
         sync.open_array(f"{bucket.url}/bucket", zarr_format=3, config={"retries": 0})
@@ -114,7 +112,7 @@ def test_settings_of_a_call_reach_the_store_that_it_makes(
 
 
 @pytest.mark.parametrize(("age", "asked"), [(0, 2), (3600, 1)])
-def test_a_time_tells_versions_apart_that_are_a_second_old(tmp_path: Path, age: int, asked: int):
+def test_a_modification_time_is_a_version_after_a_second(tmp_path: Path, age: int, asked: int):
     """Python's server sends only modification times, which are equal for versions within one second."""
     requests: list[str] = []
 

@@ -394,7 +394,7 @@ def test_the_limit_leaves_file_descriptors_to_others():
     assert done.stdout.split() == ["64", "64", "100"]
 
 
-async def test_damaged_answers_never_become_fill_values():
+async def test_damaged_responses_never_become_fill_values():
     """A third of all responses fail in some way, and the values are still right."""
     from aiohttp import web
 
@@ -467,7 +467,7 @@ async def test_signatures_do_not_show_where_redirects_fail():
             assert "hush-hush" not in str(found.value)
 
 
-async def test_a_time_to_wait_that_is_no_number():
+async def test_an_invalid_retry_after_header():
     from aiohttp import web
 
     left = [1]
@@ -485,13 +485,13 @@ async def test_a_time_to_wait_that_is_no_number():
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".org", ".x"])
-async def test_hosts_that_are_none(api: Api, host: str):
+async def test_invalid_hosts(api: Api, host: str):
     with pytest.raises(StoreError, match=r"could not read '.* in HTTPStore.*Unicode.*Error"):
         await api(api.open_array(f"http://{host}/x", config=FAST))
 
 
 @pytest.mark.parametrize("when", ["Mon, 01 Jan 0001 00:00:00 +2400", "Mon, 99 Jan 2024 00:00:00 GMT", "tomorrow"])
-async def test_times_that_are_none(when: str):
+async def test_invalid_times(when: str):
     from aiohttp import web
 
     async def handler(request: web.Request) -> web.Response:

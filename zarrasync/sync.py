@@ -30,9 +30,9 @@ from zarrasync.display.explanation import Explanation
 from zarrasync.display.info import Info, Tree
 from zarrasync.display.progress import IngestReport
 from zarrasync.indexing.regions import Region
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.dtypes import DataType
 from zarrasync.nodes import array as _array
 from zarrasync.nodes import functions as _functions

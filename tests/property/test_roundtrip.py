@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from zarrasync import formats, sync
 from zarrasync.errors import UnsupportedByFormat
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model import dtypes
 
 pytest.importorskip("ml_dtypes")

@@ -66,7 +66,7 @@ from zarrasync.indexing.regions import Region
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.transfer.unaligned import Unaligned
 from zarrasync.display.progress import IngestReport
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.display.explanation import Explanation
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.threads import Progress

@@ -9,8 +9,8 @@ from functools import partial
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.errors import NodeExistsError
 from zarrasync.formats import Format
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray

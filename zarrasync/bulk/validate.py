@@ -23,7 +23,7 @@ from zarrasync.bulk.validate_hierarchy import (
 )
 from zarrasync.errors import MetadataError
 from zarrasync.formats import CANDIDATES, Format
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.find import find

@@ -9,7 +9,7 @@ from typing import Any
 from zarrasync._util import json as _json
 from zarrasync.bulk.validate_hierarchy import Validation
 from zarrasync.errors import MetadataError, ZarrError
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.find import FoundNode, find_all

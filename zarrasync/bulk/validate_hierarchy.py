@@ -9,7 +9,7 @@ from zarrasync.bulk.reports import Finding, Report, Severity
 from zarrasync.display.text import axis_names
 from zarrasync.errors import InvalidKeyError, MetadataError, UnsupportedOperation, ZarrError
 from zarrasync.formats import CANDIDATES
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle

@@ -9,7 +9,7 @@ from zarrasync.display import html
 from zarrasync.display.text import counted, size_text
 from zarrasync.indexing.coverage import Coverage
 from zarrasync.indexing.transform import Transform
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 
 __all__ = ["Explanation", "explain"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from zarrasync.display.svg import draw
 from zarrasync.display.text import counted, size_text
 from zarrasync.indexing.coverage import Coverage
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
 __all__ = ["array", "group", "info", "selection", "tree"]
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from zarrasync.display import html
 from zarrasync.display.text import printable, size_text
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.stores import Store
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from zarrasync.display.text import axis_names
 from zarrasync.indexing.coverage import Coverage, Touched
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, Grid
 
 __all__ = ["draw"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import DIMENSIONS
-from zarrasync.metadata.types import ArrayMetadata
 
 __all__ = ["axis_names", "chunk_shapes", "counted", "printable", "size_text"]
 

@@ -14,7 +14,7 @@ from zarrasync.formats.parsed_cache import parse
 from zarrasync.formats.v2 import V2
 from zarrasync.formats.v3 import V3
 from zarrasync.metadata.format import Documents, Format
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata
 
 __all__ = ["CANDIDATES", "by_name", "detect", "is_document", "may_be_zarr"]
 

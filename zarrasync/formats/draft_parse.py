@@ -36,7 +36,7 @@ from zarrasync.formats.draft_names import parse_codec_uri, parse_fill_value, par
 from zarrasync.formats.numcodecs_chain import fortran_order, stored_dtype
 from zarrasync.formats.numpy_fills import parse_fill
 from zarrasync.metadata.document import DocumentChecker
-from zarrasync.metadata.types import ArrayMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, Source
 from zarrasync.model import dtypes, storage_transformers
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType

@@ -21,7 +21,7 @@ from zarrasync.formats.draft_names import codec_uri, render_fill_value, render_t
 from zarrasync.formats.draft_parse import INDEX_CODECS
 from zarrasync.formats.numcodecs_chain import to_numcodecs
 from zarrasync.formats.numpy_fills import render_fill
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model import dtypes
 
 __all__ = ["render_array", "unsupported"]

@@ -24,7 +24,7 @@ from zarrasync.codecs import (
     ZstdCodec,
 )
 from zarrasync.metadata.format import Documents, Format
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
 
 __all__ = ["parse"]
 

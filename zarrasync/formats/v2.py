@@ -31,7 +31,7 @@ from zarrasync.formats.numpy_fills import parse_fill, render_fill, without_nan_p
 from zarrasync.formats.zmetadata import parse_documents, parse_zmetadata, render_zmetadata
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import join

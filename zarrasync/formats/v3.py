@@ -26,7 +26,7 @@ from zarrasync.errors import InvalidKeyError, MetadataError, UnsupportedByFormat
 from zarrasync.formats.v3_arrays import parse_array, parse_key_encoding, refuse_unknown_members
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.paths import join

@@ -8,7 +8,7 @@ from typing import Any
 from zarrasync.codecs import parse_codecs
 from zarrasync.errors import MetadataError, UnknownCodecError, ZarrError
 from zarrasync.metadata.document import DocumentChecker, named_extension
-from zarrasync.metadata.types import ArrayMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, Source
 from zarrasync.model import dtypes, fill_values, storage_transformers
 from zarrasync.model.chunk_grids import Edges, expand_sizes
 from zarrasync.model.chunk_keys import ChunkKeyEncoding

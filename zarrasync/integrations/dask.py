@@ -21,8 +21,8 @@ from zarrasync.bulk.blocks import for_job
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import ShapeError
 from zarrasync.integrations.dask_targets import check_reach, refusal_behind, target_of
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.create import check_options, plan_array
-from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import StoreLike, resolve

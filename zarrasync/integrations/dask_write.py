@@ -28,7 +28,7 @@ from zarrasync.errors import ChecksumError
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.dask_blocks import DaskWrite
 from zarrasync.integrations.dask_targets import LocalTarget, current_cluster, refusal_behind, target_of
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import CountingStore
 

@@ -15,7 +15,7 @@ from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.metadata.chunk_shapes import plan_chunk_shapes
 from zarrasync.metadata.conventions import DIMENSIONS, XarrayProperties, convert_properties
 from zarrasync.metadata.format import Format, RequestedCodecs
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Edges
 from zarrasync.model.fill_values import format_fill_value
 

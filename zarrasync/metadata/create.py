@@ -24,7 +24,7 @@ from zarrasync.metadata.chunk_shapes import (
     plan_chunk_shapes,
 )
 from zarrasync.metadata.format import Format, RequestedCodecs
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import DataType
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from zarrasync.codecs import ArraySpec, Buffer, CodecChain
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.document import non_finite_tokens
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import is_key

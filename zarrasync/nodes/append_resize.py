@@ -26,7 +26,7 @@ from zarrasync.errors import ShapeError, StoreError
 from zarrasync.indexing import parse
 from zarrasync.indexing.axis_maps import Stride
 from zarrasync.indexing.transform import Transform
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import coords_outside
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle

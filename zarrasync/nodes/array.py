@@ -20,8 +20,8 @@ from zarrasync.display.info import Info, array_info, complete_array_info
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import parse
 from zarrasync.indexing.transform import Transform, identity
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.chunk_shapes import parse_sizes
-from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
 from zarrasync.nodes.base import AsyncNode

@@ -11,8 +11,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from zarrasync.config import Config
 from zarrasync.display.info import Info
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import Store

@@ -13,7 +13,7 @@ from zarrasync import formats
 from zarrasync._concurrency import clock
 from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflictError
 from zarrasync.formats import Format
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.stores.base import Store
 from zarrasync.stores.values import ABSENT, Listing, Request

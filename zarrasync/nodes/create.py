@@ -15,7 +15,7 @@ from zarrasync.errors import (
     WriteConflictError,
 )
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.nodes.documents import put_documents
 from zarrasync.nodes.erase import erase_node, leftover_chunks
 from zarrasync.nodes.find import FoundNode, find_all

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from zarrasync import transfer
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.drive import driven
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.create import check_options, plan_array
-from zarrasync.metadata.types import ArrayMetadata
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create import bind_format, create_node
 from zarrasync.nodes.node import NodeHandle, run_on_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zarrasync import formats
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 

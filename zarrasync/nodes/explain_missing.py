@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zarrasync.errors import MetadataError
 from zarrasync.formats import CANDIDATES
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 

@@ -16,7 +16,7 @@ from zarrasync import formats
 from zarrasync.config import Config
 from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.formats import EntryPointFound, Format, Kind
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.documents import document_bytes
 from zarrasync.nodes.kinds import Metadata

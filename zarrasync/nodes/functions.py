@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import NodeNotFoundError
+from zarrasync.metadata import GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike
 from zarrasync.metadata.create import check_matches, check_options
-from zarrasync.metadata.types import GroupMetadata
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from zarrasync.display import html
 from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from zarrasync.errors import NodeTypeError
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
 __all__ = ["KindName", "Metadata", "kind_name", "wrong_kind"]
 

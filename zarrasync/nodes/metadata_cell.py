@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._concurrency.shield import shielded
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.nodes.documents import put_documents
 from zarrasync.nodes.find import load_metadata
 from zarrasync.nodes.kinds import wrong_kind

@@ -11,7 +11,7 @@ from zarrasync import config, formats
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import InvalidKeyError, MetadataError
 from zarrasync.formats import Format
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import AliasStore, PrefixStore, Request, Store

@@ -12,7 +12,7 @@ from zarrasync import formats
 from zarrasync.config import Config
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, StoreError, ZarrError
 from zarrasync.formats import EntryPointFound, Format, Kind
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create_array import create_planned_array, plan_array_at

@@ -21,7 +21,7 @@ from zarrasync.indexing import parse
 from zarrasync.indexing.fields import split_fields
 from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, RegularAxis, lazy_product
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress

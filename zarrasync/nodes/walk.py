@@ -6,7 +6,7 @@ from functools import partial
 
 from zarrasync import formats
 from zarrasync._concurrency.gather import gather
-from zarrasync.metadata.types import GroupMetadata
+from zarrasync.metadata import GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.documents import document_bytes
 from zarrasync.nodes.find import find_all

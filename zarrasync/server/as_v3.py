@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from zarrasync import formats
 from zarrasync._util import json as _json
 from zarrasync.errors import NodeNotFoundError, UnsupportedByFormat
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata, has_same_values
-from zarrasync.metadata.types import ArrayMetadata, GroupMetadata
 from zarrasync.nodes.access import chunks_of, handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup

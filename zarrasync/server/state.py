@@ -21,7 +21,7 @@ from zarrasync.display.explanation import Explanation
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.split import split_chunks
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import array_of, fields_of, handle_of, transform_of
 from zarrasync.nodes.array import AsyncArray

@@ -14,7 +14,7 @@ from zarrasync.codecs import BoundChain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.points import PointRun, Run
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
 from zarrasync.transfer.shard_index_cache import ShardIndexCache
 

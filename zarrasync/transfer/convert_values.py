@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zarrasync._concurrency.offload import compute
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import ChecksumError, CodecError, ShapeError
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.dtypes import BYTES, OBJECT, DataType
 
 __all__ = ["as_array", "as_storable", "cast", "check_cast", "fit", "run_conversion"]

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.coverage import Coverage, partial_chunks
 from zarrasync.indexing.transform import Transform
-from zarrasync.metadata.types import ArrayMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.chunks import Chunks, Fields
 

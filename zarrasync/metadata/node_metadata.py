@@ -1,7 +1,6 @@
-"""The model: what an array and a group are, whatever format they are stored in.
+"""Metadata of arrays and groups, independent of the format in which they are stored.
 
-Formats translate their documents into these values and back. Nothing else in the library knows
-how a document looks.
+Formats translate documents to these values and back. No other part of the library depends on the form of documents.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ __all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]
 
 _MAX_AXES = 64
 _MAX_CHUNK = 1 << 62
-"""Bytes of a chunk that can never be, so that sizes fit into 64 bits everywhere."""
-_CHECKED = 256
-"""Shapes of chunks that are checked when metadata is made; others when they are first used."""
+"""Bytes of a chunk that no memory can hold. The limit keeps sizes within 64 bits everywhere."""
+_CHECKED_SHAPES = 256
+"""The most different shapes of chunks that are checked at once; others are checked when they are first used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The documents that metadata was read from, so that a rewrite keeps what the model does not say.
+    """The documents that metadata was read from, so that a rewrite keeps members that the model does not contain.
 
     Attributes:
-        zarr_format: The format they are in.
+        zarr_format: Their format.
         documents: Parsed documents by store key.
-        versions: The stored documents' versions by store key, filled in by who fetched them.
+        versions: Versions of the stored documents by store key. The caller that fetched them adds these.
     """
 
     zarr_format: int | str
@@ -48,11 +47,11 @@ class Source:
 
 @dataclass(frozen=True)
 class NodeMetadata:
-    """What arrays and groups share.
+    """Common base of the metadata of arrays and groups.
 
     Attributes:
         attributes: The user's attributes.
-        source: Where it was read from.
+        source: The documents that it was read from.
     """
 
     attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
@@ -64,25 +63,26 @@ class NodeMetadata:
 
 @dataclass(frozen=True)
 class GroupMetadata(NodeMetadata):
-    """A group's metadata."""
+    """Metadata of a group."""
 
 
 @dataclass(frozen=True)
 class ArrayMetadata(NodeMetadata):
-    """An array's metadata.
+    """Metadata of an array.
 
     Attributes:
         shape: The array's shape.
         dtype: Its data type.
-        write_chunks: The shape of the stored values: of shards where there are some, of chunks otherwise. Where their
-            sizes differ along an axis, the greatest.
-        keys: How a stored value's coordinates become its key.
+        write_chunks: The shape of stored values: of shards if the array has some, else of chunks. If their sizes
+            differ along an axis, the largest.
+        keys: The encoding of a stored value's coordinates as its key.
         codecs: The codecs of a stored value.
-        fill_value: What absent elements read as; ``None`` leaves it undefined (v2's ``null``).
-        dimension_names: A name or ``None`` per axis, if any were given.
-        edges: Per axis the sizes of the stored values, where they differ.
-        transformers: What stands between the array and its store, the nearest to the array first.
-        notes: What a user should hear of when the array is opened.
+        fill_value: The value of absent elements; ``None`` if it is undefined (``null`` in v2).
+        dimension_names: A name or ``None`` for each axis, if there are names.
+        edges: For each axis the sizes of stored values, or ``None`` if they are equal. ``None`` if that holds for
+            all axes.
+        transformers: The storage transformers, the nearest to the array first.
+        notes: Notes to show users who open the array.
     """
 
     shape: tuple[int, ...]
@@ -98,7 +98,7 @@ class ArrayMetadata(NodeMetadata):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.grid  # complains if they do not fit
+        _ = self.grid  # raises if shape and chunks do not match
         if len(self.shape) > _MAX_AXES:
             raise MetadataError(
                 f"an array has at most {_MAX_AXES} axes here (NumPy's limit), this one {len(self.shape)}"
@@ -111,19 +111,19 @@ class ArrayMetadata(NodeMetadata):
             raise MetadataError(
                 f"dimension_names {list(self.dimension_names)} must have one entry per axis of shape {self.shape}"
             )
-        _ = self.chain  # complains about codecs that can not take the chunks
-        for shape in islice(self._shapes(), _CHECKED):
+        _ = self.chain  # raises if a codec does not support the chunks
+        for shape in islice(self._edge_shapes(), _CHECKED_SHAPES):
             self.chain_of(shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is derived is derived again: bound codecs are not for pickling.
+        # Without cached properties: bound codecs cannot be pickled.
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
 
     def from_source(self, source: Source | None) -> Self:
-        """The same from other documents that say the same. What is derived, such as bound codecs, is derived again."""
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__getstate__(), source=source)
-        return found
+        """Return a copy from other documents, without validation. Cached properties, such as bound codecs, are not shared."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__getstate__(), source=source)
+        return copy
 
     @property
     def ndim(self) -> int:
@@ -140,21 +140,21 @@ class ArrayMetadata(NodeMetadata):
         """The grid of stored values."""
         return grid_of(self.shape, self.write_chunks, self.edges)
 
-    def _shapes(self) -> Iterator[tuple[int, ...]]:
-        """The shapes that stored values have, where they differ."""
+    def _edge_shapes(self) -> Iterator[tuple[int, ...]]:
+        """Yield the different shapes of stored values if sizes are listed."""
         if self.edges is not None:
-            sizes = zip(self.edges, self.write_chunks, strict=True)
-            yield from product(*(sorted({n, *(own or ())}) for own, n in sizes))
+            axes = zip(self.edges, self.write_chunks, strict=True)
+            yield from product(*(sorted({largest, *(sizes or ())}) for sizes, largest in axes))
 
     @cached_property
     def read_grid(self) -> Grid:
-        """The grid of the smallest parts that can be read alone."""
-        # Inner chunks are all alike, and shards end where one of them does.
+        """The grid of the smallest parts that can be read alone: inner chunks or chunks."""
+        # Inner chunks have one size, which divides the sizes of shards.
         return grid_of(self.shape, self.chunks, self.edges if self._sharding is None else None)
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The shape of the smallest part that can be read alone: inner chunks where there are shards."""
+        """The shape of the smallest part that can be read alone: of inner chunks or chunks."""
         sharding, steps = self._sharding, self.codecs.array_array
         if sharding is None or any(codec.permutation is None for codec in steps):
             return self.write_chunks
@@ -176,12 +176,12 @@ class ArrayMetadata(NodeMetadata):
 
     @property
     def _sharding(self) -> ShardingCodec | None:
-        maker = self.codecs.array_bytes
-        return maker if isinstance(maker, ShardingCodec) else None
+        serializer = self.codecs.array_bytes
+        return serializer if isinstance(serializer, ShardingCodec) else None
 
     @cached_property
     def chain(self) -> BoundChain:
-        """The codecs bound to a stored value's shape."""
+        """The codecs bound to stored values."""
         return self.codecs.bind(self.spec)
 
     @cached_property
@@ -189,22 +189,22 @@ class ArrayMetadata(NodeMetadata):
         return {}
 
     def chain_of(self, shape: tuple[int, ...]) -> BoundChain:
-        """The codecs bound to the shape of one stored value."""
+        """Return the codecs bound to stored values of a shape."""
         if shape == self.write_chunks:
             return self.chain
-        found = self._chains.get(shape)
-        if found is None:
-            found = self._chains[shape] = self.codecs.bind(self.spec.replace(shape=shape))
-        return found
+        chain = self._chains.get(shape)
+        if chain is None:
+            chain = self._chains[shape] = self.codecs.bind(self.spec.replace(shape=shape))
+        return chain
 
     @property
     def spec(self) -> ArraySpec:
-        """What the codecs get."""
+        """The spec of stored values."""
         fill = self.dtype.default_fill() if self.fill_value is None else self.fill_value
         return ArraySpec(self.write_chunks, self.dtype, fill, self.fill_value is None)
 
     def with_shape(self, shape: tuple[int, ...]) -> ArrayMetadata:
-        """A copy with another shape.
+        """Return a copy with another shape. New chunks of axes with listed sizes are as large as the last one.
 
         Raises:
             ShapeError: If it has another number of axes or a negative size.
@@ -218,14 +218,13 @@ class ArrayMetadata(NodeMetadata):
             )
         if self.edges is None:
             return replace(self, shape=shape)
-        # New chunks are as large as the last one.
-        for own, n in zip(self.edges, shape, strict=True):
-            if own is not None and len(own) + max(n - sum(own), 0) // own[-1] > MAX_LISTED_CHUNKS:
+        for sizes, n in zip(self.edges, shape, strict=True):
+            if sizes is not None and len(sizes) + max(n - sum(sizes), 0) // sizes[-1] > MAX_LISTED_CHUNKS:
                 raise ShapeError(
                     f"{n} elements would take more than {MAX_LISTED_CHUNKS} chunks of listed sizes", found=shape
                 )
-        longer = tuple(
-            None if own is None else own + (own[-1],) * -(-max(n - sum(own), 0) // own[-1])
-            for own, n in zip(self.edges, shape, strict=True)
+        edges = tuple(
+            None if sizes is None else sizes + (sizes[-1],) * -(-max(n - sum(sizes), 0) // sizes[-1])
+            for sizes, n in zip(self.edges, shape, strict=True)
         )
-        return replace(self, shape=shape, edges=longer)
+        return replace(self, shape=shape, edges=edges)

@@ -84,7 +84,7 @@ def s3(s3_endpoint: str) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def aws_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user without S3 credentials: the directory of the AWS files ``credentials`` and ``config``."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)

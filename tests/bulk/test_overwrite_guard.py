@@ -29,24 +29,24 @@ VALUES = np.arange(1, 6)
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Path:
+def existing(tmp_path: Path) -> Path:
     """The path of an array that must not be lost."""
-    sync.create_array(tmp_path / "there", data=VALUES)
-    return tmp_path / "there"
+    sync.create_array(tmp_path / "existing", data=VALUES)
+    return tmp_path / "existing"
 
 
-def check(there: Path) -> None:
-    np.testing.assert_array_equal(sync.open_array(there)[...], VALUES)
+def check(existing: Path) -> None:
+    np.testing.assert_array_equal(sync.open_array(existing)[...], VALUES)
 
 
-def test_values_from_the_array_they_replace(there: Path, s3):
+def test_values_from_the_array_they_replace(existing: Path, s3):
     """Values are read before the array is replaced."""
-    sync.create_array(there, data=sync.open_array(there), overwrite=True, chunks=2)
-    check(there)
-    sync.save(there, sync.open_array(there))
-    check(there)
+    sync.create_array(existing, data=sync.open_array(existing), overwrite=True, chunks=2)
+    check(existing)
+    sync.save(existing, sync.open_array(existing))
+    check(existing)
     url, options = s3
-    for where, given in ((str(there.parent / "group"), None), (url, options)):
+    for where, given in ((str(existing.parent / "group"), None), (url, options)):
         group = sync.create_group(where, storage_options=given)
         group["x"] = VALUES
         group["x"] = group["x"]
@@ -55,9 +55,9 @@ def test_values_from_the_array_they_replace(there: Path, s3):
         np.testing.assert_array_equal(sync.load(where, storage_options=given)["y"], VALUES)
 
 
-async def test_arrays_that_are_not_read_yet(api: Api, there: Path, s3):
+async def test_arrays_that_are_not_read_yet(api: Api, existing: Path, s3):
     url, options = s3
-    array = await api(api.open_array(there))
+    array = await api(api.open_array(existing))
     for number, (source, expected) in enumerate([(array, VALUES), (array.view[1::2], VALUES[1::2])]):
         far = await api(api.create_array(f"{url}/{number}", data=source, storage_options=options))
         near = await api(api.create_array({}, data=far))
@@ -67,28 +67,28 @@ async def test_arrays_that_are_not_read_yet(api: Api, there: Path, s3):
         np.testing.assert_array_equal(sync.open_array(target)[...], expected)
 
 
-def test_sources_that_read_from_the_array_they_replace(there: Path):
+def test_sources_that_read_from_the_array_they_replace(existing: Path):
     zarr = pytest.importorskip("zarr")
     from zarrasync.integrations.zarr import zarr_store
 
-    inside = sync.create_group(there.parent / "group")
+    inside = sync.create_group(existing.parent / "group")
     inside.create_array("deep/x", data=VALUES)
-    far = zarr.storage.FsspecStore.from_url(f"file://{there}")
-    theirs = [zarr.open_array(store, mode="r") for store in (there, far, zarr_store(there))]
-    partial = functools.partial(lambda region, array: array[region], array=sync.open_array(there))
-    for source in (sync.open_array(there), sync.open_array(there).view[::2], *theirs, partial):
+    far = zarr.storage.FsspecStore.from_url(f"file://{existing}")
+    theirs = [zarr.open_array(store, mode="r") for store in (existing, far, zarr_store(existing))]
+    partial = functools.partial(lambda region, array: array[region], array=sync.open_array(existing))
+    for source in (sync.open_array(existing), sync.open_array(existing).view[::2], *theirs, partial):
         with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
             described: dict[str, Any] = {"shape": 5, "dtype": "i8"} if source is partial else {}
-            sync.ingest(source, there, mode="w", verify=True, **described)
+            sync.ingest(source, existing, mode="w", verify=True, **described)
     memory = zarr.storage.MemoryStore()
     with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
         sync.ingest(zarr.create_array(memory, shape=3, dtype="i4"), memory, mode="w")
     with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-        sync.ingest(inside["deep/x"], there.parent / "group", mode="w")
-    check(there)
-    sync.ingest(sync.open_array(there), there.parent / "elsewhere", mode="w", verify=True)
-    sync.ingest(sync.open_array(there.parent / "elsewhere"), there, mode="w", verify=True)
-    check(there)
+        sync.ingest(inside["deep/x"], existing.parent / "group", mode="w")
+    check(existing)
+    sync.ingest(sync.open_array(existing), existing.parent / "elsewhere", mode="w", verify=True)
+    sync.ingest(sync.open_array(existing.parent / "elsewhere"), existing, mode="w", verify=True)
+    check(existing)
 
 
 class _Reader:
@@ -101,49 +101,49 @@ class _Reader:
         return self.array[region]
 
 
-def test_functions_may_replace_what_they_do_not_read(there: Path):
+def test_functions_may_replace_what_they_do_not_read(existing: Path):
     """Functions and iterables are not inspected, and the values of a mapping are not read."""
-    array = sync.open_array(there)
+    array = sync.open_array(existing)
     options: dict[str, Any] = {"shape": 5, "dtype": "i8", "mode": "w"}
-    sync.ingest(_Reader(VALUES + 1, array).block, there, **options)
-    assert sync.open_array(there)[...].tolist() == [2, 3, 4, 5, 6]
+    sync.ingest(_Reader(VALUES + 1, array).block, existing, **options)
+    assert sync.open_array(existing)[...].tolist() == [2, 3, 4, 5, 6]
     reader = _Reader(VALUES)
-    sync.ingest(lambda region: reader.array[region], there, **options)
-    check(there)
+    sync.ingest(lambda region: reader.array[region], existing, **options)
+    check(existing)
 
     class Bucket(UserDict[str, Any]):
         def values(self) -> Any:
             raise AssertionError("nobody needs all of them")
 
     bucket = Bucket(k=VALUES)
-    sync.ingest(lambda region: bucket["k"][region], there, **options)
-    check(there)
+    sync.ingest(lambda region: bucket["k"][region], existing, **options)
+    check(existing)
 
 
-def test_filesystems_that_zarr_python_has_made_asynchronous(there: Path):
+def test_filesystems_that_zarr_python_has_made_asynchronous(existing: Path):
     """Not every such filesystem is local."""
     zarr = pytest.importorskip("zarr")
-    place = f"memory:/{there}"
+    place = f"memory:/{existing}"
     sync.create_array(place, data=VALUES)
     around = zarr.storage.WrapperStore(zarr.storage.FsspecStore.from_url(place))
     source = zarr.open_array(around, mode="r")
     with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
         sync.ingest(source, place, mode="w")
-    sync.ingest(source, there, mode="w")  # a directory of the same name
-    check(there)
+    sync.ingest(source, existing, mode="w")  # a directory of the same name
+    check(existing)
 
 
 @pytest.mark.parametrize("wrapper", ["WrapperStore", "LoggingStore"])
-def test_stores_wrapped_by_zarr_python(there: Path, wrapper: str):
+def test_stores_wrapped_by_zarr_python(existing: Path, wrapper: str):
     zarr = pytest.importorskip("zarr")
     around = getattr(zarr.storage, wrapper)(
-        zarr.storage.LocalStore(there), **({} if wrapper == "WrapperStore" else {"log_level": "ERROR"})
+        zarr.storage.LocalStore(existing), **({} if wrapper == "WrapperStore" else {"log_level": "ERROR"})
     )
     with pytest.raises(NodeExistsError, match="can not be copied to"):
-        sync.copy(around, there, overwrite=True)
+        sync.copy(around, existing, overwrite=True)
     with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-        sync.ingest(zarr.open_array(around, mode="r"), there, mode="w")
-    check(there)
+        sync.ingest(zarr.open_array(around, mode="r"), existing, mode="w")
+    check(existing)
 
 
 def test_one_object_by_different_clients(s3):
@@ -171,25 +171,25 @@ def test_one_object_by_different_clients(s3):
     np.testing.assert_array_equal(sync.load(url, storage_options=options), VALUES)
 
 
-def test_dask_over_its_own_source(there: Path):
+def test_dask_over_its_own_source(existing: Path):
     da = pytest.importorskip("dask.array")
     from zarrasync.integrations.dask import from_zarr, to_zarr
 
-    lazies = [from_zarr(there), from_zarr(there, inline_array=False), da.from_array(sync.open_array(there))]
+    lazies = [from_zarr(existing), from_zarr(existing, inline_array=False), da.from_array(sync.open_array(existing))]
     if importlib.util.find_spec("zarr"):
-        lazies.append(da.from_zarr(str(there)))
+        lazies.append(da.from_zarr(str(existing)))
     for lazy in lazies:
         with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-            to_zarr(lazy * 10, there, overwrite=True)
-    check(there)
+            to_zarr(lazy * 10, existing, overwrite=True)
+    check(existing)
     for wrong, error in (
         ({"bogus": 1}, TypeError),
         ({"unaligned": "bogus"}, ValueError),
         ({"chunks": (1, 1)}, ShapeError),
     ):
         with pytest.raises(error, match=r"bogus|chunks"):
-            to_zarr(from_zarr(there) * 10, there.parent / "other", overwrite=True, **wrong)
-    assert not (there.parent / "other").exists()
+            to_zarr(from_zarr(existing) * 10, existing.parent / "other", overwrite=True, **wrong)
+    assert not (existing.parent / "other").exists()
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
@@ -200,8 +200,8 @@ def test_xarray_over_its_own_source(tmp_path: Path, engine: str, chunks: Any):
     from zarrasync.integrations.xarray import write_dataset
 
     write_dataset(xr.Dataset({"x": ("t", VALUES)}), tmp_path)
-    there = xr.open_dataset(tmp_path, engine=engine, chunks=chunks, consolidated=False if engine == "zarr" else None)
-    for source in (there.x, there.x.variable):
+    existing = xr.open_dataset(tmp_path, engine=engine, chunks=chunks, consolidated=False if engine == "zarr" else None)
+    for source in (existing.x, existing.x.variable):
         with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
             sync.ingest(source, tmp_path, path="x", mode="w")
     np.testing.assert_array_equal(sync.open_array(tmp_path, path="x")[...], VALUES)
@@ -233,13 +233,13 @@ async def test_nodes_that_take_each_others_values(api: Api):
 )
 @pytest.mark.parametrize("overwrite", [True, False])
 async def test_data_that_do_not_fit_replace_nothing(
-    api: Api, there: Path, options: dict[str, Any], error: type[Exception], overwrite: bool
+    api: Api, existing: Path, options: dict[str, Any], error: type[Exception], overwrite: bool
 ):
-    place = there if overwrite else there.parent / "new"
+    place = existing if overwrite else existing.parent / "new"
     with pytest.raises(error):
         await api(api.create_array(place, overwrite=overwrite, **options))
-    check(there)
-    assert not (there.parent / "new").exists()
+    check(existing)
+    assert not (existing.parent / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -254,13 +254,13 @@ async def test_data_that_do_not_fit_replace_nothing(
     ],
 )
 async def test_invalid_ingestions_replace_nothing(
-    api: Api, there: Path, source: Any, options: dict[str, Any], error: type[Exception]
+    api: Api, existing: Path, source: Any, options: dict[str, Any], error: type[Exception]
 ):
-    for place in (there, there.parent / "new"):
+    for place in (existing, existing.parent / "new"):
         with pytest.raises(error):
             await api(api.ingest(source, place, mode="w", **options))
-    check(there)
-    assert not (there.parent / "new").exists()
+    check(existing)
+    assert not (existing.parent / "new").exists()
 
 
 def test_two_concurrent_starts_of_one_ingestion(tmp_path: Path):
@@ -300,8 +300,8 @@ def test_verifying_arrays_of_arrays(tmp_path: Path):
 
 def test_what_an_array_of_zarr_python_says_of_itself():
     zarr = pytest.importorskip("zarr")
-    there = zarr.storage.MemoryStore()
-    source = zarr.create_array(there, shape=(4,), dtype="f8", attributes={"q": 1}, dimension_names=("a",))
+    existing = zarr.storage.MemoryStore()
+    source = zarr.create_array(existing, shape=(4,), dtype="f8", attributes={"q": 1}, dimension_names=("a",))
     target: dict[str, bytes] = {}
     sync.ingest(source, target)
     array = sync.open_array(target)
@@ -372,9 +372,9 @@ def test_copies_of_objects_with_other_compressors():
     assert sync.open_array(target)[...].tolist() == values.tolist()
 
 
-async def test_files_of_killed_writers_are_reported(api: Api, there: Path):
-    (there / "c" / "0.1d20.a9f6-1.zarrasync-partial").write_bytes(b"x")
-    for store in (there, stores.PrefixStore(stores.LocalStore(there.parent), "there/")):
+async def test_files_of_killed_writers_are_reported(api: Api, existing: Path):
+    (existing / "c" / "0.1d20.a9f6-1.zarrasync-partial").write_bytes(b"x")
+    for store in (existing, stores.PrefixStore(stores.LocalStore(existing.parent), "existing/")):
         report = await api(api.validate(store))
         assert [(found.severity, found.key) for found in report.findings] == [
             ("note", "c/0.1d20.a9f6-1.zarrasync-partial")
@@ -414,19 +414,19 @@ async def test_nodes_of_another_format_are_not_passed_over(api: Api, kind: str):
     assert store == before
 
 
-def test_dask_over_arguments_of_its_functions(there: Path):
+def test_dask_over_arguments_of_its_functions(existing: Path):
     da = pytest.importorskip("dask.array")
     from zarrasync.integrations.dask import to_zarr
 
-    array = sync.open_array(there)
+    array = sync.open_array(existing)
     lazy = da.zeros(5, chunks=2).map_blocks(
         lambda block, other, block_info=None: block + other[slice(*block_info[0]["array-location"][0])],
         array,
         dtype="i8",
     )
     with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
-        to_zarr(lazy, there, overwrite=True)
-    check(there)
+        to_zarr(lazy, existing, overwrite=True)
+    check(existing)
 
 
 @pytest.mark.parametrize("disk", [False, True])

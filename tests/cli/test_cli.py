@@ -26,7 +26,7 @@ COMMAND = re.compile(r"^\$ zarrasync (.*)$", re.MULTILINE)
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def workdir(tmp_path, monkeypatch):
     """A working directory with an example hierarchy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
@@ -49,13 +49,13 @@ def run(line: str, capsys) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("page", sorted(TRANSCRIPTS.glob("*.txt")), ids=lambda page: page.stem)
-def test_transcripts(page, here, capsys):
+def test_transcripts(page, workdir, capsys):
     """Every command of the transcripts prints the text below it. ``ZARRASYNC_WRITE=1`` rewrites the transcripts for review."""
     text = page.read_text()
     told = []
     for line in COMMAND.findall(text):
         code, printed = run(line, capsys)
-        printed = printed.replace(str(here), "/home/data")
+        printed = printed.replace(str(workdir), "/home/data")
         told.append(f"$ zarrasync {line}\n{printed}" + (f"[exit code {code}]\n" if code else ""))
     made = "\n".join(told)
     if os.environ.get("ZARRASYNC_WRITE"):
@@ -97,7 +97,7 @@ def test_wrong_arguments_are_two(capsys):
         assert "usage: zarrasync" in capsys.readouterr().err
 
 
-def test_debug_shows_the_traceback(here):
+def test_debug_shows_the_traceback(workdir):
     command = [sys.executable, "-m", "zarrasync", "info", "none.zarr"]
     plain = subprocess.run(command, capture_output=True, text=True, check=False)
     assert plain.returncode == 1
@@ -107,7 +107,7 @@ def test_debug_shows_the_traceback(here):
     assert "Traceback" in loud.stderr
 
 
-def test_cat_as_npy(here, capsysbinary):
+def test_cat_as_npy(workdir, capsysbinary):
     assert main(["cat", "data.zarr", "--path", "t2m", "-s", "time=3,lat=::-2", "--format", "npy"]) == 0
     np.testing.assert_array_equal(np.load(BytesIO(capsysbinary.readouterr().out)), TEMPERATURE[3, ::-2])
     assert main(["cat", "data.zarr", "--path", "t2m", "--format", "npy", "--output", "x.npy"]) == 0
@@ -116,7 +116,7 @@ def test_cat_as_npy(here, capsysbinary):
     assert np.load("n.npy").tolist() == ["a", "né"]
 
 
-def test_cat_as_csv_and_json(here, capsys):
+def test_cat_as_csv_and_json(workdir, capsys):
     assert main(["cat", "data.zarr", "--path", "t2m", "-s", "0", "--format", "csv", "--output", "x.csv"]) == 0
     np.testing.assert_array_equal(np.loadtxt("x.csv", delimiter=",", dtype="f4"), TEMPERATURE[0])
     assert main(["cat", "data.zarr", "--path", "t2m", "-s", "1,2", "--json"]) == 0
@@ -133,7 +133,7 @@ def test_stats_of_large_numbers_are_exact(tmp_path, capsys):
     assert {str(values.min()), str(values.max())} <= set(capsys.readouterr().out.split())
 
 
-def test_stats_are_numpys(here, capsys):
+def test_stats_are_numpys(workdir, capsys):
     assert main(["stats", "data.zarr", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"/t2m", "/raw/mask"}
@@ -147,7 +147,7 @@ def test_stats_are_numpys(here, capsys):
     assert json.loads(capsys.readouterr().out)["/t2m"]["histogram"] == counts.tolist()
 
 
-def test_rm_asks_and_keeps_copies_of_metadata_fresh(here, capsys):
+def test_rm_asks_and_keeps_copies_of_metadata_fresh(workdir, capsys):
     sync.consolidate_metadata("data.zarr")
     assert main(["rm", "data.zarr", "--path", "raw"]) == 1
     assert "raw" in sync.open_group("data.zarr")
@@ -161,7 +161,7 @@ def test_rm_asks_and_keeps_copies_of_metadata_fresh(here, capsys):
     assert main(["info", "old.zarr"]) == 1
 
 
-def test_a_closed_pipe_is_not_an_error(here):
+def test_a_closed_pipe_is_not_an_error(workdir):
     sync.create_array("long.zarr", data=np.arange(200_000).reshape(-1, 2))
     command = f"{sys.executable} -m zarrasync cat long.zarr --format csv | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
@@ -169,7 +169,7 @@ def test_a_closed_pipe_is_not_an_error(here):
     assert done.stderr == ""
 
 
-def test_serve_is_a_process_that_ends_when_asked(here):
+def test_serve_is_a_process_that_ends_when_asked(workdir):
     pytest.importorskip("cmap")
     for number in (signal.SIGTERM, signal.SIGINT):
         command = [sys.executable, "-m", "zarrasync", "serve", "data.zarr", "--port", "0", "--log"]
@@ -187,7 +187,7 @@ def test_serve_is_a_process_that_ends_when_asked(here):
         assert (told["route"], told["status"], told["method"]) == ("data", 200, "GET")
 
 
-def test_a_terminal_gets_tables_and_colours(here):
+def test_a_terminal_gets_tables_and_colours(workdir):
     pytest.importorskip("rich")
     pytest.importorskip("pty", reason="there are no pseudo-terminals")
 
@@ -211,7 +211,7 @@ def test_a_terminal_gets_tables_and_colours(here):
     assert json.loads(seen("ls data.zarr --json"))[0]["path"] == "name"
 
 
-def test_bench_reports(here, capsys):
+def test_bench_reports(workdir, capsys):
     assert main(["bench", "data.zarr", "--seconds", "0.2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["array"] == "/t2m"
@@ -221,18 +221,18 @@ def test_bench_reports(here, capsys):
     assert "chunks/s" in capsys.readouterr().out
 
 
-def test_rm_keeps_foreign_files(here, capsys):
-    (here / "data.zarr" / "notes.txt").write_text("mine")
+def test_rm_keeps_foreign_files(workdir, capsys):
+    (workdir / "data.zarr" / "notes.txt").write_text("mine")
     assert main(["rm", "data.zarr", "-y"]) == 1
     assert "holds 1 value besides Zarr's: notes.txt" in capsys.readouterr().err
     assert main(["rm", "data.zarr", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["foreign"] == ["notes.txt"]
-    assert (here / "data.zarr" / "zarr.json").exists()
+    assert (workdir / "data.zarr" / "zarr.json").exists()
     assert main(["rm", "data.zarr", "-y", "--all"]) == 0
-    assert not (here / "data.zarr" / "notes.txt").exists()
+    assert not (workdir / "data.zarr" / "notes.txt").exists()
 
 
-def test_much_is_shown_in_parts(here, capsys):
+def test_much_is_shown_in_parts(workdir, capsys):
     """Text output reads only the edges, CSV a few rows at a time; formats that need all values at once are refused."""
     sync.create_array("huge.zarr", shape=(10**9, 10**6), chunks=(1000, 1000), dtype="f8", fill_value=1)
     assert main(["cat", "huge.zarr"]) == 0
@@ -245,7 +245,7 @@ def test_much_is_shown_in_parts(here, capsys):
     assert done.stdout.split() == ["1.0,1.0,1.0", "1.0,1.0,1.0", "0"]
 
 
-def test_strings_as_npy_and_unusual_terminals(here):
+def test_strings_as_npy_and_unusual_terminals(workdir):
     done = subprocess.run(
         [sys.executable, "-m", "zarrasync", "tree", "data.zarr"],
         capture_output=True,
@@ -256,7 +256,7 @@ def test_strings_as_npy_and_unusual_terminals(here):
     assert b"raw" in done.stdout
 
 
-def test_csv_has_a_line_for_each_row_however_wide(here, capsys):
+def test_csv_has_a_line_for_each_row_however_wide(workdir, capsys):
     wide = np.arange(2 * 600_000.0).reshape(1, 2, 600_000)
     sync.create_array("wide.zarr", data=wide, chunks=(1, 1, 100_000))
     for select, rows in (("...", wide[0]), ("0", wide[0]), ("0,1:", wide[0, 1:])):
@@ -268,29 +268,29 @@ def test_csv_has_a_line_for_each_row_however_wide(here, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 600_000
 
 
-def test_an_output_file_is_replaced_only_after_a_successful_read(here, capsys):
-    (here / "kept.csv").write_text("x")
-    (here / "old.zarr" / "0.0").write_bytes(b"junk")
+def test_an_output_file_is_replaced_only_after_a_successful_read(workdir, capsys):
+    (workdir / "kept.csv").write_text("x")
+    (workdir / "old.zarr" / "0.0").write_bytes(b"junk")
     for kind in ("csv", "npy", "text", "json"):
         assert main(["cat", "old.zarr", "--format", kind, "--output", "kept.csv"]) == 1
-        assert (here / "kept.csv").read_text() == "x"
+        assert (workdir / "kept.csv").read_text() == "x"
     assert main(["cat", "data.zarr", "--path", "name", "--format", "csv", "--output", "kept.csv"]) == 0
-    assert (here / "kept.csv").read_text(encoding="utf-8") == "a\nné\n"
+    assert (workdir / "kept.csv").read_text(encoding="utf-8") == "a\nné\n"
     assert main(["cat", "data.zarr", "--path", "name", "--output", "/dev/null"]) == 0
-    (here / "private.csv").touch(mode=0o600)
-    (here / "one.csv").touch()
+    (workdir / "private.csv").touch(mode=0o600)
+    (workdir / "one.csv").touch()
     os.link("one.csv", "other.csv")
     for name in ("private.csv", "one.csv"):
         assert main(["cat", "data.zarr", "--path", "name", "--format", "csv", "--output", name]) == 0
-    assert (here / "private.csv").stat().st_mode & 0o777 == 0o600
-    assert (here / "other.csv").read_text(encoding="utf-8") == "a\nné\n"
+    assert (workdir / "private.csv").stat().st_mode & 0o777 == 0o600
+    assert (workdir / "other.csv").read_text(encoding="utf-8") == "a\nné\n"
     command = [sys.executable, "-m", "zarrasync", "cat", "data.zarr", "--path", "name", "--format", "csv", "--output"]
     done = subprocess.run([*command, "/dev/stdout"], capture_output=True, check=True)
     assert done.stdout.decode() == "a\nné\n"
-    assert not list(here.glob("*.part"))
+    assert not list(workdir.glob("*.part"))
 
 
-def test_names_cannot_control_a_terminal(here, capsys):
+def test_names_cannot_control_a_terminal(workdir, capsys):
     group = sync.open_group("data.zarr", mode="r+")
     name = "esc\x1b[31mred\x07"
     group.create_array(name, data=np.arange(3))
@@ -304,7 +304,7 @@ def test_names_cannot_control_a_terminal(here, capsys):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_json_has_all_letters_on_any_stream(here, encoding: str):
+def test_json_has_all_letters_on_any_stream(workdir, encoding: str):
     texts = ["Zürich", "日本", "😀"]
     sync.create_array("texts.zarr", data=np.array(texts), attributes={"name": texts[0]})
     for command, found in ((["cat", "--json"], texts), (["info", "--json"], {"name": texts[0]})):
@@ -318,7 +318,7 @@ def test_json_has_all_letters_on_any_stream(here, encoding: str):
         assert (told if command[0] == "cat" else told["attributes"]) == found
 
 
-def test_archives_are_recognized_by_their_name(here, capsys):
+def test_archives_are_recognized_by_their_name(workdir, capsys):
     assert main(["copy", "nothing.zarr", "a.zip"]) == 1
     assert not Path("a.zip").exists()
     assert main(["copy", "old.zarr", "a.zip"]) == 0
@@ -338,7 +338,7 @@ def test_archives_are_recognized_by_their_name(here, capsys):
     assert os.path.isfile("directory.zip/.zarray")
 
 
-def test_progress_bars_are_optional(here, monkeypatch, capsys):
+def test_progress_bars_are_optional(workdir, monkeypatch, capsys):
     """Commands work without tqdm."""
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
@@ -347,7 +347,7 @@ def test_progress_bars_are_optional(here, monkeypatch, capsys):
     assert main(["ingest", "old.zarr", "other.zarr"]) == 0
 
 
-def test_local_files_may_be_urls(here, capsys):
+def test_local_files_may_be_urls(workdir, capsys):
     np.save("a b.npy", TEMPERATURE)
     assert main(["ingest", f"{Path('a b.npy').absolute().as_uri()}", "urls.zarr"]) == 0
     np.testing.assert_array_equal(sync.open_array("urls.zarr")[...], TEMPERATURE)
@@ -360,7 +360,7 @@ def test_local_files_may_be_urls(here, capsys):
     assert "mode=" not in said
 
 
-def test_archives_with_other_files(here, capsys):
+def test_archives_with_other_files(workdir, capsys):
     np.savez("some.npz", field=TEMPERATURE)
     with zipfile.ZipFile("some.npz", "a") as archive:
         archive.writestr("readme.txt", "hello")
@@ -372,7 +372,7 @@ def test_archives_with_other_files(here, capsys):
     assert "alone.npz can not be read" in capsys.readouterr().err
 
 
-def test_hdf5_with_unreadable_datasets(here, capsys):
+def test_hdf5_with_unreadable_datasets(workdir, capsys):
     """The unreadable dataset is named."""
     h5py = pytest.importorskip("h5py")
     pytest.importorskip("h5netcdf")
@@ -388,7 +388,7 @@ def test_hdf5_with_unreadable_datasets(here, capsys):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_files_with_unsupported_arrays_change_nothing(here, capsys, there):
+def test_files_with_unsupported_arrays_change_nothing(workdir, capsys, there):
     """Nothing is written, not even supported arrays, and an existing hierarchy is kept."""
     np.savez("some.npz", field=TEMPERATURE, text=np.array(["a", "b"]))
     np.savez("numbers.npz", field=TEMPERATURE + 1)
@@ -408,7 +408,7 @@ def test_files_with_unsupported_arrays_change_nothing(here, capsys, there):
     assert main(["ingest", "some.npz", "y.zarr", "--verify"]) == 0
 
 
-def test_damaged_files_are_named(here, capsys):
+def test_damaged_files_are_named(workdir, capsys):
     np.save("cut.npy", TEMPERATURE)
     os.truncate("cut.npy", 1000)
     assert main(["ingest", "cut.npy", "x.zarr"]) == 1

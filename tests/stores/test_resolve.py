@@ -201,12 +201,12 @@ def test_directories_with_links_from_the_root(tmp_path: Path):
 
 
 @pytest.fixture
-def profile(nobody: Path) -> Any:
+def profile(aws_config: Path) -> Any:
     """Return a function that writes the AWS configuration files; the environment has no credentials."""
 
     def write(credentials: str = "", config: str = "") -> None:
-        (nobody / "credentials").write_text(credentials)
-        (nobody / "config").write_text(config)
+        (aws_config / "credentials").write_text(credentials)
+        (aws_config / "config").write_text(config)
 
     return write
 

@@ -129,14 +129,14 @@ def test_credentials_are_read_when_the_store_is_made(bucket: Bucket, monkeypatch
     assert set(bucket.access_keys) == {"k"}
 
 
-def test_credentials_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
+def test_credentials_of_a_container(bucket: Bucket, aws_config: Path, monkeypatch: pytest.MonkeyPatch):
     """Credentials in Kubernetes and on virtual machines come from a service, and expire."""
     lapse = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     told = {"AccessKeyId": "fromthere", "SecretAccessKey": "s", "Token": "t", "Expiration": lapse}
     bucket.values["keys"] = json.dumps(told).encode()
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{bucket.url}/bucket/keys")
-    (nobody / "token").write_text("let me in")
-    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(nobody / "token"))
+    (aws_config / "token").write_text("let me in")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(aws_config / "token"))
     options = {"endpoint_url": bucket.url}
     array = sync.open_array("s3://bucket", storage_options=options)
     np.testing.assert_array_equal(array[...], VALUES)
@@ -147,22 +147,22 @@ def test_credentials_of_a_container(bucket: Bucket, nobody: Path, monkeypatch: p
     }
 
 
-def test_panics_of_obstore_become_store_errors(bucket: Bucket, nobody: Path, monkeypatch: pytest.MonkeyPatch):
+def test_panics_of_obstore_become_store_errors(bucket: Bucket, aws_config: Path, monkeypatch: pytest.MonkeyPatch):
     """obstore panics if a token ends with a line break."""
-    (nobody / "token").write_text("let me in\n")
+    (aws_config / "token").write_text("let me in\n")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{bucket.url}/bucket/keys")
-    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(nobody / "token"))
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(aws_config / "token"))
     with pytest.raises(StoreError, match="could not read"):
         sync.open_array("s3://bucket", storage_options={"endpoint_url": bucket.url})
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_credentials_from_a_process(bucket: Bucket, nobody: Path, named: bool, monkeypatch: pytest.MonkeyPatch):
+def test_credentials_from_a_process(bucket: Bucket, aws_config: Path, named: bool, monkeypatch: pytest.MonkeyPatch):
     """A profile with ``credential_process``, by option or environment variable; it survives pickling."""
     keys = {"Version": 1, "AccessKeyId": "fetched", "SecretAccessKey": "s", "SessionToken": "t"}
-    (nobody / "keys.json").write_text(json.dumps(keys))
-    section = f"[profile mine]\ncredential_process = cat {nobody / 'keys.json'}\nendpoint_url = {bucket.url}\n"
-    (nobody / "config").write_text(section)
+    (aws_config / "keys.json").write_text(json.dumps(keys))
+    section = f"[profile mine]\ncredential_process = cat {aws_config / 'keys.json'}\nendpoint_url = {bucket.url}\n"
+    (aws_config / "config").write_text(section)
     options = {"profile": "mine"} if named else {}
     if named:  # options take precedence over the environment
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
@@ -173,8 +173,8 @@ def test_credentials_from_a_process(bucket: Bucket, nobody: Path, named: bool, m
     assert clients_of(bucket, store) == {LEAN}
     assert clients_of(bucket, pickle.loads(pickle.dumps(store))) == {LEAN}
     assert set(bucket.access_keys) == {"fetched"}
-    (nobody / "config").write_text(section.replace("keys.json", "others.json"))
-    (nobody / "others.json").write_text(json.dumps({**keys, "AccessKeyId": "afterwards"}))
+    (aws_config / "config").write_text(section.replace("keys.json", "others.json"))
+    (aws_config / "others.json").write_text(json.dumps({**keys, "AccessKeyId": "afterwards"}))
     bucket.access_keys.clear()
     assert clients_of(bucket, "s3://bucket", storage_options=options) == {LEAN}
     assert set(bucket.access_keys) == {"afterwards"}
@@ -184,8 +184,8 @@ def test_credentials_from_a_process(bucket: Bucket, nobody: Path, named: bool, m
     ("profile", "message"),
     [("absent", "profile .*absent.* could not be found"), ("broken", "Error when retrieving credentials")],
 )
-def test_profiles_without_credentials(bucket: Bucket, nobody: Path, profile: str, message: str):
-    (nobody / "config").write_text(f"[profile broken]\ncredential_process = cat {nobody / 'absent'}\n")
+def test_profiles_without_credentials(bucket: Bucket, aws_config: Path, profile: str, message: str):
+    (aws_config / "config").write_text(f"[profile broken]\ncredential_process = cat {aws_config / 'absent'}\n")
     with pytest.raises(StoreError, match=message):
         sync.open_array("s3://bucket", storage_options={"profile": profile, "endpoint_url": bucket.url})
     assert not bucket.requested_keys

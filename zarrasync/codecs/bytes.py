@@ -21,7 +21,7 @@ from zarrasync.errors import MetadataError
 from zarrasync.indexing.axis_order import assign
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
-from zarrasync.model.dtypes import has_order
+from zarrasync.model.numpy_dtypes import has_byte_order
 
 __all__ = ["BytesCodec"]
 
@@ -62,8 +62,8 @@ class BytesCodec(ArrayBytesCodec):
             if self.stored.fields is not None:
                 return self
             is_big = self.stored.newbyteorder(">") == self.stored
-            return BytesCodec(("big" if is_big else "little") if has_order(self.stored) else None)
-        if not has_order(spec.dtype.numpy):
+            return BytesCodec(("big" if is_big else "little") if has_byte_order(self.stored) else None)
+        if not has_byte_order(spec.dtype.numpy):
             return replace(self, endian=None)
         return replace(self, endian=self.endian or sys.byteorder)
 
@@ -89,7 +89,7 @@ class _BoundBytes:
                 f"codec 'bytes' can not store data type {spec.dtype.name!r}, whose elements vary in size; "
                 "use 'vlen-utf8' or 'vlen-bytes'"
             )
-        if codec.stored is None and codec.endian is None and dtype.fields is None and has_order(dtype):
+        if codec.stored is None and codec.endian is None and dtype.fields is None and has_byte_order(dtype):
             raise MetadataError(f"codec 'bytes' needs 'endian' for data type {spec.dtype.name!r}")
         self._codec, self._spec = codec, spec
         self._stored = codec.stored_form(dtype)

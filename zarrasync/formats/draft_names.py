@@ -13,6 +13,7 @@ from zarrasync.errors import MetadataError
 from zarrasync.formats.numpy_dtypes import is_numpy_dtype, numpy_dtype, parse_dtype, render_dtype
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import CORE, DataType
+from zarrasync.model.numpy_dtypes import is_raw
 
 __all__ = [
     "ParsedType",
@@ -109,18 +110,18 @@ def render_type(data_type: DataType, serializer: ArrayBytesCodec, *, use_type_st
         MetadataError: If the draft has no such data type.
     """
     stored = serializer.stored_form(data_type.numpy) if isinstance(serializer, BytesCodec) else np.dtype(object)
-    kind, is_raw = stored.kind, dtypes.is_raw(stored)
+    kind, has_raw_bits = stored.kind, is_raw(stored)
     if not is_numpy_dtype(data_type, stored):
         raise MetadataError(f"the draft of Zarr format 3 has no data type {data_type.name!r}")
     if not use_type_strings:
-        if data_type.name in CORE or is_raw:
+        if data_type.name in CORE or has_raw_bits:
             return data_type.name, False
         if kind not in "mM":
             raise MetadataError(f"the draft of Zarr format 3 has no data type {data_type.name!r}")
         return {"extension": _DATETIME_URI, "type": stored.str, "fallback": f"{stored.str[0]}i8"}, True
     if kind in "biuf":
         return "bool" if kind == "b" else stored.str.removeprefix("|"), True
-    if is_raw:
+    if has_raw_bits:
         return data_type.name, True
     return {"extension": _2022_EXTENSIONS[kind], "type": render_dtype(stored), "fallback": None}, True
 

@@ -37,9 +37,10 @@ from zarrasync.formats.numcodecs_chain import fortran_order, stored_dtype
 from zarrasync.formats.numpy_fills import parse_fill
 from zarrasync.metadata.document import DocumentChecker
 from zarrasync.metadata.node_metadata import ArrayMetadata, Source
-from zarrasync.model import dtypes, storage_transformers
+from zarrasync.model import storage_transformers
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
+from zarrasync.model.numpy_dtypes import is_raw
 from zarrasync.model.storage_transformers import StorageTransformer
 
 __all__ = ["INDEX_CODECS", "OPTIONAL_MEMBERS", "REQUIRED_MEMBERS", "parse_array"]
@@ -132,7 +133,7 @@ def _parse_fill(
     if value is None and (is_extension or dialect == Y2022):
         return None
     try:
-        if dialect == Y2022 and data_type.numpy.kind not in "biufc" and not dtypes.is_raw(data_type.numpy):
+        if dialect == Y2022 and data_type.numpy.kind not in "biufc" and not is_raw(data_type.numpy):
             return parse_fill(data_type, value, stored_dtype(serializer))
         return parse_fill_value(data_type, value, strict=dialect == SEED)
     except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:

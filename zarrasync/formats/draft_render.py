@@ -22,7 +22,7 @@ from zarrasync.formats.draft_parse import INDEX_CODECS
 from zarrasync.formats.numcodecs_chain import to_numcodecs
 from zarrasync.formats.numpy_fills import render_fill
 from zarrasync.metadata.node_metadata import ArrayMetadata
-from zarrasync.model import dtypes
+from zarrasync.model.numpy_dtypes import is_raw
 
 __all__ = ["render_array", "unsupported"]
 
@@ -83,7 +83,7 @@ def _render_2022(metadata: ArrayMetadata) -> dict[str, Any]:
         if "filters" in metadata.attributes:
             raise unsupported(Y2022, "filters beside an attribute of that name", "filters")
         document["attributes"] = {"filters": filters}
-    if dtypes.is_raw(metadata.dtype.numpy):
+    if is_raw(metadata.dtype.numpy):
         fill = render_fill_value(metadata.dtype, metadata.fill_value)
     else:
         fill = render_fill(metadata.dtype, metadata.fill_value, serializer)

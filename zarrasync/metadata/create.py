@@ -27,6 +27,7 @@ from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import DataType
+from zarrasync.model.numpy_dtypes import packed
 
 __all__ = [
     "check_axis_count",
@@ -116,7 +117,7 @@ def _serializer_of(dtype: Any) -> Any:
         return "auto"  # a name that only Zarr has
     if numpy_dtype.kind in "TO" or numpy_dtype.isnative:
         return "auto"
-    return BytesCodec(None, dtypes.packed(numpy_dtype))
+    return BytesCodec(None, packed(numpy_dtype))
 
 
 def _dtype_of(values: npt.NDArray[Any]) -> Any:

@@ -1,11 +1,10 @@
-"""Data types: one table from Zarr's names to NumPy's.
+"""Data types: the mapping between Zarr's names and NumPy's dtypes.
 
-The core types and ``r*`` are those of the Zarr v3 core specification ("Data types"); the others are
-extension types as registered in zarr-extensions, or as zarr-python names them where no
-registration exists. In memory every array has native byte order: the stored order belongs to the
-codec that makes bytes of an array. NumPy has no integers of less than a byte, so those of 2 and 4 bits are
-bytes in memory; small floating-point types are those of the package ml_dtypes, and complex numbers of them
-structures of a real and an imaginary part.
+The core types and ``r*`` are those of the Zarr v3 core specification ("Data types"). The others are extension types as
+registered in zarr-extensions, or as zarr-python names them if they are not registered. In memory every array has native
+byte order; the stored order belongs to the array -> bytes codec. NumPy has no integers of less than a byte, so those of 2
+and 4 bits are bytes in memory. Small floating-point types are those of the package ml_dtypes, and complex numbers of them
+are structures of a real and an imaginary part.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from zarrasync._util import plugins
 from zarrasync.errors import MetadataError
+from zarrasync.model.numpy_dtypes import is_raw, packed
 
 __all__ = [
     "BYTES",
@@ -31,9 +31,6 @@ __all__ = [
     "from_json",
     "from_numpy",
     "from_stored",
-    "has_order",
-    "is_raw",
-    "packed",
     "register",
     "to_json",
 ]
@@ -70,9 +67,9 @@ SMALL_FLOATS = (
     "float4_e2m1fn",
 )
 _SMALL_INTEGERS = {"int2": ("i1", 2), "int4": ("i1", 4), "uint2": ("u1", 2), "uint4": ("u1", 4)}
-_BITS = {"bool": 1, **{name: bits for name, (_, bits) in _SMALL_INTEGERS.items()}, "float4_e2m1fn": 4}
-_BITS |= {"float6_e2m3fn": 6, "float6_e3m2fn": 6}
-_LARGEST = 1 << 26
+_SIGNIFICANT_BITS = {"bool": 1, **{name: bits for name, (_, bits) in _SMALL_INTEGERS.items()}, "float4_e2m1fn": 4}
+_SIGNIFICANT_BITS |= {"float6_e2m3fn": 6, "float6_e3m2fn": 6}
+_MAX_ITEMSIZE = 1 << 26
 _RAW = re.compile(r"r([1-9][0-9]*)")
 _MICROSECONDS = ("\u03bcs", "\u00b5s")
 _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
@@ -80,7 +77,9 @@ _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", 
 
 @dataclass(frozen=True, slots=True)
 class DataType:
-    """A Zarr data type and the NumPy dtype its values have in memory.
+    """A Zarr data type and the NumPy dtype of its values in memory.
+
+    See "Data types" in the Zarr v3 core specification.
 
     Attributes:
         name: The Zarr v3 name (``"float32"``, ``"r24"``, ``"numpy.datetime64"``).
@@ -94,18 +93,18 @@ class DataType:
 
     @property
     def itemsize(self) -> int | None:
-        """Bytes of one stored element, or ``None`` where they vary."""
+        """Bytes of a stored element, or ``None`` if they vary."""
         return None if self.is_variable else self.numpy.itemsize
 
     @property
     def bits(self) -> int:
-        """The bits of a component (of which complex numbers have two) that hold its value."""
-        part = self.name.removeprefix("complex_")
-        return _BITS.get(part, 8 * self.numpy.itemsize // self.components)
+        """The significant bits of an element, or of each part of a complex one."""
+        component = self.name.removeprefix("complex_")
+        return _SIGNIFICANT_BITS.get(component, 8 * self.numpy.itemsize // self.components)
 
     @property
     def components(self) -> int:
-        """The numbers in an element: two in a complex one."""
+        """The number of parts of an element: 2 for complex ones, else 1."""
         return 2 if self.is_complex else 1
 
     @property
@@ -115,7 +114,7 @@ class DataType:
 
     @property
     def limits(self) -> tuple[int, int] | None:
-        """The least and the greatest value of an integer type of less than a byte."""
+        """The least and the greatest value of an integer type of less than a byte; ``None`` for other types."""
         if self.name not in _SMALL_INTEGERS:
             return None
         span = 1 << self.bits
@@ -123,21 +122,21 @@ class DataType:
 
     @property
     def small_parts(self) -> tuple[tuple[tuple[str, ...], DataType], ...]:
-        """The integers of less than a byte in an element: the names of the fields that lead there, and the type."""
+        """The integers of less than a byte in an element: the path of field names to each, and its type."""
         if self.limits is not None:
             return (((), self),)
         if self.name != "struct":
             return ()
-        parts = [(part["name"], from_json(part["data_type"])) for part in self.configuration["fields"] if part]
-        return tuple(((name, *path), small) for name, part in parts for path, small in part.small_parts)
+        fields = [(item["name"], from_json(item["data_type"])) for item in self.configuration["fields"] if item]
+        return tuple(((name, *path), small) for name, data_type in fields for path, small in data_type.small_parts)
 
     @property
     def is_variable(self) -> bool:
-        """Whether elements have no fixed size (strings, bytes, objects)."""
+        """Whether the size of elements varies (strings, bytes, objects)."""
         return self.numpy.kind in "TO"
 
     def default_fill(self) -> Any:
-        """The fill value of a new array that names none: zero, false, empty or not-a-time."""
+        """Return the default fill value of new arrays: zero, false, empty or not-a-time."""
         if self.numpy.kind == "T":
             return ""
         if self.numpy.kind == "O":
@@ -147,15 +146,15 @@ class DataType:
         return np.zeros((), self.numpy)[()]
 
 
-# ------------------------------------------------------------------ names <-> NumPy dtypes
+# ------------------------------------------------------------------ NumPy dtypes
 
 
 def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
-    """The Zarr data type of anything NumPy understands as a dtype.
+    """Return the Zarr data type of anything that NumPy accepts as a dtype.
 
     Args:
-        dtype: A NumPy dtype or what makes one, a Zarr v3 name (``"r24"``, ``"string"``), or a
-            ``DataType`` (returned as it is). ``str`` is a string of any length.
+        dtype: A NumPy dtype or a value that NumPy converts to one, a Zarr v3 name (``"r24"``, ``"string"``), or a
+            ``DataType``, which is returned unchanged. ``str`` is a string of any length.
 
     Raises:
         MetadataError: If Zarr has no such type.
@@ -169,19 +168,19 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
     if isinstance(dtype, str) and (_RAW.fullmatch(dtype) or dtype in NAMED or dtype in _registered):
         return from_json(dtype)
     try:
-        found = np.dtype(dtype)
+        numpy_dtype = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError) as error:
         raise MetadataError(f"data type {dtype!r} is not known to NumPy or Zarr") from error
-    if found.kind == "T":
+    if numpy_dtype.kind == "T":
         return STRING
-    sized = isinstance(dtype, str) and dtype.endswith("0")
-    if not found.itemsize and found.kind in "US" and not sized:  # NumPy's way to say: of any length
-        return STRING if found.kind == "U" else BYTES
-    return from_stored(found)
+    has_length = isinstance(dtype, str) and dtype.endswith("0")
+    if not numpy_dtype.itemsize and numpy_dtype.kind in "US" and not has_length:  # any length
+        return STRING if numpy_dtype.kind == "U" else BYTES
+    return from_stored(numpy_dtype)
 
 
 def from_stored(dtype: np.dtype[Any]) -> DataType:
-    """The Zarr data type of stored elements of a dtype: its text has the length that is said, be it none.
+    """Return the Zarr data type of stored elements of a dtype. Strings have the length of the dtype, even if it is 0.
 
     Raises:
         MetadataError: If Zarr has no such type.
@@ -189,18 +188,11 @@ def from_stored(dtype: np.dtype[Any]) -> DataType:
     return _from_native(packed(dtype.newbyteorder("=")))
 
 
-def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A structured dtype without the padding that C alignment puts in: stored elements have none."""
-    if dtype.fields is None:
-        return dtype
-    return np.dtype([(name, packed(dtype[name])) for name in dtype.names or ()])
-
-
 @lru_cache(maxsize=512)
 def _from_native(dtype: np.dtype[Any]) -> DataType:
-    if dtype.itemsize > _LARGEST:
+    if dtype.itemsize > _MAX_ITEMSIZE:
         raise MetadataError(
-            f"an element of data type {dtype} has {dtype.itemsize:,} bytes, at most {_LARGEST:,} make sense"
+            f"an element of data type {dtype} has {dtype.itemsize:,} bytes, at most {_MAX_ITEMSIZE:,} make sense"
         )
     if dtype.fields is not None:
         return DataType("struct", dtype, _struct_configuration(dtype))
@@ -230,38 +222,42 @@ def _from_native(dtype: np.dtype[Any]) -> DataType:
 
 def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
     assert dtype.fields is not None
-    parts = []
+    fields = []
     for name in dtype.names or ():
-        part = dtype[name]
-        if part.base.kind in "TO":
-            raise MetadataError(f"field {name!r}: structured elements have fields of a fixed size, not {part.base}")
-        inner = _from_native(part.base)  # complains about what no format can store
-        # A sub-array has no name in v3, nor has what holds one; it is kept so that v2 can say it.
-        said = not part.subdtype and None not in inner.configuration.get("fields", ())
-        parts.append({"name": name, "data_type": to_json(inner)} if said else None)
-    return {"fields": parts}
+        field_dtype = dtype[name]
+        if field_dtype.base.kind in "TO":
+            raise MetadataError(
+                f"field {name!r}: structured elements have fields of a fixed size, not {field_dtype.base}"
+            )
+        inner = _from_native(field_dtype.base)  # raises if no format can store it
+        # v3 does not support sub-arrays, also not inside fields; v2 does.
+        is_v3 = not field_dtype.subdtype and None not in inner.configuration.get("fields", ())
+        fields.append({"name": name, "data_type": to_json(inner)} if is_v3 else None)
+    return {"fields": fields}
 
 
 def _raw(bits: int) -> DataType:
-    if bits % 8 or bits > 8 * _LARGEST:
-        raise MetadataError(f"data type r{bits}: the number of bits must be a multiple of 8 and at most {8 * _LARGEST}")
+    if bits % 8 or bits > 8 * _MAX_ITEMSIZE:
+        raise MetadataError(
+            f"data type r{bits}: the number of bits must be a multiple of 8 and at most {8 * _MAX_ITEMSIZE}"
+        )
     return DataType(f"r{bits}", np.dtype(f"V{bits // 8}"))
 
 
 OBJECT = DataType("object", np.dtype(object))
-"""Any Python objects. Format 2 has codecs that store them; format 3 has no name for them."""
+"""Python objects. Format 2 has codecs for them; format 3 does not support them."""
 STRING = DataType("string", np.dtypes.StringDType())
 BYTES = DataType("bytes", np.dtype(object))
 _VARIABLE = {"string": STRING, "bytes": BYTES, "variable_length_bytes": BYTES}
 
-# ------------------------------------------------------------------ names <-> documents
+# ------------------------------------------------------------------ documents
 
 
 def to_json(data_type: DataType) -> str | dict[str, Any]:
-    """The ``data_type`` member of a v3 document.
+    """Return the ``data_type`` member of a v3 document.
 
     Raises:
-        MetadataError: If v3 has no way to say it (a structured type with sub-arrays).
+        MetadataError: If v3 does not support the data type (objects, or structures with sub-arrays).
     """
     if data_type.name == "object":
         raise MetadataError("v3 has no data type for objects; use str for text or bytes for byte strings")
@@ -276,7 +272,7 @@ def from_json(value: Any) -> DataType:
     """Parse the ``data_type`` member of a v3 document.
 
     Raises:
-        MetadataError: If the type is unknown or its configuration wrong; says which.
+        MetadataError: If the type is unknown or its configuration is invalid.
     """
     if isinstance(value, str):
         if value in CORE:
@@ -306,7 +302,7 @@ def from_json(value: Any) -> DataType:
         raise MetadataError(f"data type {name!r}: bad configuration {configuration!r}") from error
 
 
-def _time(kind: str) -> Callable[[Mapping[str, Any]], DataType]:
+def _time_parser(kind: str) -> Callable[[Mapping[str, Any]], DataType]:
     def parse(configuration: Mapping[str, Any]) -> DataType:
         unit, scale = configuration["unit"], configuration["scale_factor"]
         unit = "us" if unit in _MICROSECONDS else unit
@@ -318,27 +314,27 @@ def _time(kind: str) -> Callable[[Mapping[str, Any]], DataType]:
     return parse
 
 
-def _sized(kind: str, width: int = 1) -> Callable[[Mapping[str, Any]], DataType]:
+def _sized_parser(kind: str, width: int = 1) -> Callable[[Mapping[str, Any]], DataType]:
     def parse(configuration: Mapping[str, Any]) -> DataType:
-        count, rest = divmod(configuration["length_bytes"], width)
-        if rest or not 0 <= count < 1 << 29:
+        count, remainder = divmod(configuration["length_bytes"], width)
+        if remainder or not 0 <= count < 1 << 29:
             raise ValueError
         return _from_native(np.dtype(f"{kind}{count}"))
 
     return parse
 
 
-def _struct(configuration: Mapping[str, Any]) -> DataType:
+def _parse_struct(configuration: Mapping[str, Any]) -> DataType:
     fields: list[tuple[str, DataType]] = []
-    for part in configuration["fields"]:
-        name, inner = (part["name"], part["data_type"]) if isinstance(part, Mapping) else part
+    for item in configuration["fields"]:
+        name, inner = (item["name"], item["data_type"]) if isinstance(item, Mapping) else item
         fields.append((name, from_json(inner)))
     if not fields or not all(isinstance(name, str) and name for name, _ in fields):
         raise ValueError
-    made = _from_native(np.dtype([(name, part.numpy) for name, part in fields]))
-    # Small integers, and complex numbers of small parts, can not be told from their NumPy dtypes.
-    declared = [{"name": name, "data_type": to_json(part)} for name, part in fields]
-    return DataType("struct", made.numpy, {"fields": declared})
+    struct = _from_native(np.dtype([(name, data_type.numpy) for name, data_type in fields]))
+    # NumPy dtypes do not identify small integers and complex numbers of small parts.
+    declared = [{"name": name, "data_type": to_json(data_type)} for name, data_type in fields]
+    return DataType("struct", struct.numpy, {"fields": declared})
 
 
 def _small_float(name: str) -> DataType:
@@ -371,15 +367,15 @@ _registered: dict[str, Callable[[Mapping[str, Any]], DataType]] = {}
 
 
 def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
-    """Make a data type known under a name.
+    """Register a data type.
 
     Args:
         name: The name in documents.
-        parse: Makes the data type of its configuration (empty for a bare name). May raise ``ValueError``,
-            ``TypeError`` and ``KeyError`` for a configuration that does not fit.
+        parse: Returns the data type of a configuration, which is empty if the document only contains the name. It may
+            raise ``ValueError``, ``TypeError`` and ``KeyError`` for an invalid one.
 
     Raises:
-        ValueError: If the name is taken.
+        ValueError: If it is the name of a data type of this package.
     """
     if name in CORE or name in _VARIABLE or name in NAMED or name in _EXTENSIONS or _RAW.fullmatch(name):
         raise ValueError(f"there is a data type {name!r} already")
@@ -388,32 +384,18 @@ def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
 
 
 def registered(name: str) -> Callable[[Mapping[str, Any]], DataType] | None:
-    """What makes a data type that is not of this package."""
-    found: Callable[[Mapping[str, Any]], DataType] | None
-    found = _registered.get(name) or plugins.find(plugins.DATA_TYPES, name)
-    return found
-
-
-def has_order(dtype: np.dtype[Any]) -> bool:
-    """Whether stored elements of a dtype have a byte order."""
-    if dtype.fields is not None:
-        return any(has_order(dtype[name].base) for name in dtype.names or ())
-    if dtype.kind in "TO" or is_raw(dtype) or dtype.kind == "S":
-        return False
-    return dtype.itemsize > 1
-
-
-def is_raw(dtype: np.dtype[Any]) -> bool:
-    """Whether elements are bytes without a meaning."""
-    return dtype.type is np.void and dtype.fields is None
+    """Return the function that parses the configuration of another package's data type, or ``None``."""
+    parse: Callable[[Mapping[str, Any]], DataType] | None
+    parse = _registered.get(name) or plugins.find(plugins.DATA_TYPES, name)
+    return parse
 
 
 _EXTENSIONS: dict[str, Callable[[Mapping[str, Any]], DataType]] = {
-    "numpy.datetime64": _time("M8"),
-    "numpy.timedelta64": _time("m8"),
-    "fixed_length_utf32": _sized("U", 4),
-    "null_terminated_bytes": _sized("S"),
-    "raw_bytes": _sized("V"),
-    "struct": _struct,
-    "structured": _struct,
+    "numpy.datetime64": _time_parser("M8"),
+    "numpy.timedelta64": _time_parser("m8"),
+    "fixed_length_utf32": _sized_parser("U", 4),
+    "null_terminated_bytes": _sized_parser("S"),
+    "raw_bytes": _sized_parser("V"),
+    "struct": _parse_struct,
+    "structured": _parse_struct,
 }

@@ -1,4 +1,4 @@
-"""Fill values: what stands in documents for the elements of absent chunks."""
+"""Fill values: the values of absent elements, in documents and in memory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 
 from zarrasync.errors import MetadataError
-from zarrasync.model.dtypes import DataType, from_json, from_numpy, is_raw
+from zarrasync.model.dtypes import DataType, from_json, from_numpy
+from zarrasync.model.numpy_dtypes import is_raw
 
 __all__ = ["as_fill", "fill_from_json", "fill_to_json", "format_fill_value"]
 
-_SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 def fill_from_json(data_type: DataType, value: Any) -> Any:
     """Parse a v3 ``fill_value`` into a NumPy scalar (``str`` or ``bytes`` for variable types).
 
     Raises:
-        MetadataError: If the value does not fit the type; says both.
+        MetadataError: If the value does not fit the type.
     """
     try:
         return _parse(data_type, value)
@@ -41,8 +42,8 @@ def _parse(data_type: DataType, value: Any) -> Any:
         _need(isinstance(value, bool) or (type(value) is int and value in (0, 1)), "expected true or false")
         return np.bool_(value)
     if kind in "iu":
-        whole = isinstance(value, float) and value.is_integer()
-        _need((isinstance(value, int) and not isinstance(value, bool)) or whole, "expected an integer")
+        is_whole_float = isinstance(value, float) and value.is_integer()
+        _need((isinstance(value, int) and not isinstance(value, bool)) or is_whole_float, "expected an integer")
         low, high = data_type.limits or (np.iinfo(dtype).min, np.iinfo(dtype).max)
         _need(low <= value <= high, f"expected {low} to {high}")
         return np.array(int(value), dtype)[()]
@@ -67,37 +68,42 @@ def _parse(data_type: DataType, value: Any) -> Any:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether elements are floating-point numbers, of NumPy's or of smaller types."""
+    """Return whether elements are floating-point numbers, of NumPy or of ml_dtypes."""
     return dtype.kind == "f" or (dtype.kind == "V" and dtype.fields is None and not is_raw(dtype))
 
 
 def _parse_float(dtype: np.dtype[Any], value: Any) -> Any:
-    if isinstance(value, str) and value not in _SPECIAL:
+    if isinstance(value, str) and value not in _SPECIAL_FLOATS:
         _need(re.fullmatch(r"0x[0-9a-fA-F]+", value) is not None, "expected NaN, Infinity, -Infinity or 0x…")
         _need(len(value) == 2 + 2 * dtype.itemsize, f"expected {2 * dtype.itemsize} hexadecimal digits")
         return np.frombuffer(bytes.fromhex(value[2:]), dtype.newbyteorder(">")).astype(dtype)[0]
-    number = _SPECIAL.get(value, value) if isinstance(value, str) else value
+    number = _SPECIAL_FLOATS.get(value, value) if isinstance(value, str) else value
     _need(isinstance(number, int | float) and not isinstance(number, bool), "expected a number")
     with np.errstate(over="ignore"):
-        found = dtype.type(number)
-    if dtype.itemsize == 1 or isinstance(value, str):  # wider types round what is too large to infinity
-        _need(_is_kept(float(number), float(found)), f"the type has no {value}")
-    return found
+        converted = dtype.type(number)
+    if dtype.itemsize == 1 or isinstance(value, str):  # in wider types, numbers that are too large become infinite
+        _need(_is_representable(float(number), float(converted)), f"the type has no {value}")
+    return converted
 
 
-def _is_kept(wanted: float, found: float) -> bool:
-    """Whether a number is still what it was, but for rounding: NaN, infinities and finite numbers stay such."""
-    if math.isnan(wanted) or math.isinf(wanted):
-        return math.isnan(found) if math.isnan(wanted) else found == wanted
-    return math.isfinite(found)
+def _is_representable(number: float, converted: float) -> bool:
+    """Return whether a conversion only rounded: NaN, infinities and finite numbers stay such."""
+    if math.isnan(number) or math.isinf(number):
+        return math.isnan(converted) if math.isnan(number) else converted == number
+    return math.isfinite(converted)
 
 
 def _parse_complex(data_type: DataType, value: Any) -> Any:
     _need(isinstance(value, list | tuple) and len(value) == 2, "expected a pair [real, imaginary]")
     dtype = data_type.numpy
-    part = dtype.fields["real"][0] if dtype.fields is not None else np.dtype(f"f{dtype.itemsize // 2}")
+    part = _part_dtype(dtype)
     pair = np.array([_parse_float(part, value[0]), _parse_float(part, value[1])], part)
     return np.frombuffer(pair.tobytes(), dtype)[0]
+
+
+def _part_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of the real and the imaginary part of complex numbers."""
+    return dtype.fields["real"][0] if dtype.fields is not None else np.dtype(f"f{dtype.itemsize // 2}")
 
 
 def _parse_struct(data_type: DataType, value: Any) -> Any:
@@ -110,11 +116,11 @@ def _parse_struct(data_type: DataType, value: Any) -> Any:
         isinstance(value, Mapping) and set(value) == set(dtype.names or ()),
         "expected an object with one value per field",
     )
-    filled = np.zeros((), dtype)
+    struct = np.zeros((), dtype)
     for field in data_type.configuration["fields"]:
         _need(field is not None, "fields with a shape have no fill value here")
-        filled[field["name"]] = _parse(from_json(field["data_type"]), value[field["name"]])
-    return filled[()]
+        struct[field["name"]] = _parse(from_json(field["data_type"]), value[field["name"]])
+    return struct[()]
 
 
 def _parse_bytes(value: Any) -> bytes:
@@ -130,11 +136,11 @@ def _need(condition: bool, message: str) -> None:
 
 
 def fill_to_json(data_type: DataType, value: Any) -> Any:
-    """The v3 ``fill_value`` of a NumPy scalar; exact, so that it parses back to the same bits."""
+    """Return the v3 ``fill_value`` of a NumPy scalar. It is exact: parsing it returns the same bits."""
     dtype = data_type.numpy
     kind = dtype.kind
     if data_type.is_complex:
-        part = dtype.fields["real"][0] if dtype.fields is not None else np.dtype(f"f{dtype.itemsize // 2}")
+        part = _part_dtype(dtype)
         return [_render_float(part, item) for item in np.frombuffer(np.array(value, dtype).tobytes(), part)]
     if kind == "b":
         return bool(value)
@@ -147,14 +153,14 @@ def fill_to_json(data_type: DataType, value: Any) -> Any:
     if kind in "UT":
         return str(value)
     if kind == "S":
-        return base64.b64encode(bytes(value)).decode()  # without the zeros that pad it
+        return base64.b64encode(bytes(value)).decode()  # without padding
     if kind == "O":
         return base64.b64encode(bytes(value)).decode()
     if dtype.fields is not None:
-        parts = zip(dtype.names or (), data_type.configuration["fields"], strict=True)
+        fields = zip(dtype.names or (), data_type.configuration["fields"], strict=True)
         return {
-            name: fill_to_json(from_json(part["data_type"]) if part else from_numpy(dtype[name]), value[name])
-            for name, part in parts
+            name: fill_to_json(from_json(field["data_type"]) if field else from_numpy(dtype[name]), value[name])
+            for name, field in fields
         }
     return list(np.array(value, dtype).tobytes())
 
@@ -163,20 +169,20 @@ def _render_float(dtype: np.dtype[Any], value: Any) -> float | str:
     number = float(value)
     if math.isnan(number):
         bits = np.array(value, dtype).astype(dtype.newbyteorder(">")).tobytes()
-        usual = np.array(np.nan).astype(dtype).astype(dtype.newbyteorder(">")).tobytes()
-        return "NaN" if bits == usual else "0x" + bits.hex()
+        default_bits = np.array(np.nan).astype(dtype).astype(dtype.newbyteorder(">")).tobytes()
+        return "NaN" if bits == default_bits else "0x" + bits.hex()
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
-    if dtype.name == "float8_e8m0fnu":  # powers of two that few write as decimal numbers in the same way
+    if dtype.name == "float8_e8m0fnu":  # powers of two without a common decimal form
         return "0x" + np.array(value, dtype).tobytes().hex()
     return number
 
 
 def as_fill(data_type: DataType, value: Any) -> Any:
-    """A user's fill value as the scalar the model keeps.
+    """Return a user's fill value as a scalar of a data type.
 
     Raises:
-        MetadataError: If it can not be cast to the data type without loss of meaning.
+        MetadataError: If it cannot be cast without a change of meaning.
     """
     if value is None:
         return None
@@ -207,10 +213,10 @@ def as_fill(data_type: DataType, value: Any) -> Any:
         if dtype.kind in "US" and isinstance(value, str | bytes):
             _need(np.array(value, dtype)[()] == np.array(value)[()], "the text is too long or of the wrong kind")
         with np.errstate(over="ignore"):
-            found = np.array(value, dtype)[()]
+            converted = np.array(value, dtype)[()]
         if is_float(dtype):
-            _need(_is_kept(float(value), float(found)), f"the type has no {value}")
-        return found
+            _need(_is_representable(float(value), float(converted)), f"the type has no {value}")
+        return converted
     except (ValueError, TypeError, OverflowError) as error:
         raise MetadataError(f"fill value {value!r} does not fit data type {data_type.name}: {error}") from error
 

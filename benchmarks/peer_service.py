@@ -13,7 +13,8 @@ from fastapi import FastAPI, Response
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore
 
-from zarrasync.server.tiles import TILE, Style, render
+from zarrasync.server.images import Style, render
+from zarrasync.server.pyramid import TILE
 
 PATH = os.environ["SERVED"]
 app = FastAPI()

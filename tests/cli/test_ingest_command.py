@@ -105,7 +105,7 @@ def test_the_command_writes_small_arrays_side_by_side(
     told = [part for name, value in options.items() for part in ("--dest-option", f"{name}={value}")]
     with za.config.set(memory_budget=64 << 20):
         assert main(["ingest", str(tmp_path / "many.npz"), f"{url}/many", *told]) == 0
-    assert (most, with_large) == (ingest._AT_ONCE, {"large"})
+    assert (most, with_large) == (ingest._CONCURRENT_ARRAYS, {"large"})
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if ":" in line] == [*arrays]
     found = sync.open_group(f"{url}/many", storage_options=options)
     for name, values in arrays.items():
@@ -169,12 +169,12 @@ def test_the_command_takes_groups_of_files(tmp_path: Path, capsys: pytest.Captur
 def test_the_command_reads_members_of_archives_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    from zarrasync.cli import ingest, main
+    from zarrasync.cli import files, main
 
     values: dict[str, Any] = {f"v{n}": np.full(1000, n) for n in range(4)}
     np.savez(tmp_path / "a.npz", **values)
     seen, most = list[weakref.ref[Any]](), 0
-    load = ingest._Member.load
+    load = files.NpzMember.load
 
     def watched(self: Any) -> Any:
         nonlocal most
@@ -184,7 +184,7 @@ def test_the_command_reads_members_of_archives_one_by_one(
         most = max(most, sum(one() is not None for one in seen))
         return found
 
-    monkeypatch.setattr(ingest._Member, "load", watched)
+    monkeypatch.setattr(files.NpzMember, "load", watched)
     assert main(["ingest", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr")]) == 0
     assert most == 1
     for name, want in values.items():

@@ -17,7 +17,8 @@ from aiohttp import web
 from tests.support.server_client import FIELD, fill, serving
 from zarrasync import stores, sync
 from zarrasync.server import Limits, create_app
-from zarrasync.server.app import METRICS, SOURCE
+from zarrasync.server.app import CHUNKS
+from zarrasync.server.middleware import METRICS
 
 
 async def test_applications_around_it_add_to_large_answers_too():
@@ -67,13 +68,13 @@ async def test_the_cache_stays_within_its_bytes():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="f", data=FIELD, chunks=(1, 50, 60))
     async with serving(store, cache_bytes=1 << 20) as client:
-        source = client.app[SOURCE]
+        chunks = client.app[CHUNKS].cache
         for n in range(3):
             for row in range(0, 300, 50):
                 _, body, _ = await client.get(f"/api/data?path=f&select={n},{row}:{row + 60},:200:7&format=npy")
                 np.testing.assert_array_equal(np.load(io.BytesIO(body)), FIELD[n, row : row + 60, :200:7])
-                assert source.chunks.size <= source.chunks.max_size == 1 << 19
-        assert source.chunks.hits > 0
+                assert chunks.size <= chunks.max_size == 1 << 19
+        assert chunks.hits > 0
 
 
 async def test_changes_are_seen_after_max_age(tmp_path):

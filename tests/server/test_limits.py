@@ -18,7 +18,7 @@ import zarrasync as za
 from tests.support.server_client import serving
 from zarrasync import stores, sync
 from zarrasync.server import Limits, create_app
-from zarrasync.server.app import SOURCE
+from zarrasync.server.app import HIERARCHY
 
 
 def test_limits_must_be_numbers():
@@ -207,4 +207,4 @@ def test_limits_are_checked():
         Limits(max_cells=0)
     with pytest.raises(ValueError, match="cache_bytes"):
         create_app({}, cache_bytes=-1)
-    assert math.isinf(create_app({}, max_age=math.inf)[SOURCE].max_age)
+    assert math.isinf(create_app({}, max_age=math.inf)[HIERARCHY].max_age)

@@ -13,7 +13,7 @@ from yarl import URL
 
 from zarrasync import sync
 from zarrasync.server import create_app
-from zarrasync.server.app import SOURCE
+from zarrasync.server.app import HIERARCHY
 
 RNG = np.random.default_rng(7)
 
@@ -85,4 +85,4 @@ class Client:
 
     @property
     def upstream(self) -> int:
-        return self.app[SOURCE].store.counts.requests
+        return self.app[HIERARCHY].store.counts.requests

@@ -1,7 +1,7 @@
-"""The command ``zarrasync``: look at what is in a store, check it, change it, serve it.
+"""The command ``zarrasync``, which shows, validates, changes and serves stores.
 
-Exit codes: 0; 1 after an error, which is one readable line, and where ``validate`` finds one; 2 for arguments that make
-no sense; 130 after Ctrl-C.
+Exit codes: 0 for success; 1 for an error, which is printed as one line, and if ``validate`` reports one; 2 for invalid
+arguments; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import zarrasync
 from zarrasync.cli import ingest, inspect, modify, serve
@@ -33,7 +35,7 @@ _EXAMPLES = """examples:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="zarrasync",
         description="Look at Zarr arrays and groups, check them, change them, serve them.",
@@ -42,46 +44,43 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"zarrasync {zarrasync.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(
-        name: str, text: str, run: Run, *, examples: Sequence[str] = (), as_json: bool = True
-    ) -> argparse.ArgumentParser:
-        own = commands.add_parser(
-            name,
-            help=text,
-            description=text[0].upper() + text[1:] + ".",
-            epilog="\n".join(
-                ["examples:" if len(examples) > 1 else "example:", *(f"  zarrasync {e}" for e in examples)]
-            ),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        own.set_defaults(run=run, json=False)
-        own.add_argument("url", help="a path or URL")
-        own.add_argument("--path", default="", help="the node's path in the store")
-        own.add_argument(
-            "-o",
-            "--option",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help="a storage option, such as anon=true (may be repeated)",
-        )
-        if as_json:
-            own.add_argument("--json", action="store_true", help="print what programs read")
-        own.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        return own
-
-    inspect.add(command)
-    ingest.add(command)
-    modify.add(command)
-    serve.add(command)
+    for module in (inspect, ingest, modify, serve):
+        module.add(partial(_add_command, commands))
     completion = commands.add_parser("completion", help="print completion for a shell, to be evaluated by it")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     completion.set_defaults(run=_completion, json=False, debug=False)
     return parser
 
 
-def _completion(given: argparse.Namespace, console: Console) -> int:
+def _add_command(
+    commands: Any, name: str, text: str, run: Run, *, examples: Sequence[str] = (), as_json: bool = True
+) -> argparse.ArgumentParser:
+    title = "examples:" if len(examples) > 1 else "example:"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog="\n".join([title, *(f"  zarrasync {example}" for example in examples)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run, json=False)
+    parser.add_argument("url", help="a path or URL")
+    parser.add_argument("--path", default="", help="the node's path in the store")
+    parser.add_argument(
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a storage option, such as anon=true (may be repeated)",
+    )
+    if as_json:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _completion(args: argparse.Namespace, console: Console) -> int:
     try:
         import shtab
     except ImportError as error:
@@ -91,58 +90,58 @@ def _completion(given: argparse.Namespace, console: Console) -> int:
     for command in commands.values():
         for action in command._actions:  # noqa: SLF001  # as shtab does
             if action.dest in ("url", "dest", "output"):
-                action.complete = shtab.FILE  # what shtab looks for
-    console.text(shtab.complete(parser, given.shell))
+                action.complete = shtab.FILE  # an attribute that shtab looks for
+    console.text(shtab.complete(parser, args.shell))
     return 0
-
-
-def _line(error: BaseException) -> str:
-    """An error in one line, with options as they are written here."""
-    if isinstance(error, BaseExceptionGroup):
-        return _line(error.exceptions[0])
-    said = "; ".join((str(error), *getattr(error, "__notes__", ())))
-    text = " ".join(said.split()) or type(error).__name__
-    if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
-        text = f"{type(error).__name__}: {text} (--debug shows more)"
-    text = re.sub(r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1", text)
-    return re.sub(r"\bmode='w'(?!\w)", "--overwrite", text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: The arguments; those of the process if none are given.
+        arguments: The arguments; by default those of the process.
 
     Returns:
         The exit code.
     """
-    given = make_parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
-    run: Run = given.run
-    for stream in (sys.stdout, sys.stderr):  # names may have letters that a terminal or a pipe has not; JSON reads this
+    args = make_parser().parse_args(_join_selections(sys.argv[1:] if arguments is None else arguments))
+    run: Run = args.run
+    for stream in (sys.stdout, sys.stderr):  # for characters that the terminal cannot print; JSON parsers accept it
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        return run(given, Console(as_json=given.json))
-    except BrokenPipeError:  # who read has seen enough
+        return run(args, Console(as_json=args.json))
+    except BrokenPipeError:  # the reader, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         print("zarrasync: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        if given.debug:
+        if args.debug:
             raise
-        print(f"zarrasync: {printable(_line(error))}", file=sys.stderr)
+        print(f"zarrasync: {printable(_error_line(error))}", file=sys.stderr)
         return 1
 
 
-def _joined(arguments: Sequence[str]) -> list[str]:
-    """Arguments in which a selection that begins with a minus is no option: ``-s -1,0`` as ``-s=-1,0``."""
-    found: list[str] = []
+def _error_line(error: BaseException) -> str:
+    """Return an error as one line, with parameters as options of the command line."""
+    if isinstance(error, BaseExceptionGroup):
+        return _error_line(error.exceptions[0])
+    message = "; ".join((str(error), *getattr(error, "__notes__", ())))
+    text = " ".join(message.split()) or type(error).__name__
+    if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
+        text = f"{type(error).__name__}: {text} (--debug shows more)"
+    text = re.sub(r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1", text)
+    return re.sub(r"\bmode='w'(?!\w)", "--overwrite", text)
+
+
+def _join_selections(arguments: Sequence[str]) -> list[str]:
+    """Join ``-s`` and ``-1,0`` to ``-s-1,0``: argparse takes a selection that begins with a minus for an option."""
+    joined: list[str] = []
     for item in arguments:
-        if found and found[-1] in ("-s", "--select") and re.match(r"-\d", item):
-            found[-1] += f"={item}" if found[-1] == "--select" else item
+        if joined and joined[-1] in ("-s", "--select") and re.match(r"-\d", item):
+            joined[-1] += f"={item}" if joined[-1] == "--select" else item
         else:
-            found.append(item)
-    return found
+            joined.append(item)
+    return joined

@@ -1,4 +1,4 @@
-"""Arguments that commands share, and what texts on the command line mean."""
+"""Arguments that commands share, and the conversion of their values."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from zipfile import ZipFile
 from zarrasync import stores, sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.cli.console import Console
+from zarrasync.display.text import axis_names
+from zarrasync.indexing.parse_text import parse_selection
 
 __all__ = [
     "FORMATS",
@@ -22,50 +24,52 @@ __all__ = [
     "Run",
     "add_destination",
     "add_layout",
+    "arrays_of",
     "codec",
     "count",
     "destination",
     "open_node",
     "options",
+    "select",
     "shape",
     "shows_bar",
 ]
 
 FORMATS: dict[str, int | str] = {"2": 2, "3": 3, "3-draft": "3-draft", "3-draft-2022": "3-draft-2022"}
 Run = Callable[[argparse.Namespace, Console], int]
-"""What a command does; gives its exit code."""
+"""Runs a command and returns its exit code."""
 
 
 class Commands(Protocol):
-    """Makes a command, with the arguments that all have."""
+    """Adds a command with the arguments that all commands have."""
 
     def __call__(
         self, name: str, text: str, run: Run, *, examples: Sequence[str] = (), as_json: bool = True
     ) -> argparse.ArgumentParser:
-        """A command that is about what lies at a URL.
+        """Add a command for the node at a URL.
 
         Args:
-            name: Its name.
-            text: What it does, in a few words.
-            run: Does it.
-            examples: Calls that show how.
-            as_json: Whether it can say what it has to say as JSON.
+            name: The name.
+            text: A short description.
+            run: Runs the command.
+            examples: Examples for the help.
+            as_json: Whether the command can print JSON.
         """
         ...
 
 
 def add_destination(command: argparse.ArgumentParser) -> None:
-    """The arguments of a command that writes somewhere else."""
+    """Add the arguments of a command that writes to another store."""
     command.add_argument("dest", help="the path or URL to write")
     command.add_argument("--dest-path", default="", help="the node's path in the destination")
     command.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
-    command.add_argument("--overwrite", action="store_true", help="replace what is there")
-    command.add_argument("--verify", action="store_true", help="read everything again and compare")
+    command.add_argument("--overwrite", action="store_true", help="replace an existing node")
+    command.add_argument("--verify", action="store_true", help="read all values back and compare them")
     command.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
-    """The arguments of a command that may store arrays in another way, with what stands where nothing is said."""
+    """Add the arguments of a command that may change format, chunks and compressors, with their defaults."""
     command.add_argument("--to", choices=FORMATS, help=f"the Zarr format to write (default: {to})")
     command.add_argument("--chunks", type=shape, default=default, metavar="N,N,…", help="the shape of chunks")
     command.add_argument("--shards", type=shape, default=default, metavar="N,N,…", help="the shape of shards, or none")
@@ -73,29 +77,29 @@ def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
 
 
 @contextmanager
-def destination(given: argparse.Namespace) -> Iterator[Any]:
-    """Where to write: what was named, or an archive that is there, or made, under the name of one."""
-    path = given.dest
+def destination(args: argparse.Namespace) -> Iterator[Any]:
+    """Yield the destination: a path or URL, or the store of a ZIP archive, which is created if necessary."""
+    path = args.dest
     if not path.endswith(".zip") or "://" in path or os.path.isdir(path):
         yield path
         return
-    there = os.path.exists(path)
-    store = stores.ZipStore(path, mode="a" if there else "w")
+    existed = os.path.exists(path)
+    store = stores.ZipStore(path, mode="a" if existed else "w")
     try:
         yield store
     finally:
         run(store.close(), blocking=True)
-        if not there and os.path.exists(path) and not ZipFile(path).namelist():  # nothing came of it
+        if not existed and os.path.exists(path) and not ZipFile(path).namelist():  # nothing was written
             os.remove(path)
 
 
-def shows_bar(given: argparse.Namespace) -> bool:
-    """Whether somebody sees a bar, and there is what draws it."""
-    return sys.stderr.isatty() and not given.quiet and find_spec("tqdm") is not None
+def shows_bar(args: argparse.Namespace) -> bool:
+    """Return whether to show a progress bar: on a terminal, if tqdm is installed."""
+    return sys.stderr.isatty() and not args.quiet and find_spec("tqdm") is not None
 
 
 def shape(text: str) -> Any:
-    """``512,512`` as a shape; ``none``, ``keep`` and ``auto`` as what they say."""
+    """Parse ``512,512`` as a shape, ``none`` as ``None``, and ``keep`` and ``auto`` as themselves."""
     if text in ("keep", "auto", "none"):
         return None if text == "none" else text
     try:
@@ -105,41 +109,55 @@ def shape(text: str) -> Any:
 
 
 def count(text: str) -> int:
-    """A number of things."""
+    """Parse a number of at least 0."""
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"expected a number of at least 0, found {text!r}")
     return int(text)
 
 
 def codec(text: str) -> Any:
-    """A codec's name, its JSON entry, or ``none``."""
+    """Parse a codec's name, its JSON entry, or ``none``."""
     try:
         return None if text == "none" else json.loads(text) if text.startswith("{") else text
     except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
 
 
-def options(given: Sequence[str]) -> dict[str, object] | None:
-    """``NAME=VALUE`` texts as storage options; values may be true, false, or JSON objects and lists.
+def options(items: Sequence[str]) -> dict[str, object] | None:
+    """Parse ``NAME=VALUE`` as storage options. Values may be true, false, or JSON objects and lists.
 
     Raises:
-        ValueError: If one is no such text.
+        ValueError: If an option is invalid.
     """
-    found: dict[str, object] = {}
-    for item in given:
+    values: dict[str, object] = {}
+    for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise ValueError(f"a storage option is NAME=VALUE, found {item!r}")
         try:
-            found[name] = json.loads(value) if value[:1] in ("{", "[") else _WORDS.get(value.lower(), value)
+            values[name] = json.loads(value) if value[:1] in ("{", "[") else _LITERALS.get(value.lower(), value)
         except json.JSONDecodeError as error:
-            raise ValueError(f"the storage option {item!r} is no JSON: {error}") from None
-    return found or None
+            raise ValueError(f"the storage option {item!r} is not JSON: {error}") from None
+    return values or None
 
 
-_WORDS: dict[str, object] = {"true": True, "false": False}
+_LITERALS: dict[str, object] = {"true": True, "false": False}
 
 
-def open_node(given: argparse.Namespace, mode: Any = "r") -> sync.Array | sync.Group:
-    """The node that a command is about."""
-    return sync.open(given.url, path=given.path, mode=mode, storage_options=options(given.option))
+def open_node(args: argparse.Namespace, mode: Any = "r") -> sync.Array | sync.Group:
+    """Open the node that a command is for."""
+    return sync.open(args.url, path=args.path, mode=mode, storage_options=options(args.option))
+
+
+def arrays_of(args: argparse.Namespace) -> list[tuple[str, sync.Array]]:
+    """Open the array that a command is for, or all arrays below the group, with their names."""
+    node = open_node(args)
+    if isinstance(node, sync.Array):
+        return [(node.name, node)]
+    return [(f"/{name}", member) for name, member in node.members(None) if isinstance(member, sync.Array)]
+
+
+def select(array: sync.Array, text: str) -> sync.Selection:
+    """Select a part of an array by a selection as text."""
+    view: sync.Selection = array.view[parse_selection(text, array.shape, axis_names(array.metadata))]
+    return view

@@ -1,4 +1,4 @@
-"""What commands print: tables and colours on a terminal, plain text into pipes, JSON where it is asked for."""
+"""Output of commands: tables and colours on a terminal, plain text for pipes, and JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from zarrasync.display.text import printable
 from zarrasync.display.values import strict
 
-__all__ = ["Console", "takes_all_letters"]
+__all__ = ["Console", "prints_unicode"]
 
 
 class Console:
-    """Where a command's words go.
+    """The output of a command.
 
     Args:
-        as_json: Whether to print what programs read.
+        as_json: Whether to print JSON.
     """
 
     def __init__(self, *, as_json: bool = False) -> None:
@@ -26,15 +26,15 @@ class Console:
         self._rich = None if as_json else _terminal()
 
     def text(self, text: object) -> None:
-        """Lines of text."""
+        """Print lines of text."""
         print(printable(str(text), lines=True))
 
     def data(self, value: Any) -> None:
-        """What programs read: one JSON document."""
-        print(json.dumps(strict(value), indent=2, ensure_ascii=not takes_all_letters(), allow_nan=False))
+        """Print a value as a JSON document."""
+        print(json.dumps(strict(value), indent=2, ensure_ascii=not prints_unicode(), allow_nan=False))
 
     def facts(self, items: Mapping[str, str]) -> None:
-        """Names and values."""
+        """Print names and values."""
         items = {name: printable(text) for name, text in items.items()}
         if self._rich is None:
             width = max(map(len, items), default=0)
@@ -51,11 +51,11 @@ class Console:
         self._rich.print(table)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Rows of columns; those whose name begins with ``>`` are numbers."""
+        """Print a table. Columns whose name begins with ``>`` contain numbers."""
         names, lines = [name.removeprefix(">") for name in columns], [list(map(printable, row)) for row in rows]
         right = [name.startswith(">") for name in columns]
         widths = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
-        if self._rich is None or sum(widths) + 2 * len(widths) > self._rich.width:  # numbers must not be folded
+        if self._rich is None or sum(widths) + 2 * len(widths) > self._rich.width:  # rich would wrap numbers
             for line in (names, *lines):
                 cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
                 self.text("  ".join(cells).rstrip())
@@ -72,7 +72,7 @@ class Console:
         self._rich.print(table)
 
     def bars(self, labels: Sequence[str], counts: Sequence[int]) -> None:
-        """A histogram of lying bars."""
+        """Print a histogram with horizontal bars."""
         most, width = max(counts, default=0) or 1, max(map(len, labels), default=0)
         style = ("\x1b[36m", "\x1b[0m") if self._rich is not None else ("", "")
         for label, count in zip(labels, counts, strict=True):
@@ -81,13 +81,13 @@ class Console:
             print(f"{label:>{width}}  {style[0]}{bar}{style[1]} {count:,}")
 
 
-def takes_all_letters() -> bool:
-    """Whether what is printed may have any letter."""
+def prints_unicode() -> bool:
+    """Return whether any character can be printed."""
     return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") in ("utf8", "utf8sig")
 
 
 def _terminal() -> Any:
-    """Rich's console, on a terminal that wants colours, where rich is installed."""
+    """Return the console of rich on a terminal with colours, if rich is installed."""
     if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return None
     try:

@@ -1,14 +1,11 @@
-"""The command that writes what a file holds into arrays."""
+"""The command ingest, which writes the contents of a file into arrays."""
 
 from __future__ import annotations
 
 import argparse
 import math
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 import zarrasync
 from zarrasync import sync
@@ -23,11 +20,11 @@ from zarrasync.cli.arguments import (
     add_destination,
     add_layout,
     destination,
-    open_node,
     options,
     shows_bar,
 )
 from zarrasync.cli.console import Console
+from zarrasync.cli.files import NpzMember, open_file
 from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.metadata.create import check_axis_count
@@ -35,16 +32,20 @@ from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.create_hierarchy import check_array_paths
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import Store, resolve
-from zarrasync.stores.local import local_path
 
 __all__ = ["add"]
 
-_AT_ONCE = 16
-"""Small arrays that are written side by side to a store behind a network."""
+_CONCURRENT_ARRAYS = 16
+"""Small arrays that are written at a time to an asynchronous store."""
+
+Arrays = dict[str, Any]
+"""Arrays by their paths below the destination; a single array has the path ""."""
+Layouts = dict[str, dict[str, Any]]
+"""Parameters of ``create_array`` by path."""
 
 
 def add(command: Commands) -> None:
-    """Make the command."""
+    """Add the command."""
     ingest = command(
         "ingest",
         "write an array file into an array or group; goes on if it was interrupted",
@@ -60,265 +61,139 @@ def add(command: Commands) -> None:
     ingest.add_argument("--variable", action="append", default=[], help="only this one (may be repeated)")
 
 
-def _ingest(given: argparse.Namespace, console: Console) -> int:
-    with destination(given) as place:
-        store = resolve(place, options(given.dest_option))
-        arrays, attributes = _arrays(given)
-        layouts = _layouts(given, store, arrays)
+def _ingest(args: argparse.Namespace, console: Console) -> int:
+    with destination(args) as dest:
+        store = resolve(dest, options(args.dest_option))
+        arrays, attributes = open_file(args)
+        layouts = _layouts(args, store, arrays)
         if set(arrays) != {""}:
-            spoken = _make_groups(store, given, arrays, layouts, attributes)
-            layouts = {name: {**layout, "zarr_format": spoken} for name, layout in layouts.items()}
+            zarr_format = _create_groups(args, store, arrays, layouts, attributes)
+            layouts = {path: {**layout, "zarr_format": zarr_format} for path, layout in layouts.items()}
         reports: dict[str, IngestReport] = {}
         try:
-            run(_write(given, store, arrays, layouts, reports), blocking=store.blocking)
+            run(_write(args, store, arrays, layouts, reports), blocking=store.blocking)
         finally:
             if not console.as_json:
-                for name in filter(reports.__contains__, arrays):
-                    console.text(f"{name}: {reports[name]}" if name else reports[name])
+                for path in filter(reports.__contains__, arrays):
+                    console.text(f"{path}: {reports[path]}" if path else reports[path])
     if console.as_json:
-        console.data({name: vars(reports[name]) for name in arrays})
+        console.data({path: vars(reports[path]) for path in arrays})
     return 0
 
 
 async def _write(
-    given: argparse.Namespace,
-    store: Store,
-    arrays: dict[str, Any],
-    layouts: dict[str, dict[str, Any]],
-    reports: dict[str, IngestReport],
+    args: argparse.Namespace, store: Store, arrays: Arrays, layouts: Layouts, reports: dict[str, IngestReport]
 ) -> None:
-    """Write all arrays, small ones side by side where each waits for a network."""
-    sizes = {name: math.prod(array.shape) * max(array.dtype.itemsize, 1) for name, array in arrays.items()}
-    alone = arrays.get("")
-    rows = alone.shape[0] if alone is not None and alone.shape else 0
-    with report_progress(shows_bar(given), sum(sizes.values()), f"ingest {given.url}", rows) as tell:
+    """Write all arrays, small ones concurrently if the store is asynchronous."""
+    sizes = {path: math.prod(array.shape) * max(array.dtype.itemsize, 1) for path, array in arrays.items()}
+    single = arrays.get("")
+    rows = single.shape[0] if single is not None and single.shape else 0
+    with report_progress(shows_bar(args), sum(sizes.values()), f"ingest {args.url}", rows) as callback:
 
-        async def write(name: str) -> None:
-            array = arrays[name]
+        async def write(path: str) -> None:
+            array = arrays[path]
             try:
-                reports[name] = await zarrasync.ingest(
-                    array.load() if isinstance(array, _Member) else array,
+                reports[path] = await zarrasync.ingest(
+                    array.load() if isinstance(array, NpzMember) else array,
                     store,
-                    path=join(normalize_path(given.dest_path), name),
-                    mode="w" if given.overwrite and not name else "a",
-                    verify=given.verify,
-                    progress=tell or False,
-                    **layouts[name],
+                    path=join(normalize_path(args.dest_path), path),
+                    mode="w" if args.overwrite and not path else "a",
+                    verify=args.verify,
+                    progress=callback or False,
+                    **layouts[path],
                 )
             except Exception as error:
-                if name:
-                    error.add_note(f"that is {name!r} of {given.url}")
+                if path:
+                    error.add_note(f"that is {path!r} of {args.url}")
                 raise
 
-        limit = zarrasync.config.get().memory_budget // (2 * _AT_ONCE)
-        small = [name for name in arrays if sizes[name] <= limit]
-        await for_each(write, small, 1 if store.blocking else _AT_ONCE)
-        await for_each(write, [name for name in arrays if sizes[name] > limit], 1)
+        limit = zarrasync.config.get().memory_budget // (2 * _CONCURRENT_ARRAYS)
+        small = [path for path in arrays if sizes[path] <= limit]
+        await for_each(write, small, 1 if store.blocking else _CONCURRENT_ARRAYS)
+        await for_each(write, [path for path in arrays if sizes[path] > limit], 1)
 
 
-def _layouts(given: argparse.Namespace, store: Store, arrays: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """How the arrays are to be stored."""
-    shapes = {"chunks": given.chunks, "shards": given.shards}
-    for what, wanted in shapes.items():
-        check_axis_count(what, wanted, (len(array.shape) for array in arrays.values()))
-    written = FORMATS[given.to] if given.to else _format_of(store, given)
+# ------------------------------------------------------------------ layouts
+
+
+def _layouts(args: argparse.Namespace, store: Store, arrays: Arrays) -> Layouts:
+    """Return the parameters of ``create_array`` for all arrays."""
+    shapes = {"chunks": args.chunks, "shards": args.shards}
+    for name, shape in shapes.items():
+        check_axis_count(name, shape, (len(array.shape) for array in arrays.values()))
+    zarr_format = FORMATS[args.to] if args.to else _existing_format(args, store)
 
     def layout(array: Any) -> dict[str, Any]:
-        fitting = {what: shape for what, shape in shapes.items() if _is_for(shape, array)}
-        return {**fitting, "compressors": given.compressor, "zarr_format": written, **_named(array, arrays.values())}
+        applicable = {name: shape for name, shape in shapes.items() if _applies(shape, array)}
+        names = _dimension_names(array, arrays.values())
+        return {**applicable, "compressors": args.compressor, "zarr_format": zarr_format, **names}
 
-    return {name: layout(array) for name, array in arrays.items()}
+    return {path: layout(array) for path, array in arrays.items()}
 
 
-def _is_for(shape: Any, array: Any) -> bool:
-    """Whether a shape of chunks is for this array: it has as many axes, or it is in words."""
+def _applies(shape: Any, array: Any) -> bool:
+    """Return whether a shape of chunks applies to an array: if it has as many axes, or is ``None`` or ``"auto"``."""
     return len(shape) == len(array.shape) if isinstance(shape, tuple) else shape != "keep"
 
 
-def _named(source: Any, others: Iterable[Any]) -> dict[str, Any]:
-    """What says of an array without axes that it belongs to others, whose axes have names."""
-    scalar = not source.shape and getattr(source, "dimension_names", ...) is None
-    named = scalar and any(getattr(other, "dimension_names", None) for other in others)
-    return {"dimension_names": ()} if named else {}
+def _dimension_names(source: Any, others: Iterable[Any]) -> dict[str, Any]:
+    """Return empty dimension names for an array without axes if other arrays have names, as it belongs to them."""
+    is_unnamed_scalar = not source.shape and getattr(source, "dimension_names", ...) is None
+    has_named = is_unnamed_scalar and any(getattr(other, "dimension_names", None) for other in others)
+    return {"dimension_names": ()} if has_named else {}
 
 
-def _format_of(store: Store, given: argparse.Namespace) -> Any:
-    """The format of the group that arrays go into, if there is one that stays."""
-    if given.overwrite:
+def _existing_format(args: argparse.Namespace, store: Store) -> Any:
+    """Return the format of an existing group that arrays are added to; ``None`` without one."""
+    if args.overwrite:
         return None
     try:
-        return sync.open_group(store, path=given.dest_path).zarr_format
+        return sync.open_group(store, path=args.dest_path).zarr_format
     except (NodeNotFoundError, NodeTypeError):
         return None
 
 
-def _make_groups(
+# ------------------------------------------------------------------ groups
+
+
+def _create_groups(
+    args: argparse.Namespace,
     store: Store,
-    given: argparse.Namespace,
-    arrays: dict[str, Any],
-    layouts: dict[str, dict[str, Any]],
+    arrays: Arrays,
+    layouts: Layouts,
     attributes: dict[str, dict[str, Any]],
 ) -> int | str:
-    """Make the groups that arrays go to, once it is known that these can be made, in the place of what is there if so wanted.
+    """Create the groups of the arrays, or replace existing ones, after checking that all arrays can be created.
 
     Returns:
-        Their format.
+        The format of the groups.
     """
-    zarr_format = FORMATS[given.to] if given.to else None
-    check_array_paths(resolve_node(store, given.dest_path, zarr_format, None, None)[0], arrays)
-    for name, layout in layouts.items():
-        try:
-            sync.create_array({}, **creation_options(source_of(arrays[name], {}), layout))
-        except ZarrError as error:
-            if given.overwrite or not _is_there(store, join(normalize_path(given.dest_path), name)):
-                error.add_note(f"that is {name!r} of {given.url}; nothing was written")
-                raise
-    if given.overwrite:
-        refuse_self_overwrite(store, normalize_path(given.dest_path), *arrays.values())
-    group = sync.open_group(
-        store,
-        path=given.dest_path,
-        mode="w" if given.overwrite else "a",
-        zarr_format=zarr_format,
-    )
-    for name, own in attributes.items():
-        below = group if not name else group.require_group(name)
-        below.update_attributes(own)
+    zarr_format = FORMATS[args.to] if args.to else None
+    check_array_paths(resolve_node(store, args.dest_path, zarr_format, None, None)[0], arrays)
+    _check_creation(args, store, arrays, layouts)
+    if args.overwrite:
+        refuse_self_overwrite(store, normalize_path(args.dest_path), *arrays.values())
+    group = sync.open_group(store, path=args.dest_path, mode="w" if args.overwrite else "a", zarr_format=zarr_format)
+    for path, values in attributes.items():
+        member = group if not path else group.require_group(path)
+        member.update_attributes(values)
     return group.zarr_format
 
 
-def _is_there(store: Store, path: str) -> bool:
+def _check_creation(args: argparse.Namespace, store: Store, arrays: Arrays, layouts: Layouts) -> None:
+    """Check that all arrays can be created, by creating them in memory."""
+    for path, layout in layouts.items():
+        try:
+            sync.create_array({}, **creation_options(source_of(arrays[path], {}), layout))
+        except ZarrError as error:
+            if args.overwrite or not _exists(store, join(normalize_path(args.dest_path), path)):
+                error.add_note(f"that is {path!r} of {args.url}; nothing was written")
+                raise
+
+
+def _exists(store: Store, path: str) -> bool:
     try:
         sync.open(store, path=path)
     except NodeNotFoundError:
         return False
     return True
-
-
-def _arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What a file holds, by name (one array alone has none), and the attributes of its groups."""
-    import numpy as np
-
-    found: dict[str, Any]
-    attributes: dict[str, dict[str, Any]] = {}
-    file = local_path(given.url) if given.url.startswith("file://") else given.url
-    if given.path and file.endswith((".npy", ".npz")):
-        raise ValueError(f"{given.url} has no groups, and nothing at {given.path!r}; --dest-path says where to write")
-    if file.endswith(".npy"):
-        with _named_errors(file):
-            found = {"": np.load(file, mmap_mode="r")}
-    elif file.endswith(".npz"):
-        with _named_errors(file), ZipFile(file) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-        found = {name: _Member(file, name) for name in names}
-    else:
-        found, attributes = _zarr_arrays(given) or _xarray_arrays(file, given.path)
-    if given.variable:
-        missing = [name for name in given.variable if name not in found]
-        if missing:
-            raise ValueError(f"{given.url} has no {missing[0]!r}; it has {', '.join(found) or 'one array alone'}")
-        found = {name: found[name] for name in given.variable}
-        attributes = {name: own for name, own in attributes.items() if _holds(name, found)}
-    return found, attributes
-
-
-@contextmanager
-def _named_errors(file: str) -> Iterator[None]:
-    """What NumPy says of a file that it can not read does not name it."""
-    try:
-        yield
-    except (ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise ValueError(f"{file} can not be read: {error}") from error
-
-
-class _Member:
-    """An array of an .npz file, which is read when its turn has come.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its type.
-    """
-
-    def __init__(self, file: str, name: str) -> None:
-        from numpy.lib import format as npy
-
-        self._file, self._name = file, name
-        with _named_errors(f"{name!r} in {file}"), ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
-            version = npy.read_magic(member)
-            read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            self.shape, _, self.dtype = read_header(member)
-
-    def load(self) -> Any:
-        """All of it."""
-        import numpy as np
-
-        with _named_errors(f"{self._name!r} in {self._file}"), np.load(self._file) as archive:
-            return archive[self._name]
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.load()[key]
-
-
-def _holds(group: str, names: Iterable[str]) -> bool:
-    """Whether some of the names lie below a group."""
-    return not group or any(name.startswith(f"{group}/") for name in names)
-
-
-def _zarr_arrays(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
-    try:
-        node = open_node(given)
-    except ZarrError:
-        if given.url.rstrip("/").endswith(".zarr"):
-            raise
-        return None
-    if isinstance(node, sync.Array):
-        return {"": node}, {}
-    members = dict(node.members(max_depth=None))
-    arrays = {name: member for name, member in members.items() if isinstance(member, sync.Array)}
-    groups = {name: dict(member.attrs) for name, member in members.items() if isinstance(member, sync.Group)}
-    return arrays, {"": dict(node.attrs), **groups}
-
-
-_AS_STORED: dict[str, Any] = dict.fromkeys(
-    ("mask_and_scale", "decode_times", "decode_timedelta", "concat_characters", "decode_coords"), False
-)
-"""Nothing is to be decoded; of groups xarray decodes all the same if told so by ``decode_cf``."""
-
-
-def _xarray_arrays(file: str, path: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The variables of what xarray can open, as they are stored."""
-    try:
-        from zarrasync.integrations.xarray import stored_variables
-    except ImportError as error:
-        raise ImportError("files of other formats are read by xarray: pip install 'zarrasync[xarray]'") from error
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*phony_dims", UserWarning)  # axes without names get some
-        try:
-            groups = _xarray_groups(file)
-        except (
-            KeyError,
-            TypeError,
-            AttributeError,
-            RuntimeError,
-        ) as error:  # of a library that met what it does not know
-            raise ValueError(f"{file} can not be read by xarray ({type(error).__name__}: {error})") from error
-    top = f"/{normalize_path(path)}".rstrip("/")
-    below = {name.removeprefix(top).strip("/"): own for name, own in groups.items() if f"{name}/".startswith(f"{top}/")}
-    if not below:
-        raise NodeNotFoundError(f"{file} has no group {path!r}; it has {', '.join(sorted(groups))}")
-    arrays = {
-        "/".join(part for part in (group, name) if part): variable
-        for group, dataset in below.items()
-        for name, variable in stored_variables(dataset).items()
-    }
-    return arrays, {group: dict(dataset.attrs) for group, dataset in below.items()}
-
-
-def _xarray_groups(file: str) -> Mapping[str, Any]:
-    """The datasets of a file by their groups' names, open until the process ends."""
-    import xarray
-
-    try:
-        return xarray.open_groups(file, chunks=None, **_AS_STORED)
-    except (NotImplementedError, ValueError):  # a format, or a library, without groups
-        return {"/": xarray.open_dataset(file, chunks=None, **_AS_STORED)}

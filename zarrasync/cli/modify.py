@@ -1,4 +1,4 @@
-"""Commands that write: convert, copy, consolidate, rm."""
+"""Commands that change stores: convert, copy, consolidate, rm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["add"]
 
 
 def add(command: Commands) -> None:
-    """Make the commands."""
+    """Add the commands."""
     convert = command(
         "convert",
         "copy an array, or a group with all below it, into another format or layout",
@@ -48,8 +48,8 @@ def add(command: Commands) -> None:
     )
     add_destination(copy)
     copy.set_defaults(to=None, chunks="keep", shards="keep", compressor="keep")
-    for own in (convert, copy):
-        own.add_argument("--resume", action="store_true", help="go on with a copy that was interrupted")
+    for parser in (convert, copy):
+        parser.add_argument("--resume", action="store_true", help="go on with a copy that was interrupted")
     command(
         "consolidate",
         "gather the metadata of all nodes in one document",
@@ -62,27 +62,27 @@ def add(command: Commands) -> None:
     remove.add_argument("--all", action="store_true", help="erase also what lies there and is no Zarr")
 
 
-def _copy(given: argparse.Namespace, console: Console) -> int:
-    with destination(given) as place:
-        return _copy_to(place, given, console)
+def _copy(args: argparse.Namespace, console: Console) -> int:
+    with destination(args) as dest:
+        return _copy_to(dest, args, console)
 
 
-def _copy_to(place: Any, given: argparse.Namespace, console: Console) -> int:
+def _copy_to(dest: Any, args: argparse.Namespace, console: Console) -> int:
     report = sync.copy(
-        given.url,
-        place,
-        source_path=given.path,
-        dest_path=given.dest_path,
-        zarr_format=FORMATS[given.to] if given.to else None,
-        chunks=given.chunks,
-        shards=given.shards,
-        compressors=given.compressor,
-        overwrite=given.overwrite,
-        resume=given.resume,
-        verify=given.verify,
-        progress=shows_bar(given),
-        source_options=options(given.option),
-        dest_options=options(given.dest_option),
+        args.url,
+        dest,
+        source_path=args.path,
+        dest_path=args.dest_path,
+        zarr_format=FORMATS[args.to] if args.to else None,
+        chunks=args.chunks,
+        shards=args.shards,
+        compressors=args.compressor,
+        overwrite=args.overwrite,
+        resume=args.resume,
+        verify=args.verify,
+        progress=shows_bar(args),
+        source_options=options(args.option),
+        dest_options=options(args.dest_option),
     )
     if console.as_json:
         console.data(vars(report))
@@ -91,8 +91,8 @@ def _copy_to(place: Any, given: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _consolidate(given: argparse.Namespace, console: Console) -> int:
-    group = sync.consolidate_metadata(given.url, path=given.path, storage_options=options(given.option))
+def _consolidate(args: argparse.Namespace, console: Console) -> int:
+    group = sync.consolidate_metadata(args.url, path=args.path, storage_options=options(args.option))
     count = len(group.members(max_depth=None))
     if console.as_json:
         console.data({"name": group.name, "nodes": count})
@@ -101,58 +101,62 @@ def _consolidate(given: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _rm(given: argparse.Namespace, console: Console) -> int:
-    node = open_node(given, mode="r+")
+def _rm(args: argparse.Namespace, console: Console) -> int:
+    node = open_node(args, mode="r+")
     nodes = 1 + (len(node.members(None)) if isinstance(node, sync.Group) else 0)
-    place = handle_of(node.async_)
-    prefixes = place.format.erase_prefixes(node.path)
-
-    async def sizes() -> dict[str, int]:
-        listed = [await node.store.list_sizes(prefix) for prefix in prefixes]
-        return {key: size for own in listed for key, size in own.items()}
-
-    found = run(run_on_store(sizes, node.store), blocking=node.store.blocking)
-    foreign = sorted(key for key in found if not may_be_zarr(key))
-    nbytes = sum(found.values())
-    told: dict[str, Any] = {
+    sizes = _sizes(node)
+    foreign = sorted(key for key in sizes if not may_be_zarr(key))
+    nbytes = sum(sizes.values())
+    report: dict[str, Any] = {
         "name": node.name,
         "nodes": nodes,
-        "values": len(found),
+        "values": len(sizes),
         "bytes": nbytes,
         "foreign": foreign,
-        "erased": not given.dry_run,
+        "erased": not args.dry_run,
     }
-    text = f"{counted(nodes, 'node')}, {counted(len(found), 'value')}, {size_text(nbytes)}"
+    text = f"{counted(nodes, 'node')}, {counted(len(sizes), 'value')}, {size_text(nbytes)}"
     if foreign:
         shown = f"{counted(len(foreign), 'value')} besides Zarr's: {', '.join(foreign[:3])}"
         text += f", among them {shown}"
-        if not given.all and not given.dry_run:
+        if not args.all and not args.dry_run:
             raise ZarrError(f"{node.name} in {node.store!r} holds {shown}; nothing was erased; --all erases them, too")
-    if not given.dry_run and not given.yes and not _agreed(f"Erase {node.name} in {node.store!r} ({text})?"):
+    if not args.dry_run and not args.yes and not _confirm(f"Erase {node.name} in {node.store!r} ({text})?"):
         raise ZarrError("nothing was erased; -y erases without a question")
-    if not given.dry_run:
-        _erase(given, node)
+    if not args.dry_run:
+        _erase(node)
     if console.as_json:
-        console.data(told)
+        console.data(report)
     else:
-        console.text(f"{node.name}: {text} {'would be erased' if given.dry_run else 'erased'}")
+        console.text(f"{node.name}: {text} {'would be erased' if args.dry_run else 'erased'}")
     return 0
 
 
-def _erase(given: argparse.Namespace, node: sync.Array | sync.Group) -> None:
-    """Erase a node; through the group at the top if there is one, which may hold copies of its metadata."""
+def _sizes(node: sync.Array | sync.Group) -> dict[str, int]:
+    """Return the bytes of all values that erasing a node would erase, by key."""
+    prefixes = handle_of(node.async_).format.erase_prefixes(node.path)
+
+    async def list_sizes() -> dict[str, int]:
+        listed = [await node.store.list_sizes(prefix) for prefix in prefixes]
+        return {key: size for sizes in listed for key, size in sizes.items()}
+
+    return run(run_on_store(list_sizes, node.store), blocking=node.store.blocking)
+
+
+def _erase(node: sync.Array | sync.Group) -> None:
+    """Erase a node, through the root group if there is one, whose consolidated metadata may include it."""
     try:
-        top = sync.open(node.store, mode="r+")
+        root = sync.open(node.store, mode="r+")
     except NodeNotFoundError:
-        top = None
-    if isinstance(top, sync.Group) and node.path:
-        del top[node.path]
+        root = None
+    if isinstance(root, sync.Group) and node.path:
+        del root[node.path]
     else:
         run(run_on_store(partial(erase_node, handle_of(node.async_)), node.store), blocking=node.store.blocking)
 
 
-def _agreed(question: str) -> bool:
-    """Whether somebody at the terminal says yes. Nobody there has not."""
+def _confirm(question: str) -> bool:
+    """Ask a question on the terminal. Returns ``False`` without one."""
     if not sys.stdin.isatty():
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

@@ -1,62 +1,37 @@
-"""The application: routes, and what every request goes through."""
+"""The application that serves a hierarchy: its parts and its routes."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 from aiohttp import web
-from aiohttp.payload import Payload
 
-from zarrasync._concurrency import clock
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.server.api import Api
-from zarrasync.server.as_v3 import PresentedStore
-from zarrasync.server.limits import Limits, Turnstile
+from zarrasync.server.as_v3 import V3Store
+from zarrasync.server.chunk_reader import ChunkReader
+from zarrasync.server.hierarchy import Hierarchy
+from zarrasync.server.limits import Limits, RequestQueue
 from zarrasync.server.metrics import Metrics
-from zarrasync.server.raw_keys import Keys
-from zarrasync.server.responses import error_answer
-from zarrasync.server.sending import Sending
-from zarrasync.server.state import Source
+from zarrasync.server.middleware import METRICS, Handler, add_headers, handle_request
+from zarrasync.server.pages import redirect_to_page, show_page, static_file
+from zarrasync.server.pending import PendingResponses
+from zarrasync.server.plane_api import PlaneApi
+from zarrasync.server.raw_keys import RawKeys
 from zarrasync.stores import CachingStore, PrefixStore, Store, StoreLike
 
-__all__ = ["METRICS", "SOURCE", "create_app", "run"]
+__all__ = ["CHUNKS", "HIERARCHY", "create_app", "run"]
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-log = logging.getLogger("zarrasync.server")
-access_log = logging.getLogger("zarrasync.server.access")
+HIERARCHY = web.AppKey("zarrasync.hierarchy", Hierarchy)
+CHUNKS = web.AppKey("zarrasync.chunks", ChunkReader)
 
-SOURCE = web.AppKey("zarrasync.source", Source)
-METRICS = web.AppKey("zarrasync.metrics", Metrics)
-
-_CORS = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Expose-Headers": "Accept-Ranges, Content-Length, Content-Range, ETag, X-Dtype, X-Shape",
-    "X-Content-Type-Options": "nosniff",
-}
-_PREFLIGHT = {
-    "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
-    "Access-Control-Allow-Headers": "Range, If-None-Match, If-Range",
-    "Access-Control-Max-Age": "86400",
-}
-_PAGE = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self'; script-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors *",
-    "Cache-Control": "no-cache",
-}
-_STATIC = {
-    "viewer.html": "text/html",
-    "viewer.css": "text/css",
-    "viewer.js": "text/javascript",
-    "canvas.js": "text/javascript",
-    "tree.js": "text/javascript",
-}
+_HEALTH_SECONDS = 5.0
+"""Seconds in which the store must respond to a health check."""
 
 
 def create_app(
@@ -69,195 +44,122 @@ def create_app(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> web.Application:
-    """An aiohttp application that serves a hierarchy, read-only.
+    """Return an aiohttp application that serves a hierarchy read-only.
 
-    To be run on its own, or mounted in another application with ``add_subapp``. It has:
+    Run it by itself, or mount it in another application with ``add_subapp``. Its routes are:
 
-    * ``/``: a page to look at arrays;
-    * ``/zarr/…``: the hierarchy in format 3, whatever it is stored in; ``/raw/…``: the store's keys as they are;
+    * ``/``: a page that shows arrays;
+    * ``/zarr/…``: the hierarchy in format 3, whatever its format is; ``/raw/…``: the store's keys as they are;
     * ``/api/node``, ``/api/data``, ``/api/stats``, ``/api/view``, ``/api/tiles/{z}/{x}/{y}.png``;
     * ``/healthz`` and ``/metrics``.
 
-    Clients that leave free what is done for them if the application is run with ``handler_cancellation=True``, as
-    ``run`` does.
+    A client disconnect cancels its request if the application is run with ``handler_cancellation=True``, as ``run``
+    does.
 
     Args:
-        store: A store, path, URL, mapping, or fsspec filesystem or mapper. Everything in it can be read by everybody
-            who reaches the server.
-        path: The node of it that is served, with all below.
-        limits: What requests may cost.
-        cache_bytes: Bytes of memory for what was read: half of it for decoded chunks, a quarter for pictures, the rest for
-            stored values.
-        max_age: Seconds for which clients and the server believe what they have seen; for ever with ``math.inf``. What
-            is made of it, such as a picture, is believed for as long again.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper. All of it can be read by anyone who reaches
+            the server.
+        path: The path of the node to serve, with all nodes below it.
+        limits: Limits of requests.
+        cache_bytes: Bytes of memory for caches: half for decoded chunks, a quarter for tiles, the rest for stored
+            values.
+        max_age: Seconds for which clients and the server reuse what they have read; ``math.inf`` for no limit. Results
+            that are derived from it, such as tiles, are reused for as long again.
         storage_options: Options for the filesystem of a URL.
         config: Settings.
 
     Raises:
-        ValueError: If a limit makes no sense.
+        ValueError: If a limit is invalid.
     """
     limits = limits or Limits()
     if not (cache_bytes >= 0 and max_age >= 0):
         raise ValueError(f"cache_bytes and max_age are at least 0, found {cache_bytes} and {max_age}")
-    source = Source(
-        store,
-        path=path,
-        limits=limits,
-        cache_bytes=cache_bytes // 2,
-        max_age=max_age,
-        storage_options=storage_options,
-        config=config,
+    hierarchy = Hierarchy(
+        store, path=path, limits=limits, max_age=max_age, storage_options=storage_options, config=config
     )
-    app = web.Application(middlewares=[_watch], client_max_size=1024)
-    turnstile, sending = Turnstile(limits), Sending(limits)
-    app[SOURCE], app[METRICS] = source, Metrics(source, turnstile)
-    age = None if max_age == float("inf") else max_age
-    below = PrefixStore(source.store, f"{source.path}/" if source.path else "")
-    part = cache_bytes // 8
+    chunks = ChunkReader(hierarchy, cache_bytes // 2)
+    queue = RequestQueue(limits)
+    app = web.Application(middlewares=[handle_request], client_max_size=1024)
+    app[HIERARCHY], app[CHUNKS], app[METRICS] = hierarchy, chunks, Metrics(hierarchy, chunks, queue)
+    _add_routes(app, queue, cache_bytes // 8)
+    app.on_response_prepare.append(add_headers)
+    app.cleanup_ctx.append(_close_at_end)
+    return app
 
-    async def within(call: Callable[[], Awaitable[Any]]) -> Any:
-        async with asyncio.timeout(limits.timeout), turnstile.turn():
+
+def _add_routes(app: web.Application, queue: RequestQueue, cache_bytes: int) -> None:
+    hierarchy, chunks = app[HIERARCHY], app[CHUNKS]
+    limits, max_age = hierarchy.limits, hierarchy.max_age
+    pending = PendingResponses(limits)
+
+    async def admit(call: Callable[[], Awaitable[Any]]) -> Any:
+        async with asyncio.timeout(limits.timeout), queue.admit():
             return await call()
 
     def limited(handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            answer: web.StreamResponse = await within(partial(handler, request))
-            sending.watch(request, answer)
-            return answer
+            response: web.StreamResponse = await admit(partial(handler, request))
+            pending.track(request, response)
+            return response
 
         return handle
 
-    def keys(store: Store) -> Handler:
-        # What is not there may be there soon: absence is not remembered.
-        served = Keys(CachingStore(store, part, max_age=age, absent=False), max_age, within, limits.timeout)
+    def keys_of(store: Store) -> Handler:
+        # Absence is not cached, as missing keys may be written at any time.
+        age = None if math.isinf(max_age) else max_age
+        raw = RawKeys(CachingStore(store, cache_bytes, max_age=age, absent=False), max_age, admit, limits.timeout)
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            return await served.serve(request, request.match_info["key"])
+            return await raw.respond(request, request.match_info["key"])
 
         return handle
 
-    api = Api(source, 2 * part)
+    api, planes = Api(hierarchy, chunks), PlaneApi(hierarchy, chunks, 2 * cache_bytes)
     get = app.router.add_get
-    for name, handler in {"node": api.node, "data": api.data, "stats": api.stats, "view": api.view}.items():
+    for name, handler in {"node": api.node, "data": api.data, "stats": planes.stats, "view": planes.view}.items():
         get(f"/api/{name}", limited(handler), name=name)
-    get(r"/api/tiles/{z:\d{1,2}}/{x:\d{1,9}}/{y:\d{1,9}}.png", limited(api.tile), name="tile")
-    get("/zarr/{key:.+}", keys(PresentedStore(source, part)), name="zarr")
-    get("/raw/{key:.+}", keys(below), name="raw")
+    get(r"/api/tiles/{z:\d{1,2}}/{x:\d{1,9}}/{y:\d{1,9}}.png", limited(planes.tile), name="tile")
+    get("/zarr/{key:.+}", keys_of(V3Store(hierarchy, chunks, cache_bytes)), name="zarr")
+    below_root = PrefixStore(hierarchy.store, f"{hierarchy.path}/" if hierarchy.path else "")
+    get("/raw/{key:.+}", keys_of(below_root), name="raw")
     get("/healthz", _health, name="healthz")
     get("/metrics", _metrics, name="metrics")
-    get("/", _page, name="page")
-    get("", _with_slash, name="mounted")  # the links of the page are relative to where it is mounted
-    get("/static/{file}", _static, name="static")
-    app.on_response_prepare.append(_allow)
-    app.cleanup_ctx.append(_closing)
-    return app
+    get("/", show_page, name="page")
+    get("", redirect_to_page, name="mounted")
+    get("/static/{file}", static_file, name="static")
 
 
 def run(app: web.Application, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-    """Run the application until it is interrupted or terminated; then requests under way have ten seconds to end.
+    """Run the application until it is interrupted or terminated. Pending requests then have ten seconds to finish.
 
     Args:
-        app: What ``create_app`` made, or an application that it is mounted in.
-        host: The address to listen at; only this machine's own by default.
+        app: The result of ``create_app``, or an application that it is mounted in.
+        host: The address to listen at; by default that of this machine only.
         port: The port.
-        **options: Passed on to ``aiohttp.web.run_app``.
+        **options: Passed to ``aiohttp.web.run_app``.
     """
-    given = {"handler_cancellation": True, "access_log": None, "shutdown_timeout": 10.0, **options}
-    web.run_app(app, host=host, port=port, **given)
+    defaults = {"handler_cancellation": True, "access_log": None, "shutdown_timeout": 10.0}
+    web.run_app(app, host=host, port=port, **{**defaults, **options})
 
 
-async def _closing(app: web.Application) -> AsyncIterator[None]:
+async def _close_at_end(app: web.Application) -> AsyncIterator[None]:
     yield
-    await app[SOURCE].close()
-
-
-async def _allow(request: web.Request, answer: web.StreamResponse) -> None:
-    answer.headers.update(_CORS)  # also to those that are sent piece by piece
-
-
-@web.middleware
-async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors become answers; every answer is allowed to other origins, counted and logged."""
-    begin, status, sent = clock.monotonic(), 499, 0  # 499: who asked has gone
-    try:
-        answer = await _answered(request, handler)
-        status = answer.status
-        if answer.prepared:
-            sent = answer.body_length
-        elif request.method != "HEAD":
-            body = getattr(answer, "body", None) or b""
-            sent = (body.size or 0) if isinstance(body, Payload) else len(body)  # before it is compressed
-        return answer
-    except web.HTTPException as error:
-        status = error.status
-        raise
-    finally:
-        seconds = clock.monotonic() - begin
-        route = request.match_info.route.name or "none"
-        request.app[METRICS].note(route, status, seconds, sent)
-        if access_log.isEnabledFor(logging.INFO):
-            told = {
-                "method": request.method,
-                "path": request.path_qs[:2000],
-                "route": route,
-                "status": status,
-                "bytes": sent,
-                "ms": round(seconds * 1000, 2),
-                "client": request.remote,
-            }
-            access_log.info("%s", json.dumps(told), extra=told)
-
-
-async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if request.method == "OPTIONS":  # a browser asks whether another origin's page may ask
-        return web.Response(status=204, headers=_PREFLIGHT)
-    try:
-        return await handler(request)
-    except (web.HTTPException, ConnectionError):
-        raise
-    except Exception as error:
-        answer = error_answer(error)
-        if answer is None:
-            log.exception("%s %r failed", request.method, request.path)
-            return web.json_response({"error": "InternalError", "message": "the server made a mistake"}, status=500)
-        if answer.status >= 500:
-            log.warning("%s %r: %s", request.method, request.path, error)
-        return answer
+    await app[HIERARCHY].close()
 
 
 async def _health(request: web.Request) -> web.Response:
-    """Whether the server is up, and the store says what is at the root, be it nothing: arrays may lie in a store without one."""
+    """Return whether the store responds. A root node need not exist, as a store may contain arrays without one."""
     try:
-        async with asyncio.timeout(5):
-            await request.app[SOURCE].node("")
+        async with asyncio.timeout(_HEALTH_SECONDS):
+            await request.app[HIERARCHY].node("")
     except NodeNotFoundError:
         pass
     except Exception as error:
-        told = {"status": "unavailable", "error": type(error).__name__}
-        return web.json_response(told, status=503, headers={"Cache-Control": "no-store"})
+        body = {"status": "unavailable", "error": type(error).__name__}
+        return web.json_response(body, status=503, headers={"Cache-Control": "no-store"})
     return web.json_response({"status": "ok"}, headers={"Cache-Control": "no-store"})
 
 
 async def _metrics(request: web.Request) -> web.Response:
     text = request.app[METRICS].text()
     return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-
-async def _page(request: web.Request) -> web.StreamResponse:
-    return _file("viewer.html")
-
-
-async def _with_slash(request: web.Request) -> web.StreamResponse:
-    raise web.HTTPPermanentRedirect(request.path + "/")
-
-
-async def _static(request: web.Request) -> web.StreamResponse:
-    name = request.match_info["file"]
-    if name not in _STATIC:
-        raise web.HTTPNotFound
-    return _file(name)
-
-
-def _file(name: str) -> web.Response:
-    body = (files("zarrasync.server") / "static" / name).read_bytes()
-    return web.Response(body=body, content_type=_STATIC[name], charset="utf-8", headers=_PAGE)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zarrasync import formats
 from zarrasync._util import json as _json
@@ -21,188 +21,189 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.server.cache import Cache
+from zarrasync.server.chunk_reader import ChunkReader
+from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.stores import MemoryStore, Request, Store, Value
 from zarrasync.stores.values import clip
 
-if TYPE_CHECKING:
-    from zarrasync.server.state import Source
+__all__ = ["V3Store"]
 
-__all__ = ["PresentedStore"]
-
-_PLAIN = re.compile(r"(?:(?P<path>.+)/)?c(?:/\d{1,18})*")
+_DEFAULT_KEY = re.compile(r"(?:(?P<path>.+)/)?c(?:/\d{1,18})*")
 """A chunk's key in the default encoding."""
-_CHUNK_NAME = re.compile(r"c?[\d.]*")
-"""What the segments of a chunk's key, behind its array's path, look like in any encoding."""
-_MOST_NUMBERS = 8
-"""Groups and arrays, one in the other, whose names are numbers and that are looked for where keys are numbers, too."""
+_KEY_PART = re.compile(r"c?[\d.]*")
+"""A part of a chunk's key after the array's path, in any encoding."""
+_MOST_NUMERIC_NAMES = 8
+"""Parts of a key that may be numeric names of groups and arrays instead of chunk coordinates."""
 _MOST_AXES = 32
-"""Axes that an array can have: NumPy's limit was that for long."""
+"""Axes that an array can have, as in older NumPy."""
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """An array and how it is shown.
+class _Translation:
+    """An array and its metadata in format 3.
 
     Attributes:
         array: The array.
-        metadata: Its metadata in the format that is shown.
-        same: Whether stored values are passed on as they are.
+        metadata: Its metadata in format 3.
+        keeps_values: Whether stored values have the same bytes in format 3.
     """
 
     array: AsyncArray
     metadata: ArrayMetadata
-    same: bool
+    keeps_values: bool
+
+    def contains(self, coords: tuple[int, ...]) -> bool:
+        """Return whether grid coordinates lie inside the array."""
+        return all(i < n for i, n in zip(coords, self.metadata.grid.shape, strict=True))
 
 
-class PresentedStore(Store):
+class V3Store(Store):
     """The keys and values that a hierarchy would have in format 3. Read-only.
 
-    Stored values that mean the same there are passed on, ranges included; others are decoded and encoded again. The
-    root's document holds those of all nodes below (consolidated metadata), if they can be known: clients behind HTTP
-    can not list.
+    Stored values that are valid in format 3 are passed on, including byte ranges; others are decoded and encoded
+    again. The root's document contains consolidated metadata if all nodes can be listed, as HTTP clients cannot list.
 
     Args:
-        source: The hierarchy.
-        max_bytes: Bytes of values that were encoded anew to remember.
+        hierarchy: The hierarchy.
+        chunks: Checks selections against the limits.
+        max_bytes: Bytes of encoded values to keep.
     """
 
     writeable = listable = False
 
-    def __init__(self, source: Source, max_bytes: int) -> None:
-        self.source = source
-        self.format = formats.by_name(3)
-        self.concurrency = source.store.concurrency
-        self._arrays: Cache[_Shown] = Cache(1024, math.inf)
-        self._encodings: Cache[bytes | None] = Cache(max_bytes, source.max_age, lambda data: 200 + len(data or b""))
+    def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader, max_bytes: int) -> None:
+        self._hierarchy, self._chunks = hierarchy, chunks
+        self._format = formats.by_name(3)
+        self.concurrency = hierarchy.store.concurrency
+        self._translations: Cache[_Translation] = Cache(1024, math.inf)
+        self._encoded: Cache[bytes | None] = Cache(max_bytes, hierarchy.max_age, lambda data: 200 + len(data or b""))
 
     @property
     def identity(self) -> Hashable:
-        return ("presented", self.source.store.identity)
+        return ("as v3", self._hierarchy.store.identity)
 
     def __repr__(self) -> str:
-        return f"PresentedStore({self.source.store!r})"
+        return f"V3Store({self._hierarchy.store!r})"
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         return [await self._fetch(request) for request in requests]
 
     async def _fetch(self, request: Request) -> Value | None:
         path = request.key.rpartition("/")[0]
-        if self.format.document_keys(path) == (request.key,):
-            return _part(await self._document(path), request)
-        found = await self._chunk(request.key)
-        if found is None:
+        if self._format.document_keys(path) == (request.key,):
+            return _value_of(await self._document(path), request)
+        located = await self._locate(request.key)
+        if located is None:
             return None
-        shown, at = found
-        if not shown.same:
-            name = (self.source.mark(shown.array), at)
-            return _part(await self._encodings.get(name, partial(self._encoded, shown, at)), request)
-        chunks = chunks_of(shown.array)
-        moved = request._replace(key=chunks.key(at), into=None)
-        (value,) = await run_on_store(partial(chunks.store.fetch, [moved], versions=True), chunks.store)
+        translation, coords = located
+        if not translation.keeps_values:
+            key = (self._hierarchy.version_key(translation.array), coords)
+            return _value_of(await self._encoded.get(key, partial(self._encode, translation, coords)), request)
+        chunks = chunks_of(translation.array)
+        stored = request._replace(key=chunks.key(coords), into=None)
+        (value,) = await run_on_store(partial(chunks.store.fetch, [stored], versions=True), chunks.store)
         return value
 
     # -------------------------------------------------------------- documents
 
     async def _document(self, path: str) -> bytes | None:
+        """Return the document of a node, that of the root with consolidated metadata."""
         try:
-            node = await self.source.node(path)
+            node = await self._hierarchy.node(path)
         except NodeNotFoundError:
             return None
-        own = self._rendered(path, node)
-        if path or not isinstance(node, AsyncGroup):
-            return next(iter(own.values()))
-        below: dict[str, Any] = {}
-        for name, member in await self.source.everything() or ():
-            try:
-                documents = self._rendered(name, member)
-            except UnsupportedByFormat:
-                continue  # asking for it says why
-            below.update({key: _json.load(data, key) for key, data in documents.items()})
-        if not below:
-            return next(iter(own.values()))
-        return next(iter(self.format.render_consolidated("", own, below).values()))
+        documents = self._render(path, node)
+        members: dict[str, Any] = {}
+        if not path and isinstance(node, AsyncGroup):
+            for name, member in await self._hierarchy.descendants() or ():
+                try:
+                    rendered = self._render(name, member)
+                except UnsupportedByFormat:
+                    continue  # a request for its document gets the error
+                members.update({key: _json.load(data, key) for key, data in rendered.items()})
+        if members:
+            documents = self._format.render_consolidated("", documents, members)
+        return next(iter(documents.values()))
 
-    def _rendered(self, path: str, node: AsyncArray | AsyncGroup) -> dict[str, bytes]:
-        metadata = self._translated(node) if isinstance(node, AsyncArray) else GroupMetadata(attributes=node.attrs)
-        return self.format.render(path, metadata)
+    def _render(self, path: str, node: AsyncArray | AsyncGroup) -> dict[str, bytes]:
+        metadata = self._metadata(node) if isinstance(node, AsyncArray) else GroupMetadata(attributes=node.attrs)
+        return self._format.render(path, metadata)
 
-    def _translated(self, array: AsyncArray) -> ArrayMetadata:
-        return convert_metadata(array.metadata, array.name, handle_of(array).format, self.format, LayoutChanges(), [])
+    def _metadata(self, array: AsyncArray) -> ArrayMetadata:
+        return convert_metadata(array.metadata, array.name, handle_of(array).format, self._format, LayoutChanges(), [])
 
     # -------------------------------------------------------------- chunks
 
-    async def _chunk(self, key: str) -> tuple[_Shown, tuple[int, ...]] | None:
-        """The array and the grid coordinates that a key means, if it means a chunk."""
-        for path in _homes(key):
-            shown = await self._show(path)
-            if shown is None:
+    async def _locate(self, key: str) -> tuple[_Translation, tuple[int, ...]] | None:
+        """Return the array and the grid coordinates of a chunk's key; ``None`` for other keys."""
+        for path in _array_paths(key):
+            translation = await self._translation(path)
+            if translation is None:
                 continue
-            at = shown.metadata.keys.decode(key[len(path) + 1 if path else 0 :], shown.metadata.ndim)
-            if at is None:
+            relative = key[len(path) + 1 if path else 0 :]
+            coords = translation.metadata.keys.decode(relative, translation.metadata.ndim)
+            if coords is None:
                 continue
-            if not _inside(shown, at):  # others may have made it longer since its metadata was read
-                shown = self._shown(await self.source.open(path))
-            return (shown, at) if shown is not None and _inside(shown, at) else None
+            if not translation.contains(coords):  # another writer may have extended the array
+                translation = self._translate(await self._hierarchy.open(path))
+            return (translation, coords) if translation is not None and translation.contains(coords) else None
         return None
 
-    async def _show(self, path: str) -> _Shown | None:
-        """The array at a path and how it is shown; it is made anew with the array's metadata, and only then."""
-        if await self.source.remember(("absent", path), partial(self._is_absent, path)):
+    async def _translation(self, path: str) -> _Translation | None:
+        """Return the translation of the array at a path, which is kept as long as its metadata."""
+        if await self._hierarchy.cached(("absent", path), partial(self._is_absent, path)):
             return None
-        node = await self.source.node(path)
-        known = self._arrays.find(path)
-        if known is None or known.array is not node:
-            known = self._shown(node)
-            if known is not None:
-                self._arrays.keep(path, known)
-        return known
+        node = await self._hierarchy.node(path)
+        translation = self._translations.find(path)
+        if translation is None or translation.array is not node:
+            translation = self._translate(node)
+            if translation is not None:
+                self._translations.put(path, translation)
+        return translation
 
-    def _shown(self, node: AsyncArray | AsyncGroup) -> _Shown | None:
+    def _translate(self, node: AsyncArray | AsyncGroup) -> _Translation | None:
         if not isinstance(node, AsyncArray):
             return None
-        metadata = self._translated(node)
-        return _Shown(node, metadata, has_same_values(node.metadata, metadata))
+        metadata = self._metadata(node)
+        return _Translation(node, metadata, has_same_values(node.metadata, metadata))
 
     async def _is_absent(self, path: str) -> bool:
         try:
-            await self.source.node(path)
+            await self._hierarchy.node(path)
         except NodeNotFoundError:
             return True
         return False
 
-    async def _encoded(self, shown: _Shown, at: tuple[int, ...]) -> bytes | None:
-        """A stored value that does not exist: what writing these elements would store."""
-        region = shown.metadata.grid.box(at)
-        view = shown.array.view[region]
-        self.source.check(view)
+    async def _encode(self, translation: _Translation, coords: tuple[int, ...]) -> bytes | None:
+        """Return the bytes that writing a chunk in format 3 would store."""
+        region = translation.metadata.grid.box(coords)
+        view = translation.array.view[region]
+        self._chunks.check(view)
         values: dict[str, Any] = {}
-        target = AsyncArray(NodeHandle(MemoryStore(values), "", self.format, shown.array.config), shown.metadata)
+        handle = NodeHandle(MemoryStore(values), "", self._format, translation.array.config)
+        target = AsyncArray(handle, translation.metadata)
         await target.view[region].write(await view.read())
-        data = values.get(chunks_of(target).key(at))
+        data = values.get(chunks_of(target).key(coords))
         return None if data is None else bytes(data)
 
 
-def _homes(key: str) -> Iterator[str]:
-    """The paths at which the array of a chunk's key may lie, the likely one first."""
-    plain = _PLAIN.fullmatch(key)
-    likely = None if plain is None else plain["path"] or ""
+def _array_paths(key: str) -> Iterator[str]:
+    """Yield the possible paths of the array of a chunk's key, from the most likely one."""
+    match = _DEFAULT_KEY.fullmatch(key)
+    likely = None if match is None else match["path"] or ""
     if likely is not None:
         yield likely
     parts = key.split("/")
     first = len(parts)
-    while first > 0 and len(parts) - first <= _MOST_AXES and _CHUNK_NAME.fullmatch(parts[first - 1]):
+    while first > 0 and len(parts) - first <= _MOST_AXES and _KEY_PART.fullmatch(parts[first - 1]):
         first -= 1
-    for count in range(first, min(len(parts), first + _MOST_NUMBERS)):  # numbers may also be names of groups and arrays
+    for count in range(first, min(len(parts), first + _MOST_NUMERIC_NAMES)):
         path = "/".join(parts[:count])
         if path != likely:
             yield path
 
 
-def _inside(shown: _Shown, at: tuple[int, ...]) -> bool:
-    return all(i < n for i, n in zip(at, shown.metadata.grid.shape, strict=True))
-
-
-def _part(data: bytes | None, request: Request) -> Value | None:
+def _value_of(data: bytes | None, request: Request) -> Value | None:
     if data is None:
         return None
     return Value(clip(data, request), hashlib.blake2b(data, digest_size=12).hexdigest(), len(data))

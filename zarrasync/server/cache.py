@@ -1,4 +1,4 @@
-"""What was made once is shared: by those who wait for it now, and by those who ask while it is fresh and there is room."""
+"""A cache of computed values, bounded in size and age. Concurrent requests for one value share its computation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 class Cache(Generic[T]):
-    """Values by name, bounded in size and in age. For one event loop.
+    """Values by key, bounded in size and age. For one event loop.
 
     Args:
-        max_size: What all values together may take.
+        max_size: The total size of values.
         max_age: Seconds for which a value is fresh.
-        size_of: What a value takes; 1 if not given, so that ``max_size`` counts values.
+        size_of: Returns the size of a value; by default 1, so that ``max_size`` counts values.
 
     Attributes:
-        size: What all values take.
-        hits: Questions that were answered from here.
-        misses: Questions for which something had to be made, or was being made.
+        size: The total size of the present values.
+        hits: Lookups that found a value.
+        misses: Lookups that did not.
     """
 
     def __init__(self, max_size: int, max_age: float, size_of: Callable[[T], int] = lambda value: 1) -> None:
@@ -35,49 +35,49 @@ class Cache(Generic[T]):
         self._flights = SingleFlight()
         self.size = self.hits = self.misses = 0
 
-    def find(self, name: Hashable) -> T | None:
-        """The value of a name, if it is here and fresh."""
-        entry = self._fresh(name)
+    def find(self, key: Hashable) -> T | None:
+        """Return the value of a key, if it is present and fresh."""
+        entry = self._fresh(key)
         return None if entry is None else entry[0]
 
-    def _fresh(self, name: Hashable) -> tuple[T, float, int] | None:
-        entry = self._values.get(name)
+    def _fresh(self, key: Hashable) -> tuple[T, float, int] | None:
+        entry = self._values.get(key)
         if entry is None or entry[1] < clock.monotonic():
             return None
-        self._values.move_to_end(name)
+        self._values.move_to_end(key)
         return entry
 
-    def keep(self, name: Hashable, value: T) -> None:
-        """Remember a value, and forget those that were not asked for longest."""
+    def put(self, key: Hashable, value: T) -> None:
+        """Store a value, and evict the least recently used ones."""
         size = self._size_of(value)
-        self._forget(name)
+        self._remove(key)
         if size > self.max_size:
             return
-        self._values[name] = value, clock.monotonic() + self.max_age, size
+        self._values[key] = value, clock.monotonic() + self.max_age, size
         self.size += size
         while self.size > self.max_size:
-            self._forget(next(iter(self._values)))
+            self._remove(next(iter(self._values)))
 
-    def _forget(self, name: Hashable) -> None:
-        entry = self._values.pop(name, None)
+    def _remove(self, key: Hashable) -> None:
+        entry = self._values.pop(key, None)
         if entry is not None:
             self.size -= entry[2]
 
-    async def get(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The value of a name: the one that is here, or one that is made once for all who wait for it."""
-        entry = self._fresh(name)
+    async def get(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the value of a key, or compute it, once for all concurrent callers."""
+        entry = self._fresh(key)
         if entry is not None:
             self.hits += 1
             return entry[0]
         self.misses += 1
 
-        async def fresh() -> T:
-            value = await make()
-            self.keep(name, value)
+        async def compute_and_store() -> T:
+            value = await compute()
+            self.put(key, value)
             return value
 
-        return await self.share(name, fresh)
+        return await self.share(key, compute_and_store)
 
-    async def share(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, S]]) -> S:
-        """What a call gives that is made once for all who wait for it, and not remembered."""
-        return await self._flights.share(name, make)
+    async def share(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, S]]) -> S:
+        """Return the result of a call that is made once for all concurrent callers, without storing it."""
+        return await self._flights.share(key, compute)

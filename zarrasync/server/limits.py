@@ -1,4 +1,4 @@
-"""What one client may ask of the server, and what all of them together may."""
+"""Limits of one request, and of all requests together."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from dataclasses import dataclass, fields
 
 from zarrasync.errors import ZarrError
 
-__all__ = ["BadQuery", "Limits", "Overloaded", "TooMuch", "Turnstile"]
+__all__ = ["BadQuery", "Limits", "Overloaded", "RequestQueue", "TooMuch"]
 
 MiB = 1 << 20
 
 
 class BadQuery(ZarrError):
-    """A request's parameters make no sense."""
+    """A request has invalid parameters."""
 
 
 class TooMuch(ZarrError):
-    """A request asks for more than the limits allow."""
+    """A request exceeds the limits."""
 
 
 class Overloaded(ZarrError):
-    """More requests wait than the limits allow."""
+    """Too many requests are waiting."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What requests may cost.
+    """Limits of requests to the server.
 
     Attributes:
-        max_cells: Elements of an answer in text (JSON, CSV).
-        max_result_bytes: Bytes of an answer's elements in memory.
-        max_decoded_bytes: Bytes that are decoded for one answer.
-        max_chunks: Chunks that are looked at for one answer.
+        max_cells: Elements of a JSON or CSV response.
+        max_result_bytes: Bytes of a response's elements in memory.
+        max_decoded_bytes: Bytes of chunks to decode for one response.
+        max_chunks: Chunks to visit for one response.
         max_chunk_bytes: Bytes of one decoded chunk.
         max_document_bytes: Bytes of one metadata document.
         max_members: Nodes of one listing.
-        max_pending_bytes: Bytes of large answers that clients have not taken yet; more requests for such are told to come
-            again (503).
-        active: Requests that are worked on at the same time.
-        waiting: Requests that wait for their turn; more are told to come again (503).
+        max_pending_bytes: Bytes of large responses that clients have not received yet. Further requests for such
+            responses get status 503.
+        active: Requests that are processed at a time.
+        waiting: Requests that wait to be processed. Further requests get status 503.
         timeout: Seconds for one request.
     """
 
@@ -64,31 +64,31 @@ class Limits:
                 raise ValueError(f"the limit {item.name} must be positive, is {value}")
 
 
-class Turnstile:
-    """Lets a number of requests in at a time, and a number of others wait.
+class RequestQueue:
+    """A queue that admits a limited number of requests at a time.
 
     Attributes:
-        active: How many are in.
-        waiting: How many wait.
+        active: The number of admitted requests.
+        waiting: The number of waiting requests.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._turns = asyncio.Semaphore(limits.active)
+        self._slots = asyncio.Semaphore(limits.active)
         self.active = self.waiting = 0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Be in for the length of a block.
+    async def admit(self) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it for the length of a block.
 
         Raises:
-            Overloaded: If too many wait already.
+            Overloaded: If the queue is full.
         """
-        if self._turns.locked() and self.waiting >= self._limits.waiting:
+        if self._slots.locked() and self.waiting >= self._limits.waiting:
             raise Overloaded(f"{self.active} requests are worked on and {self.waiting} wait: come again a little later")
         self.waiting += 1
         try:
-            await self._turns.acquire()
+            await self._slots.acquire()
         finally:
             self.waiting -= 1
         self.active += 1
@@ -96,4 +96,4 @@ class Turnstile:
             yield
         finally:
             self.active -= 1
-            self._turns.release()
+            self._slots.release()

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Metrics of the server for Prometheus."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from zarrasync.server.limits import Turnstile
-from zarrasync.server.state import Source
+from zarrasync.server.chunk_reader import ChunkReader
+from zarrasync.server.hierarchy import Hierarchy
+from zarrasync.server.limits import RequestQueue
 
 __all__ = ["Metrics"]
 
@@ -19,12 +20,13 @@ class Metrics:
     """The counters of one application.
 
     Args:
-        source: What is served.
-        turnstile: Who is in.
+        hierarchy: The served hierarchy.
+        chunks: Its decoded chunks.
+        queue: The request queue.
     """
 
-    def __init__(self, source: Source, turnstile: Turnstile) -> None:
-        self._source, self._turnstile = source, turnstile
+    def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader, queue: RequestQueue) -> None:
+        self._hierarchy, self._chunks, self._queue = hierarchy, chunks, queue
         self.registry = CollectorRegistry()
         self._requests = Counter("zarrasync_requests", "Requests answered", ["route", "status"], registry=self.registry)
         self._seconds = Histogram(
@@ -33,25 +35,23 @@ class Metrics:
         self._sent = Counter("zarrasync_sent_bytes", "Bytes of bodies sent", ["route"], registry=self.registry)
         self.registry.register(self)
 
-    def note(self, route: str, status: int, seconds: float, sent: int) -> None:
-        """Count an answer."""
+    def count(self, route: str, status: int, seconds: float, sent: int) -> None:
+        """Count a response."""
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
         self._sent.labels(route).inc(sent)
 
     def collect(self) -> Iterator[Metric]:
-        """What is known without counting, when it is asked for."""
-        chunks, counts = self._source.chunks, self._source.store.counts
-        yield GaugeMetricFamily("zarrasync_active_requests", "Requests worked on", self._turnstile.active)
-        yield GaugeMetricFamily(
-            "zarrasync_waiting_requests", "Requests waiting for their turn", self._turnstile.waiting
-        )
-        yield GaugeMetricFamily("zarrasync_chunk_cache_bytes", "Decoded chunks remembered", chunks.size)
-        yield CounterMetricFamily("zarrasync_chunk_cache_hits", "Chunks that were remembered", chunks.hits)
-        yield CounterMetricFamily("zarrasync_chunk_cache_misses", "Chunks that had to be read", chunks.misses)
-        yield CounterMetricFamily("zarrasync_store_requests", "Requests to the store", counts.requests)
-        yield CounterMetricFamily("zarrasync_store_bytes", "Bytes received from the store", counts.bytes_read)
+        """Yield the metrics that other objects keep; called by the registry."""
+        cache, requests = self._chunks.cache, self._hierarchy.store.counts
+        yield GaugeMetricFamily("zarrasync_active_requests", "Requests worked on", self._queue.active)
+        yield GaugeMetricFamily("zarrasync_waiting_requests", "Requests waiting for their turn", self._queue.waiting)
+        yield GaugeMetricFamily("zarrasync_chunk_cache_bytes", "Decoded chunks remembered", cache.size)
+        yield CounterMetricFamily("zarrasync_chunk_cache_hits", "Chunks that were remembered", cache.hits)
+        yield CounterMetricFamily("zarrasync_chunk_cache_misses", "Chunks that had to be read", cache.misses)
+        yield CounterMetricFamily("zarrasync_store_requests", "Requests to the store", requests.requests)
+        yield CounterMetricFamily("zarrasync_store_bytes", "Bytes received from the store", requests.bytes_read)
 
     def text(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,10 +1,10 @@
-"""Keys of a store over HTTP: whole values and ranges, validators, in pieces where they are large."""
+"""Values of a store over HTTP, with byte ranges and entity tags. Large values are sent in pieces."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
@@ -15,137 +15,161 @@ from zarrasync.server.limits import BadQuery
 from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, parse_range
 from zarrasync.stores import Request, Store, Value
 
-__all__ = ["Keys"]
+__all__ = ["RawKeys"]
 
-_PIECE = 4 << 20
-"""Bytes of a value that are held in memory at a time."""
-_LONGEST_NAME = 255
-"""Bytes of a part of a key, which is a file's name in many stores."""
-_LONGEST = 1024
+_PIECE_BYTES = 4 << 20
+"""Bytes of a value that are in memory at a time."""
+_MOST_NAME_BYTES = 255
+"""Bytes of a part of a key, which is the name of a file in many stores."""
+_MOST_KEY_BYTES = 1024
 """Bytes of a key in object stores; paths of files may be longer."""
-Within = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Calls something when it is its turn, and gives it up after a while."""
+Admit: TypeAlias = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Makes a call when the request queue admits it, with a time limit."""
 
 
-class Keys:
-    """The keys of a store, for GET and HEAD.
+class RawKeys:
+    """Responses to GET and HEAD requests for the keys of a store.
 
     Args:
         store: The store.
-        max_age: Seconds for which clients may believe an answer.
-        within: Calls what asks the store, one piece of a value at a time: a client that reads slowly takes nobody's turn.
-        patience: Seconds that a client may take to accept a piece.
+        max_age: Seconds for which clients may reuse a response.
+        admit: Makes the requests to the store. A slow client does not occupy the queue between two pieces.
+        timeout: Seconds that a client may take to receive a piece.
     """
 
-    def __init__(self, store: Store, max_age: float, within: Within, patience: float) -> None:
-        self._store, self._max_age, self._within, self._patience = store, max_age, within, patience
+    def __init__(self, store: Store, max_age: float, admit: Admit, timeout: float) -> None:
+        self._store, self._max_age, self._admit, self._timeout = store, max_age, admit, timeout
 
-    async def serve(self, request: web.Request, key: str) -> web.StreamResponse:
-        """Answer a request for a key.
+    async def respond(self, request: web.Request, key: str) -> web.StreamResponse:
+        """Return the response to a request for a key.
 
         Raises:
-            InvalidKeyError: If it is none.
+            InvalidKeyError: If the key is invalid.
+            BadQuery: If it is too long.
             StoreError: If the store failed.
         """
-        check_key(key)
-        if any(len(part.encode()) > _LONGEST_NAME for part in key.split("/")) or len(key.encode()) > _LONGEST:
-            raise BadQuery(f"a part of a key has at most {_LONGEST_NAME} bytes, all of it {_LONGEST}")
-        condition, expected = request.headers.get("If-None-Match"), request.headers.get("If-Range")
-        span = parse_range(request.headers.get("Range"))
-        far = span is not None and (span.last or 0) > _PIECE
+        _check_length(key)
+        conditions = request.headers.get("If-None-Match"), request.headers.get("If-Range")
+        byte_range = parse_range(request.headers.get("Range"))
+        is_long_suffix = byte_range is not None and (byte_range.last or 0) > _PIECE_BYTES
+        needs_if_range = byte_range is not None and bool(conditions[1])
         known: Value | None = None
-        if request.method == "HEAD" or condition is not None or (span is not None and expected) or far:
+        if request.method == "HEAD" or conditions[0] is not None or needs_if_range or is_long_suffix:
             known = await self._stat(key)
             if known is None:
-                return _absent(key)
+                return _not_found(key)
             headers = self._headers(key, known)
-            if matches(condition, headers.get("ETag")):
+            if matches(conditions[0], headers.get("ETag")):
                 return web.Response(status=304, headers=headers)
-            if expected is not None and expected.strip() != headers.get("ETag"):
-                span = None
+            if conditions[1] is not None and conditions[1].strip() != headers.get("ETag"):
+                byte_range = None
             if request.method == "HEAD":
                 return web.Response(headers={**headers, "Content-Length": str(known.size)})
-            if span is not None and span.last is not None:
-                span = ByteRange(*span.inside(known.size or 0))
-        first = await self._get(_beginning(key, span))
-        if first is not None and (first.size is None or first.version is None):
-            told = known or await self._stat(key)
-            first = None if told is None else told._replace(data=first.data)
-        if first is None:
-            return _absent(key)
-        return await self._answer(request, key, span, first)
+            if byte_range is not None and byte_range.last is not None:
+                byte_range = ByteRange(*byte_range.bounds(known.size or 0))
+        first = await self._first_piece(key, byte_range, known)
+        return _not_found(key) if first is None else await self._send(request, key, byte_range, first)
 
-    async def _answer(self, request: web.Request, key: str, span: ByteRange | None, first: Value) -> web.StreamResponse:
+    # -------------------------------------------------------------- sending
+
+    async def _send(
+        self, request: web.Request, key: str, byte_range: ByteRange | None, first: Value
+    ) -> web.StreamResponse:
+        """Send a value or a range of it, of which the first piece has been read."""
         headers, size = self._headers(key, first), first.size or 0
-        start, stop = (0, size) if span is None else span.inside(size)
-        if span is not None and start >= stop:
+        start, stop = (0, size) if byte_range is None else byte_range.bounds(size)
+        if byte_range is not None and start >= stop:
             return web.Response(status=416, headers={**headers, "Content-Range": f"bytes */{size}"})
-        if span is not None:
+        if byte_range is not None:
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
-        status = 200 if span is None else 206
+        status = 200 if byte_range is None else 206
         if len(first.data) >= stop - start:
             return web.Response(status=status, body=bytes(first.data[: stop - start]), headers=headers)
-        answer = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(stop - start)})
-        await answer.prepare(request)
+        response = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(stop - start)})
+        await response.prepare(request)
         try:
-            await self._stream(answer, key, start, stop, first)
+            await self._stream(response, key, start, stop, first)
         except (asyncio.CancelledError, ConnectionError):
             raise
-        except Exception as error:  # the status is gone already: the client sees that something is missing
+        except Exception as error:  # the status has been sent: only a broken connection tells the client
             raise ConnectionResetError(f"{key!r} could not be sent to its end: {type(error).__name__}") from error
-        return answer
+        return response
 
-    async def _stream(self, answer: web.StreamResponse, key: str, start: int, stop: int, first: Value) -> None:
-        """Pass a long value on piece by piece. One that is replaced meanwhile ends in a broken connection."""
+    async def _stream(self, response: web.StreamResponse, key: str, start: int, stop: int, first: Value) -> None:
+        """Send a large value in pieces.
+
+        Raises:
+            ConnectionResetError: If it is replaced meanwhile.
+        """
         piece: Buffer = first.data
         while True:
-            async with asyncio.timeout(self._patience):
-                await answer.write(bytes(piece))
+            async with asyncio.timeout(self._timeout):
+                await response.write(bytes(piece))
             start += len(piece)
             if start >= stop:
                 break
-            value = await self._get(Request(key, start, min(_PIECE, stop - start)))
+            value = await self._get(Request(key, start, min(_PIECE_BYTES, stop - start)))
             if value is not None and value.version is None and start + len(value.data) >= stop:
-                told = await self._stat(key)  # where pieces tell no version, the end of it all
-                value = None if told is None else told._replace(data=value.data)
+                value = await self._with_version(key, value)  # checked at the end if pieces have no version
             if value is None or value.version not in (None, first.version) or not len(value.data):
                 raise ConnectionResetError(f"{key!r} was replaced while it was sent")
             piece = value.data
-        await answer.write_eof()
+        await response.write_eof()
+
+    # -------------------------------------------------------------- store
+
+    async def _first_piece(self, key: str, byte_range: ByteRange | None, known: Value | None) -> Value | None:
+        """Return the first piece of a range, with the size and the version of the value; ``None`` if it is absent."""
+        first = await self._get(_first_request(key, byte_range))
+        if first is None or (first.size is not None and first.version is not None):
+            return first
+        return known._replace(data=first.data) if known is not None else await self._with_version(key, first)
+
+    async def _with_version(self, key: str, piece: Value) -> Value | None:
+        """Return a piece with the size and the version of the value; ``None`` if it is absent by now."""
+        value = await self._stat(key)
+        return None if value is None else value._replace(data=piece.data)
 
     async def _get(self, request: Request) -> Value | None:
         async def fetch() -> list[Value | None]:
             return await self._store.fetch([request], versions=True)
 
-        (value,) = await self._within(lambda: run_on_store(fetch, self._store))
-        found: Value | None = value
-        return found
+        values: list[Value | None] = await self._admit(lambda: run_on_store(fetch, self._store))
+        return values[0]
 
     async def _stat(self, key: str) -> Value | None:
-        found: Value | None = await self._within(lambda: run_on_store(lambda: self._store.stat(key), self._store))
-        return found
+        value: Value | None = await self._admit(lambda: run_on_store(lambda: self._store.stat(key), self._store))
+        return value
 
     def _headers(self, key: str, value: Value) -> dict[str, str]:
         name = key.rpartition("/")[2]
-        document = name.endswith(".json") or name.startswith(".")
+        is_document = name.endswith(".json") or name.startswith(".")
         headers = {
             "Accept-Ranges": "bytes",
             "Cache-Control": cache_control(self._max_age),
-            "Content-Type": "application/json" if document else "application/octet-stream",
+            "Content-Type": "application/json" if is_document else "application/octet-stream",
         }
         return headers if value.version is None else {**headers, "ETag": etag_of(value.version)}
 
 
-def _beginning(key: str, span: ByteRange | None) -> Request:
-    """The request for the first piece of what a client wants."""
-    if span is None:
-        return Request(key, 0, _PIECE)
-    if span.last is not None:
-        return Request(key, 0, max(span.last, 1), True)
-    return Request(key, span.start, _PIECE if span.stop is None else min(_PIECE, span.stop - span.start))
+def _check_length(key: str) -> None:
+    check_key(key)
+    is_long = len(key.encode()) > _MOST_KEY_BYTES
+    if is_long or any(len(part.encode()) > _MOST_NAME_BYTES for part in key.split("/")):
+        raise BadQuery(f"a part of a key has at most {_MOST_NAME_BYTES} bytes, all of it {_MOST_KEY_BYTES}")
 
 
-def _absent(key: str) -> web.Response:
-    # Others may store it at any time, and who believes for long that it is absent reads fill values.
-    told = {"error": "NotFound", "message": f"there is no {key!r}"}
-    return web.json_response(told, status=404, headers={"Cache-Control": "no-cache"})
+def _first_request(key: str, byte_range: ByteRange | None) -> Request:
+    """Return the request for the first piece of a range."""
+    if byte_range is None:
+        return Request(key, 0, _PIECE_BYTES)
+    if byte_range.last is not None:
+        return Request(key, 0, max(byte_range.last, 1), True)
+    start, stop = byte_range.start, byte_range.stop
+    return Request(key, start, _PIECE_BYTES if stop is None else min(_PIECE_BYTES, stop - start))
+
+
+def _not_found(key: str) -> web.Response:
+    # Not cached: a client that believes in an absent chunk reads fill values, even after it has been written.
+    body = {"error": "NotFound", "message": f"there is no {key!r}"}
+    return web.json_response(body, status=404, headers={"Cache-Control": "no-cache"})

@@ -1,4 +1,4 @@
-"""Answers: errors as JSON, validators and ranges, values in the formats that clients ask for."""
+"""Responses: errors and values as JSON, caching headers, entity tags and byte ranges."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from zarrasync.server.limits import BadQuery, Overloaded, TooMuch
 
 __all__ = [
     "ByteRange",
-    "error_answer",
+    "cache_control",
+    "error_response",
     "etag_of",
-    "json_answer",
+    "json_response",
     "matches",
     "parse_range",
 ]
@@ -36,35 +37,35 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (BadQuery, 400),
     (errors.ZarrError, 500),
 )
-"""What errors mean to a client, the special ones first."""
+"""Status codes of errors, with subclasses before their base classes."""
 
 
-_OWN_WORDS: tuple[tuple[type[BaseException], str], ...] = (
+_PUBLIC_MESSAGES: tuple[tuple[type[BaseException], str], ...] = (
     (errors.NodeNotFoundError, "there is no array or group at that path"),
     (errors.StoreError, "the store failed"),
     (errors.CodecError, "a stored chunk could not be decoded"),
     (errors.MetadataError, "the metadata there makes no sense"),
 )
-"""What clients are told where an error names places that are none of theirs."""
+"""Messages for clients, in place of those that contain internal locations."""
 
 
-def error_answer(error: BaseException) -> web.Response | None:
-    """An error of ours as an answer; ``None`` for what is nobody's fault but the server's."""
-    for kind, status in _STATUS:
-        if isinstance(error, kind):
-            own = next((text for one, text in _OWN_WORDS if isinstance(error, one)), None)
-            body = {"error": type(error).__name__, "message": own or str(error) or "it took too long"}
+def error_response(error: BaseException) -> web.Response | None:
+    """Return the response to an error; ``None`` for an unexpected one, which is a bug of the server."""
+    for cls, status in _STATUS:
+        if isinstance(error, cls):
+            message = next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), None)
+            body = {"error": type(error).__name__, "message": message or str(error) or "it took too long"}
             headers = {"Retry-After": "1"} if status == 503 else {}
             return web.json_response(body, status=status, headers={**headers, "Cache-Control": "no-store"})
     return None
 
 
-def json_answer(value: Any, max_age: float) -> web.Response:
-    """A value as JSON, compressed where that pays."""
+def json_response(value: Any, max_age: float) -> web.Response:
+    """Return a value as a JSON response, which may be compressed."""
     headers = {"Cache-Control": cache_control(max_age), "Vary": "Accept-Encoding"}
-    answer = web.json_response(value, dumps=_dumps, headers=headers)
-    answer.enable_compression()
-    return answer
+    response = web.json_response(value, dumps=_dumps, headers=headers)
+    response.enable_compression()
+    return response
 
 
 def _dumps(value: Any) -> str:
@@ -72,7 +73,7 @@ def _dumps(value: Any) -> str:
 
 
 def cache_control(max_age: float) -> str:
-    """For how long an answer may be used again."""
+    """Return a ``Cache-Control`` header for responses that may be reused for some seconds."""
     return f"public, max-age={int(min(max_age, 31_536_000))}"
 
 
@@ -80,35 +81,35 @@ def cache_control(max_age: float) -> str:
 
 
 def etag_of(version: object) -> str:
-    """The entity tag of a version, or of bytes (two checksums and the length: of one URL's answers, not of the world's)."""
+    """Return the entity tag of a version, or of bytes: two checksums and the length, which suffice for one URL."""
     if isinstance(version, bytes):
         return f'"{zlib.crc32(version):08x}{zlib.adler32(version):08x}{len(version):x}"'
     return f'"{hashlib.blake2b(repr(version).encode(), digest_size=12).hexdigest()}"'
 
 
 def matches(header: str | None, etag: str | None) -> bool:
-    """Whether an ``If-None-Match`` names the entity tag (RFC 9110, 13.1.2)."""
+    """Return whether an ``If-None-Match`` header contains an entity tag (RFC 9110, 13.1.2)."""
     if header is None or etag is None:
         return False
     return header.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in header.split(","))
 
 
 class ByteRange(NamedTuple):
-    """A part of a value: from ``start`` to before ``stop`` or the end, or the last bytes."""
+    """A range of bytes: from ``start`` to before ``stop`` or the end, or the ``last`` bytes."""
 
     start: int = 0
     stop: int | None = None
     last: int | None = None
 
-    def inside(self, size: int) -> tuple[int, int]:
-        """Where it begins and ends in a value of a size; empty if it lies outside."""
+    def bounds(self, size: int) -> tuple[int, int]:
+        """Return start and stop in a value of a size; an empty range if it lies outside."""
         if self.last is not None:
             return max(size - self.last, 0), size
         return self.start, size if self.stop is None else min(self.stop, size)
 
 
 def parse_range(header: str | None) -> ByteRange | None:
-    """A ``Range`` header with one range in bytes; ``None`` for what may be ignored (RFC 9110, 14.2)."""
+    """Parse a ``Range`` header with one range in bytes; ``None`` for others, which may be ignored (RFC 9110, 14.2)."""
     if header is None or not header.startswith("bytes=") or "," in header or len(header) > 60:
         return None
     first, dash, last = header[6:].strip().partition("-")

@@ -1,0 +1,151 @@
+"""Commands that print values: cat, head."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from zarrasync import sync
+from zarrasync.cli.arguments import Commands, arrays_of, count, open_node, select
+from zarrasync.cli.console import Console, prints_unicode
+from zarrasync.display.text import size_text
+from zarrasync.display.values import as_csv, as_json, as_json_text, npy_bytes
+from zarrasync.errors import SelectionError
+
+__all__ = ["add"]
+
+_MOST_BYTES = 1 << 30
+"""Bytes that are read at once for formats that cannot be written in pieces."""
+_PIECE_BYTES = 4 << 20
+"""Bytes that are converted to CSV at a time."""
+_MOST_PRINTED = 2000
+"""Values that are printed in full."""
+
+
+def add(command: Commands) -> None:
+    """Add the commands."""
+    cat = command(
+        "cat",
+        "the values of a selection",
+        _cat,
+        examples=[
+            "cat data.zarr --path t2m -s 0,10:20,::2",
+            "cat data.zarr --path t2m -s time=0 --format npy > t2m.npy",
+        ],
+    )
+    cat.add_argument("-s", "--select", default="...", metavar="SELECTION", help="0,10:20,::2 or time=0,lat=10:20")
+    cat.add_argument("--format", choices=("text", "csv", "npy", "json"), default="text", help="(default: text)")
+    cat.add_argument("--output", metavar="FILE", help="write to a file instead of the terminal")
+    head = command("head", "the first values of each array", _head, examples=["head data.zarr -n 3"])
+    head.add_argument("-n", type=count, default=5, metavar="N", help="values along each axis (default: 5)")
+
+
+def _cat(args: argparse.Namespace, console: Console) -> int:
+    node = open_node(args)
+    if isinstance(node, sync.Group):
+        names = ", ".join(name for name, member in node.members(None) if isinstance(member, sync.Array))
+        raise SelectionError(f"{node.name} is a group; name an array with --path: {names or 'it holds none'}")
+    view = select(node, args.select)
+    kind = "json" if console.as_json else args.format
+    if kind == "npy" and not args.output and sys.stdout.isatty():
+        raise ValueError("a .npy file is nothing for a terminal: give --output FILE, or pipe it somewhere")
+    if kind in ("npy", "json") and view.nbytes > _MOST_BYTES:
+        raise ValueError(
+            f"{size_text(view.nbytes)} would be read in one piece, {size_text(_MOST_BYTES)} at the most: select less with "
+            "-s, or take csv"
+        )
+    if kind == "text" and not args.output:
+        console.text(_text_of(view))
+        return 0
+    with _open_output(args.output, binary=kind == "npy") as file:
+        if kind == "npy":
+            file.write(npy_bytes(view[...].read()))
+        elif kind == "csv":
+            _write_csv(view, file)
+        elif kind == "json":
+            file.write(as_json_text(view[...].read(), ascii_only=not args.output and not prints_unicode()) + "\n")
+        else:
+            file.write(_text_of(view) + "\n")
+    return 0
+
+
+def _head(args: argparse.Namespace, console: Console) -> int:
+    values: dict[str, Any] = {}
+    for name, array in arrays_of(args):
+        view = array.view[tuple(slice(0, max(args.n, 0)) for _ in array.shape)]
+        if console.as_json:
+            values[name] = view[...].read()
+        else:
+            console.text(f"{name} {array.shape} {array.dtype}")
+            console.text(_text_of(view))
+    if console.as_json:
+        console.data({name: as_json(block) for name, block in values.items()})
+    return 0
+
+
+# ------------------------------------------------------------------ output
+
+
+@contextmanager
+def _open_output(output: str | None, *, binary: bool) -> Iterator[Any]:
+    """Open a file for writing, which replaces an existing one at the end; without one, the standard output."""
+    if output is None:
+        yield sys.stdout.buffer if binary else sys.stdout
+        return
+    target = os.path.realpath(output) if _is_replaceable(output) else ""
+    path = f"{target}.{os.getpid()}.part" if target else output
+    try:
+        with open(path, "wb") if binary else open(path, "w", encoding="utf-8") as file:
+            yield file
+        if target:
+            if os.path.exists(target):
+                shutil.copymode(target, path)
+            os.replace(path, target)
+    finally:
+        if target:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _is_replaceable(path: str) -> bool:
+    """Return whether a file may be replaced. A device, a pipe and a file with several links may not."""
+    if os.path.exists(path) and not (os.path.isfile(path) and os.stat(path).st_nlink == 1):
+        return False
+    return os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
+
+
+def _write_csv(view: sync.Selection, file: Any, *, is_row: bool = False) -> None:
+    """Write values as CSV, some rows at a time."""
+    if is_row and view.ndim == 1:
+        file.write(as_csv(view.read()[np.newaxis]))
+        return
+    if view.nbytes <= _PIECE_BYTES or not view.ndim:
+        file.write(as_csv(view[...].read()))
+        return
+    row_bytes = max(view.nbytes // len(view), 1)
+    if row_bytes > _PIECE_BYTES:
+        for number in range(len(view)):
+            _write_csv(view[number], file, is_row=True)
+        return
+    step = max(_PIECE_BYTES // row_bytes, 1)
+    for start in range(0, len(view), step):
+        file.write(as_csv(np.asarray(view[start : start + step].read())))
+
+
+def _text_of(view: sync.Selection) -> str:
+    """Return values as NumPy prints them. Of many values only the edges are printed and read."""
+    if view.size > _MOST_PRINTED and view.dtype.kind in "biufcmMSU":
+        # One more than is printed, so that NumPy prints an ellipsis.
+        edges = tuple(np.r_[0:4, n - 3 : n] if n > 6 else np.arange(n) for n in view.shape)
+        values = np.asarray(view.oindex[edges].read())
+        return np.array2string(values, threshold=0, edgeitems=3, max_line_width=120)
+    values = view[...].read()
+    with np.printoptions(threshold=_MOST_PRINTED, linewidth=120):
+        return f"{values if values.ndim else values[()]}"

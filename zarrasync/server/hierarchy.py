@@ -1,0 +1,195 @@
+"""The served hierarchy: its nodes, which are read again after a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from zarrasync import config as settings
+from zarrasync import stores
+from zarrasync._concurrency.gather import gather
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.paths import join, normalize_path
+from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.functions import open as open_node
+from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.node import run_on_store
+from zarrasync.nodes.open_nodes import ConfigLike
+from zarrasync.server.cache import Cache
+from zarrasync.server.limits import BadQuery, Limits
+
+__all__ = ["Hierarchy", "InvalidMember", "Member"]
+
+T = TypeVar("T")
+Member = AsyncArray | AsyncGroup
+_MOST_PARTS = 64
+"""Parts of a path. Looking for a missing node takes requests for each of them."""
+_MOST_VERSIONS = 4
+"""Versions of an array's metadata that are told apart: requests under way may still use an older one."""
+_UNLISTED = object()
+
+
+@dataclass(frozen=True)
+class InvalidMember:
+    """A member of a group with invalid documents.
+
+    Attributes:
+        name: The name of the member.
+        message: The problem.
+    """
+
+    name: str
+    message: str
+
+
+class Hierarchy:
+    """A hierarchy whose nodes are remembered for some time.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path of the node that is the root of the served hierarchy.
+        limits: Limits of requests.
+        max_age: Seconds for which nodes are not read again.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings.
+
+    Attributes:
+        store: The store, which counts requests.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        path: str,
+        limits: Limits,
+        max_age: float,
+        storage_options: Mapping[str, Any] | None,
+        config: ConfigLike,
+    ) -> None:
+        self.store = stores.CountingStore(stores.resolve(store, storage_options))
+        self.path, self.limits, self.max_age = normalize_path(path), limits, max_age
+        values = settings.resolve(config)
+        self.config = replace(
+            values,
+            max_chunk_bytes=min(values.max_chunk_bytes or limits.max_chunk_bytes, limits.max_chunk_bytes),
+            max_document_bytes=min(values.max_document_bytes, limits.max_document_bytes),
+        )
+        self._cache: Cache[Any] = Cache(1024, max_age)
+        self._versions: dict[str, list[tuple[int, ArrayMetadata]]] = {}
+
+    async def cached(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a call, or that of an earlier one with the same key."""
+        value: T = await self._cache.get(key, compute)
+        return value
+
+    async def close(self) -> None:
+        """Close the store's connections."""
+        await self.store.close()
+
+    # -------------------------------------------------------------- nodes
+
+    async def node(self, path: str) -> Member:
+        """Return the node at a path.
+
+        Raises:
+            NodeNotFoundError: If it does not exist.
+            InvalidKeyError: If the path is invalid.
+        """
+        path = normalize_path(path)
+        if path.count("/") >= _MOST_PARTS:
+            raise BadQuery(f"paths have at most {_MOST_PARTS} parts")
+        return await self.cached(("node", path), lambda: self.open(path))
+
+    async def open(self, path: str) -> Member:
+        """Open the node at a path without the cache.
+
+        Raises:
+            NodeNotFoundError: If it does not exist.
+        """
+        if path and isinstance(root := await self.cached("root", self._root), AsyncGroup):
+            return await root.getitem(path)  # in the root's format, which takes fewer requests than detecting it
+        return await open_node(self.store, path=join(self.path, path), mode="r", config=self.config)
+
+    async def _root(self) -> Member | None:
+        try:
+            return await self.node("")
+        except NodeNotFoundError:
+            return None  # a store may contain arrays without a root group
+
+    async def array(self, path: str) -> AsyncArray:
+        """Return the array at a path.
+
+        Raises:
+            NodeTypeError: If it is a group.
+        """
+        node = await self.node(path)
+        if not isinstance(node, AsyncArray):
+            raise NodeTypeError(f"{node.name} is a group, not an array", path=path, found="group", wanted="array")
+        return node
+
+    def relative_path(self, array: AsyncArray) -> str:
+        """Return the path of an array relative to the root."""
+        return array.path[len(self.path) + 1 :] if self.path else array.path
+
+    # -------------------------------------------------------------- members
+
+    async def members(self, path: str) -> tuple[tuple[str, Member | InvalidMember], ...] | None:
+        """Return the members of a group by name; ``None`` if the store cannot list them."""
+        members = await self.cached(("members", normalize_path(path)), lambda: self._members(path))
+        return None if members is _UNLISTED else members
+
+    async def descendants(self) -> tuple[tuple[str, Member], ...] | None:
+        """Return all valid nodes below the root by path; ``None`` if they cannot be listed or are too many."""
+        nodes = await self.cached("descendants", self._descendants)
+        return None if nodes is _UNLISTED else nodes
+
+    async def _descendants(self) -> Any:
+        nodes: list[tuple[str, Member]] = []
+        level = [""]
+        while level:
+            listed = await gather([partial(self._members, path) for path in level])
+            next_level: list[tuple[str, Member]] = []
+            for path, members in zip(level, listed, strict=True):
+                if members is _UNLISTED or len(nodes) + len(members) > self.limits.max_members:
+                    return _UNLISTED
+                valid = ((name, node) for name, node in members if not isinstance(node, InvalidMember))
+                next_level.extend((join(path, name), node) for name, node in valid)
+            nodes.extend(next_level)
+            level = [path for path, node in next_level if isinstance(node, AsyncGroup)]
+        return tuple(nodes)
+
+    async def _members(self, path: str) -> Any:
+        """Return the members of a group. If one is invalid, the others are returned all the same."""
+        node = await self.node(path)
+        if not isinstance(node, AsyncGroup):
+            return ()
+        try:
+            return await node.members()
+        except UnsupportedOperation:
+            return _UNLISTED
+        except MetadataError:
+            names = await run_on_store(partial(handle_of(node).children, 0), self.store)
+            return tuple(zip(names, await gather([partial(self._member, node, name) for name in names]), strict=True))
+
+    async def _member(self, group: AsyncGroup, name: str) -> Member | InvalidMember:
+        try:
+            return await group.getitem(name)
+        except (MetadataError, NodeNotFoundError) as error:
+            return InvalidMember(name, str(error))
+
+    # -------------------------------------------------------------- versions
+
+    def version_key(self, array: AsyncArray) -> tuple[str, int]:
+        """Return a cache key for an array, which changes with its metadata: its shape may have changed."""
+        versions = self._versions.setdefault(array.path, [])
+        for number, metadata in versions:
+            if metadata is array.metadata or metadata == array.metadata:
+                return array.path, number
+        versions.append((versions[-1][0] + 1 if versions else 0, array.metadata))
+        del versions[:-_MOST_VERSIONS]
+        return array.path, versions[-1][0]

@@ -1,0 +1,96 @@
+"""What every request passes through: errors become responses, and responses are counted, logged and allowed to all."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from aiohttp import web
+from aiohttp.payload import Payload
+
+from zarrasync._concurrency import clock
+from zarrasync.server.metrics import Metrics
+from zarrasync.server.responses import error_response
+
+__all__ = ["METRICS", "Handler", "add_headers", "handle_request"]
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+METRICS = web.AppKey("zarrasync.metrics", Metrics)
+
+log = logging.getLogger("zarrasync.server")
+access_log = logging.getLogger("zarrasync.server.access")
+
+_CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Expose-Headers": "Accept-Ranges, Content-Length, Content-Range, ETag, X-Dtype, X-Shape",
+    "X-Content-Type-Options": "nosniff",
+}
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
+    "Access-Control-Allow-Headers": "Range, If-None-Match, If-Range",
+    "Access-Control-Max-Age": "86400",
+}
+_CLIENT_CLOSED = 499
+"""The status in logs and metrics of a request whose client has disconnected."""
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Add headers to a response before it is sent, including one that is sent piece by piece."""
+    response.headers.update(_CORS)
+
+
+@web.middleware
+async def handle_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn errors into responses; count and log every response."""
+    begin, status, sent = clock.monotonic(), _CLIENT_CLOSED, 0
+    try:
+        response = await _respond(request, handler)
+        status, sent = response.status, _body_bytes(request, response)
+        return response
+    except web.HTTPException as error:
+        status = error.status
+        raise
+    finally:
+        seconds = clock.monotonic() - begin
+        route = request.match_info.route.name or "none"
+        request.app[METRICS].count(route, status, seconds, sent)
+        if access_log.isEnabledFor(logging.INFO):
+            entry = {
+                "method": request.method,
+                "path": request.path_qs[:2000],
+                "route": route,
+                "status": status,
+                "bytes": sent,
+                "ms": round(seconds * 1000, 2),
+                "client": request.remote,
+            }
+            access_log.info("%s", json.dumps(entry), extra=entry)
+
+
+async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.method == "OPTIONS":  # the preflight request of a browser
+        return web.Response(status=204, headers=_PREFLIGHT)
+    try:
+        return await handler(request)
+    except (web.HTTPException, ConnectionError):
+        raise
+    except Exception as error:
+        response = error_response(error)
+        if response is None:
+            log.exception("%s %r failed", request.method, request.path)
+            return web.json_response({"error": "InternalError", "message": "the server made a mistake"}, status=500)
+        if response.status >= 500:
+            log.warning("%s %r: %s", request.method, request.path, error)
+        return response
+
+
+def _body_bytes(request: web.Request, response: web.StreamResponse) -> int:
+    """Return the bytes of a body before compression."""
+    if response.prepared:
+        return response.body_length
+    if request.method == "HEAD":
+        return 0
+    body = getattr(response, "body", None) or b""
+    return (body.size or 0) if isinstance(body, Payload) else len(body)

@@ -1,0 +1,199 @@
+"""The API for planes of arrays and pyramids: ``/api/stats``, ``/api/view`` and ``/api/tiles``."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from aiohttp import web
+
+from zarrasync.bulk.statistics import Summary, sample
+from zarrasync.display import values as value_text
+from zarrasync.display.text import axis_names
+from zarrasync.errors import NodeTypeError
+from zarrasync.model.paths import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.selection import AsyncSelection
+from zarrasync.server.cache import Cache
+from zarrasync.server.chunk_reader import ChunkReader
+from zarrasync.server.hierarchy import Hierarchy
+from zarrasync.server.images import Style, palette_of, render
+from zarrasync.server.limits import BadQuery, TooMuch
+from zarrasync.server.pyramid import TILE, Pyramid, pyramid_paths
+from zarrasync.server.query import index_of, integer_of, style_of
+from zarrasync.server.responses import cache_control, etag_of, json_response, matches
+
+__all__ = ["PlaneApi"]
+
+_SAMPLE_CELLS = 1 << 18
+"""Values of a sample for statistics."""
+_SAMPLE_BYTES = 32 << 20
+"""Bytes to decode for a sample at most."""
+_LEAST_SAMPLE_BYTES = 1 << 22
+"""Bytes to decode for a sample even if the chunk cache is small."""
+_MOST_LEVELS = 32
+
+TileNumber = tuple[int, int, int]
+"""The zoom, the column and the row of a tile."""
+
+
+class PlaneApi:
+    """Handlers of requests for planes, which consist of the last two axes.
+
+    Args:
+        hierarchy: The served hierarchy.
+        chunks: Reads its arrays.
+        cache_bytes: Bytes of tiles to keep.
+    """
+
+    def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader, cache_bytes: int) -> None:
+        self._hierarchy, self._chunks = hierarchy, chunks
+        self._tiles: Cache[tuple[bytes, str]] = Cache(cache_bytes, hierarchy.max_age, lambda tile: len(tile[0]) + 500)
+
+    # -------------------------------------------------------------- statistics
+
+    async def stats(self, request: web.Request) -> web.StreamResponse:
+        """``stats?path=&index=&bins=``: statistics and a histogram of a plane, from a sample of its chunks."""
+        pyramid = await self._pyramid(request.query.get("path", ""))
+        bins = integer_of(request.query, "bins", 64, 1, 1024)
+        summary = await self._summary(pyramid, index_of(request.query, pyramid), bins)
+        return json_response(value_text.strict(summary.to_dict()), self._hierarchy.max_age)
+
+    async def _summary(self, pyramid: Pyramid, index: tuple[int, ...], bins: int = 64) -> Summary:
+        """Return statistics of a plane, from the coarsest level with enough elements."""
+        large = [level for level in pyramid.levels if math.prod(level.array.shape[-2:]) >= _SAMPLE_CELLS // 4]
+        level = large[-1] if large else pyramid.levels[0]
+        total = math.prod(pyramid.shape)
+
+        async def compute() -> Summary:
+            cache_share = max(self._chunks.cache.max_size // 4, _LEAST_SAMPLE_BYTES)
+            limit = min(self._hierarchy.limits.max_decoded_bytes, cache_share, _SAMPLE_BYTES)
+            view = sample(level.array, [*level.index(index), None, None], limit, _SAMPLE_CELLS)
+            return await self._chunks.read(view, partial(_summarize, total, bins))
+
+        key = ("stats", self._hierarchy.version_key(level.array), total, index, bins)
+        return await self._hierarchy.cached(key, compute)
+
+    async def _value_range(self, pyramid: Pyramid) -> tuple[float, float]:
+        """Return the values of the first and the last colour, from the first of three planes with finite values."""
+        sizes, dtype = pyramid.levels[0].array.shape[:-2], pyramid.levels[0].array.dtype
+        if dtype.kind == "b":
+            return 0.0, 1.0
+        for fraction in (0.0, 0.5, 1.0):
+            summary = await self._summary(pyramid, tuple(int(fraction * (n - 1)) for n in sizes))
+            if summary.low is not None and summary.high is not None:
+                return (summary.low, summary.high) if summary.low < summary.high else (summary.low, summary.low + 1)
+        return 0.0, 1.0
+
+    # -------------------------------------------------------------- tiles
+
+    async def view(self, request: web.Request) -> web.StreamResponse:
+        """``view?path=``: the axes, levels and zooms of an array or a pyramid."""
+        path = request.query.get("path", "")
+        pyramid = await self._pyramid(path)
+        finest, relative_path = pyramid.levels[0].array, self._hierarchy.relative_path
+        names = axis_names(finest.metadata) or [None] * finest.ndim
+        axes = [
+            {"name": name or f"axis {n}", "size": size}
+            for n, (name, size) in enumerate(zip(names, finest.shape, strict=True))
+        ]
+        levels = [{"path": relative_path(level.array), "shape": list(level.array.shape)} for level in pyramid.levels]
+        body = {
+            "path": path.strip("/"),
+            "array": relative_path(finest),
+            "axes": axes,
+            "dtype": finest.metadata.dtype.name,
+            "tile": TILE,
+            "max_zoom": pyramid.max_zoom,
+            "min_zoom": self._min_zoom(pyramid),
+            "levels": levels,
+            "range": value_text.strict(await self._value_range(pyramid)),
+        }
+        return json_response(body, self._hierarchy.max_age)
+
+    async def tile(self, request: web.Request) -> web.StreamResponse:
+        """``tiles/{z}/{x}/{y}.png?path=&index=&cmap=&low=&high=&scale=&origin=``: a picture of 256 x 256 pixels."""
+        query = request.query
+        pyramid = await self._pyramid(query.get("path", ""))
+        index = index_of(query, pyramid)
+        zoom, x, y = (int(request.match_info[name]) for name in ("z", "x", "y"))
+        if query.get("origin", "upper") not in ("upper", "lower"):
+            raise BadQuery("origin is upper or lower: where the first row lies")
+        is_flipped = query.get("origin") == "lower"
+        if "low" in query and "high" in query:
+            style = style_of(query, 0.0, 1.0)
+        else:
+            style = style_of(query, *await self._value_range(pyramid))
+        palette_of(style.cmap)  # raises if it is unknown
+        versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
+        key = (versions, index, zoom, x, y, style, is_flipped)
+        draw = partial(self._draw, pyramid, index, (zoom, x, y), style, is_flipped)
+        body, etag = await self._tiles.get(key, draw)
+        headers = {"ETag": etag, "Cache-Control": cache_control(self._hierarchy.max_age)}
+        if matches(request.headers.get("If-None-Match"), etag):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type="image/png", headers=headers)
+
+    async def _draw(
+        self, pyramid: Pyramid, index: tuple[int, ...], number: TileNumber, style: Style, is_flipped: bool
+    ) -> tuple[bytes, str]:
+        view = _tile_view(pyramid, index, number, is_flipped=is_flipped)
+        return await self._chunks.read(view, partial(_render_tile, style))
+
+    def _min_zoom(self, pyramid: Pyramid) -> int:
+        """Return the least zoom whose tiles are within the limits."""
+        index = (0,) * (pyramid.levels[0].array.ndim - 2)
+        for zoom in range(pyramid.max_zoom + 1):
+            try:
+                self._chunks.check(_tile_view(pyramid, index, (zoom, 0, 0), is_flipped=False))
+            except TooMuch:
+                continue
+            return zoom
+        return pyramid.max_zoom
+
+    # -------------------------------------------------------------- pyramids
+
+    async def _pyramid(self, path: str) -> Pyramid:
+        return await self._hierarchy.cached(("pyramid", path.strip("/")), partial(self._open_pyramid, path))
+
+    async def _open_pyramid(self, path: str) -> Pyramid:
+        node = await self._hierarchy.node(path)
+        if isinstance(node, AsyncArray):
+            return Pyramid.of([node])
+        paths = pyramid_paths(node.attrs)
+        if not paths:
+            raise NodeTypeError(f"{node.name} is a group without multiscales", path=path, found="group", wanted="array")
+        levels = paths[:_MOST_LEVELS]
+        return Pyramid.of([await self._hierarchy.array(join(path.strip("/"), level)) for level in levels])
+
+
+def _tile_view(pyramid: Pyramid, index: tuple[int, ...], number: TileNumber, *, is_flipped: bool) -> AsyncSelection:
+    zoom, x, y = number
+    level, rows, columns = pyramid.tile(zoom, x, y, is_flipped=is_flipped)
+    return level.array.oindex[(*level.index(index), _as_slice(rows), _as_slice(columns))]
+
+
+def _as_slice(indices: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
+    """Return evenly spaced indices as a slice, which is faster to read."""
+    if len(indices) == 1:
+        return slice(int(indices[0]), int(indices[0]) + 1)
+    step = int(indices[1] - indices[0])
+    if not step or (np.diff(indices) != step).any():
+        return indices
+    stop = int(indices[-1]) + (1 if step > 0 else -1)
+    return slice(int(indices[0]), stop if stop >= 0 else None, step)
+
+
+def _render_tile(style: Style, values: npt.NDArray[Any]) -> tuple[bytes, str]:
+    body = render(values, style, (TILE, TILE))
+    return body, etag_of(body)
+
+
+def _summarize(total: int, bins: int, values: npt.NDArray[Any]) -> Summary:
+    summary = Summary(total=total)
+    summary.add(values)
+    summary.bin(values, bins, trim=True)
+    return summary

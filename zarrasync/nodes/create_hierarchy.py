@@ -11,6 +11,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join, normalize_path
+from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create_array import create_array_at, plan_with_data
 from zarrasync.nodes.find import load_metadata
@@ -40,7 +41,7 @@ async def create_levels(
     def handle_at(path: str) -> NodeHandle:
         parent_path, _, name = path.rpartition("/")
         parent = created.get(parent_path) if path else None
-        return parent._cell.handle.child(name) if isinstance(parent, AsyncGroup) else root.at(join(root.path, path))
+        return handle_of(parent).child(name) if isinstance(parent, AsyncGroup) else root.at(join(root.path, path))
 
     levels: dict[int, list[str]] = {}
     for path in paths:

@@ -67,9 +67,9 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
     foreign = [key for key in others if not formats.may_be_zarr(key)]
     if chunks and foreign:
         raise NodeExistsError(
-            f"{counted(len(chunks), 'value')} exist where chunks of {handle.name} in {handle.store!r} will be stored "
-            f"({', '.join(chunks[:3])}), beside values that are not Zarr ({', '.join(foreign[:3])}): erase them if they "
-            "are left over from an array, or use another path",
+            f"{counted(len(chunks), 'value')} where chunks of {handle.name} in {handle.store!r} will be "
+            f"({', '.join(chunks[:3])}) may not be left over from an array, as other things lie beside "
+            f"({', '.join(foreign[:3])}): erase them, or use another path",
             path=handle.path,
             store=repr(handle.store),
         )

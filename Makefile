@@ -93,6 +93,7 @@ release-check: check dist  ## Check everything for a release; docs/development.m
 	test -z "$$(git status --porcelain)"
 	! git rev-parse -q --verify 'refs/tags/v$(VERSION)'
 	grep -q '^## $(VERSION) - [0-9-]*$$' CHANGELOG.md
+	test "$$(ls docs/changes)" = README.md
 	test -z "$$(ls docs/changes/*.added.md docs/changes/*.changed.md docs/changes/*.fixed.md 2>/dev/null)"
 
 $(VENV)/bin/python:

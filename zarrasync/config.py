@@ -57,6 +57,8 @@ class Config:
         max_document_bytes: The largest size of a metadata document, in bytes.
         max_chunk_bytes: The largest decoded size of a chunk, in bytes (0: no limit).
         max_read_bytes: The largest size of the result of a read, in bytes (0: no limit).
+        debug_errors: Keep all frames and causes in the tracebacks of errors. This applies as it is set where a function is
+            called; the setting of a node has no effect.
     """
 
     zarr_format: int | str = 3
@@ -77,6 +79,7 @@ class Config:
     max_document_bytes: int = 256 * MiB
     max_chunk_bytes: int = 0
     max_read_bytes: int = 0
+    debug_errors: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -20,6 +20,8 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 from zarrasync._concurrency.gates import BLOCKED_LOOP
+from zarrasync._util.short_tracebacks import shorten
+from zarrasync.errors import ZarrError
 
 __all__ = ["iterate", "run"]
 
@@ -128,7 +130,7 @@ def _get() -> _Loop:
 
 
 def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
-    """Return the result of a coroutine to synchronous code.
+    """Return the result of a coroutine to synchronous code. The traceback of an error ends at the calling function.
 
     Args:
         coroutine: The coroutine.
@@ -137,20 +139,24 @@ def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
     Raises:
         RuntimeError: When called on the library's own loop thread.
     """
-    if blocking:
-        loop = asyncio._get_running_loop()  # noqa: SLF001  # a tenth of the time of the public function
-        if loop is None:
-            return drive(coroutine)
-        token = BLOCKED_LOOP.set(loop)
-        try:
-            return drive(coroutine)
-        finally:
-            BLOCKED_LOOP.reset(token)
-    bridge = _get()
-    if threading.current_thread() is bridge.thread:
-        coroutine.close()
-        raise RuntimeError("a synchronous call was made inside zarrasync's own event loop; use the async API there")
-    return _wait(bridge, coroutine)
+    try:
+        if blocking:
+            loop = asyncio._get_running_loop()  # noqa: SLF001  # a tenth of the time of the public function
+            if loop is None:
+                return drive(coroutine)
+            token = BLOCKED_LOOP.set(loop)
+            try:
+                return drive(coroutine)
+            finally:
+                BLOCKED_LOOP.reset(token)
+        bridge = _get()
+        if threading.current_thread() is bridge.thread:
+            coroutine.close()
+            raise RuntimeError("a synchronous call was made inside zarrasync's own event loop; use the async API there")
+        return _wait(bridge, coroutine)
+    except ZarrError as error:
+        shorten(error)
+        raise
 
 
 def _wait(bridge: _Loop, coroutine: Coroutine[Any, Any, T]) -> T:

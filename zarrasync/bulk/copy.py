@@ -11,6 +11,7 @@ from typing import Any, Literal
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
+from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy_nodes import CopyPlan, create_copies, plan_copies
 from zarrasync.bulk.copy_values import compare_arrays, copy_array
@@ -38,6 +39,7 @@ _CONCURRENT_ARRAYS = 16
 """Arrays that are copied at a time."""
 
 
+@short_tracebacks
 async def copy(
     source: StoreLike,
     dest: StoreLike,

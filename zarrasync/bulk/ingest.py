@@ -11,6 +11,7 @@ import numpy as np
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import clock
+from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import Source, open_source, source_of
@@ -39,6 +40,7 @@ _CHECKED = ("filters", "serializer", "compressors", "fill_value", "order", "attr
 """Parameters of ``create_array`` that must be valid, but do not change an existing array."""
 
 
+@short_tracebacks
 async def ingest(
     source: Any,
     store: StoreLike,

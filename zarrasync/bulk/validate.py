@@ -9,6 +9,7 @@ from typing import Any
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.reports import Report
 from zarrasync.bulk.validate_chunks import check_chunks
 from zarrasync.bulk.validate_documents import check_consolidated, check_documents
@@ -34,6 +35,7 @@ from zarrasync.stores import ReadOnlyStore, StoreLike, resolve
 __all__ = ["validate"]
 
 
+@short_tracebacks
 async def validate(
     store: StoreLike,
     *,

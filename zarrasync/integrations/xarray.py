@@ -19,8 +19,9 @@ from xarray.backends.zarr import FillValueCoder
 
 from zarrasync import sync
 from zarrasync._concurrency import bridge
+from zarrasync._util.short_tracebacks import short_tracebacks, shorten
 from zarrasync.display.progress import IngestReport
-from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError, ZarrError
 from zarrasync.integrations import xarray_write
 from zarrasync.integrations.dask_detect import seceded
 from zarrasync.integrations.xarray_encode import without_nan
@@ -52,6 +53,7 @@ def stored_variables(dataset: Dataset) -> dict[str, Variable]:
 _MODES = ("w-", "w", "a", "r+")
 
 
+@short_tracebacks
 async def write_dataset_async(
     dataset: Dataset,
     store: StoreLike,
@@ -201,18 +203,22 @@ class ZarrasyncBackend(BackendEntrypoint):
             use_zarr_fill_value_as_mask: Whether the arrays' fill values mean missing; ``None`` for format 2 only.
             config: Settings.
         """
-        node = _open(filename_or_obj, group, storage_options, zarr_format, consolidated, config)
-        return _decode(
-            node,
-            use_zarr_fill_value_as_mask,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            drop_variables=drop_variables,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
-        )
+        try:
+            node = _open(filename_or_obj, group, storage_options, zarr_format, consolidated, config)
+            return _decode(
+                node,
+                use_zarr_fill_value_as_mask,
+                mask_and_scale=mask_and_scale,
+                decode_times=decode_times,
+                concat_characters=concat_characters,
+                decode_coords=decode_coords,
+                drop_variables=drop_variables,
+                use_cftime=use_cftime,
+                decode_timedelta=decode_timedelta,
+            )
+        except ZarrError as error:  # the frame of this method would show all of its text
+            shorten(error)
+            raise
 
     def open_groups_as_dict(
         self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
+from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike
@@ -58,6 +59,7 @@ UNSET: Any = object()
 """The default of parameters that accept ``None`` as a value."""
 
 
+@short_tracebacks
 async def open(
     store: StoreLike,
     *,
@@ -90,6 +92,7 @@ async def open(
     return await run_on_store(partial(open_node_at, handle, candidates, consolidated=use_consolidated), handle.store)
 
 
+@short_tracebacks
 async def open_array(
     store: StoreLike,
     *,
@@ -135,6 +138,7 @@ async def open_array(
     return array
 
 
+@short_tracebacks
 async def open_group(
     store: StoreLike,
     *,
@@ -189,6 +193,7 @@ async def open_group(
     return group
 
 
+@short_tracebacks
 async def create_array(
     store: StoreLike,
     *,
@@ -272,6 +277,7 @@ async def create_array(
 create = create_array
 
 
+@short_tracebacks
 async def create_group(
     store: StoreLike,
     *,
@@ -300,6 +306,7 @@ async def create_group(
     return await create_group_at(handle, attributes=attributes, overwrite=overwrite)
 
 
+@short_tracebacks
 async def create_hierarchy(
     store: StoreLike,
     nodes: Mapping[str, Mapping[str, Any] | None],
@@ -335,6 +342,7 @@ async def create_hierarchy(
     return {path: created[path] for path in paths}
 
 
+@short_tracebacks
 async def consolidate_metadata(
     store: StoreLike,
     *,
@@ -374,6 +382,7 @@ async def consolidate_metadata(
     return opened
 
 
+@short_tracebacks
 async def save(
     store: StoreLike,
     *args: npt.ArrayLike,
@@ -412,6 +421,7 @@ async def save(
     await gather([partial(group.create_array, name, **array_options) for name, array_options in options.items()])
 
 
+@short_tracebacks
 async def load(
     store: StoreLike,
     *,
@@ -445,6 +455,7 @@ async def load(
     return {name: array_values for (name, _), array_values in zip(arrays, values, strict=True)}
 
 
+@short_tracebacks
 async def list_nodes(
     store: StoreLike,
     *,

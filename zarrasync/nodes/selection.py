@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.drive import driven
+from zarrasync._util.short_tracebacks import shorten
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, explain
 from zarrasync.display.progress import report_progress
-from zarrasync.errors import SelectionError
+from zarrasync.errors import SelectionError, ZarrError
 from zarrasync.indexing import parse
 from zarrasync.indexing.fields import split_fields
 from zarrasync.indexing.regions import Region
@@ -146,10 +147,14 @@ class AsyncSelection(NotAwaited):
         return Accessor(self, parse.coordinate)
 
     def _select(self, key: Any, parser: Callable[[Any, tuple[int, ...]], Transform]) -> AsyncSelection:
-        fields, key = split_fields(key, self.dtype)
-        if fields is not None and self._fields is not None:
-            raise SelectionError(f"the selection already has fields: {self._fields!r}", shape=self.shape)
-        transform = compose(self._transform, parser(key, self.shape))
+        try:
+            fields, key = split_fields(key, self.dtype)
+            if fields is not None and self._fields is not None:
+                raise SelectionError(f"the selection already has fields: {self._fields!r}", shape=self.shape)
+            transform = compose(self._transform, parser(key, self.shape))
+        except ZarrError as error:
+            shorten(error)
+            raise
         fields = fields if fields is not None else self._fields
         return AsyncSelection(self.array, transform, fields, not transform.shape and _keeps_array(key))
 
@@ -186,11 +191,15 @@ class AsyncSelection(NotAwaited):
         read = partial(
             transfer.read, self.array._chunks, self._transform, out=out, missing=missing, fields=self._fields
         )
-        if progress:
-            with report_progress(progress, self.nbytes, f"read {self.array.name}") as report:
-                result = await read(progress=report)
-        else:
-            result = await read()
+        try:
+            if progress:
+                with report_progress(progress, self.nbytes, f"read {self.array.name}") as report:
+                    result = await read(progress=report)
+            else:
+                result = await read()
+        except ZarrError as error:
+            shorten(error, kept=0)
+            raise
         return result[()] if not result.shape and out is None and not self._exact else result
 
     async def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
@@ -213,11 +222,15 @@ class AsyncSelection(NotAwaited):
         chunks, transform, fields = self.array._chunks, self._transform, self._fields
         check = partial(check_assignment, chunks, transform, fields)
         write = partial(transfer.write, chunks, transform, values, fields=fields, check=check)
-        if progress:
-            with report_progress(progress, self.nbytes, f"write {self.array.name}") as report:
-                await write(progress=report)
-        else:
-            await write()
+        try:
+            if progress:
+                with report_progress(progress, self.nbytes, f"write {self.array.name}") as report:
+                    await write(progress=report)
+            else:
+                await write()
+        except ZarrError as error:
+            shorten(error, kept=0)
+            raise
 
     # -------------------------------------------------------------- block by block
 
@@ -289,8 +302,12 @@ class AsyncSelection(NotAwaited):
 def select(array: SelectedArray, key: Any) -> AsyncSelection:
     """Return ``array.view[key]`` in fewer steps, because small reads spend much of their time in them."""
     metadata = array.metadata
-    fields, key = split_fields(key, metadata.dtype.numpy)
-    transform = parse.numpy_style(key, metadata.shape)
+    try:
+        fields, key = split_fields(key, metadata.dtype.numpy)
+        transform = parse.numpy_style(key, metadata.shape)
+    except ZarrError as error:
+        shorten(error)
+        raise
     return AsyncSelection(array, transform, fields, not transform.shape and _keeps_array(key))
 
 

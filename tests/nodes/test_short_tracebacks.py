@@ -1,0 +1,181 @@
+"""Tracebacks of errors as IPython prints them: the user's line and few frames of the library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from zarrasync import errors, sync
+from zarrasync._util import short_tracebacks
+
+_PACKAGE = str(Path(za.__file__).parent)
+
+
+def printed(error: BaseException) -> str:
+    """Return the traceback of an error as IPython prints it, without colours."""
+    ultratb = pytest.importorskip("IPython.core.ultratb")
+    formatter = ultratb.AutoFormattedTB(mode="Context")
+    text = formatter.stb2text(formatter.structured_traceback(type(error), error, error.__traceback__))
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def check(error: BaseException, *, lines: int = 35) -> None:
+    """Check the number of lines below the user's last frame, and of the library's frames in them."""
+    text = printed(error)
+    below = text.split("\nFile ")[1:]
+    while below and not below[0].startswith(_PACKAGE):
+        below.pop(0)
+    assert 1 <= len(below) <= 3, text
+    assert "\n".join(below).count("\n") + 1 <= lines, text
+    assert all(part.startswith(_PACKAGE) for part in below), text
+    assert not isinstance(error.__context__, BaseExceptionGroup)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    group = sync.create_group(tmp_path / "x.zarr")
+    group.create_array("t2m", data=np.ones((4, 4)), chunks=(2, 2))
+    group.create_array("tp", data=np.ones((4, 4)))
+    return str(tmp_path / "x.zarr")
+
+
+SYNC: dict[str, Callable[[str], Any]] = {
+    "a misspelt member": lambda root: sync.open_group(root)["t2"],
+    "a misspelt path": lambda root: sync.open(root, path="t2"),
+    "an index out of range": lambda root: sync.open_group(root)["t2m"][100],
+    "an orthogonal index": lambda root: sync.open_group(root)["t2m"].oindex[[100]],
+    "a write to a node opened for reading": lambda root: sync.open_group(root).create_group("h"),
+    "values of another shape": lambda root: sync.open_array(root, path="t2m", mode="r+").append(np.ones(3)),
+}
+ASYNC: dict[str, Callable[[str], Awaitable[Any]]] = {}
+
+
+def asynchronous(name: str) -> Callable[[Callable[[str], Awaitable[Any]]], None]:
+    """Return a decorator that adds a case."""
+    return partial(ASYNC.__setitem__, name)
+
+
+@asynchronous("a misspelt member")
+async def _(root: str) -> None:
+    group: Any = await za.open_group(root)
+    await group["t2"]
+
+
+@asynchronous("a misspelt path")
+async def _(root: str) -> None:
+    await za.open(root, path="t2")
+
+
+@asynchronous("an index out of range")
+async def _(root: str) -> None:
+    array = await za.open_array(root, path="t2m")
+    await array[100]
+
+
+@asynchronous("a damaged chunk")
+async def _(root: str) -> None:
+    (Path(root) / "t2m" / "c" / "0" / "0").write_bytes(b"damaged")
+    array = await za.open_array(root, path="t2m")
+    await array[...]
+
+
+@pytest.mark.parametrize("name", SYNC)
+def test_sync_errors_end_at_the_called_function(root: str, name: str) -> None:
+    with pytest.raises(errors.ZarrError) as caught:
+        SYNC[name](root)
+    check(caught.value)
+
+
+@pytest.mark.parametrize("name", ASYNC)
+async def test_async_errors_end_at_the_called_function(root: str, name: str) -> None:
+    with pytest.raises(errors.ZarrError) as caught:
+        await ASYNC[name](root)
+    check(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_missing_store_through_xarray(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    with pytest.raises(errors.NodeNotFoundError) as caught:
+        xarray.open_dataset(tmp_path / "none.zarr", engine="zarrasync")
+    text = printed(caught.value)
+    assert text.count("\n") + 1 <= 40, text
+    assert _PACKAGE not in text
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_s3_without_credentials(nobody: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(errors.StoreError) as caught:
+        if is_async:
+            await za.open_group("s3://bucket/x.zarr", config={"retries": 0})
+        else:
+            sync.open_group("s3://bucket/x.zarr", config={"retries": 0})
+    check(caught.value)
+
+
+def test_all_frames_are_kept_on_request(root: str) -> None:
+    with za.config.set(debug_errors=True), pytest.raises(errors.NodeNotFoundError) as caught:
+        sync.open_group(root)["t2"]
+    assert len(re.findall(r"^File ", printed(caught.value), re.MULTILINE)) > 5
+
+
+def test_frames_and_errors_of_users_are_kept(root: str) -> None:
+    def values(region: Any) -> Any:
+        return sync.open(root, path="none")[region]
+
+    with pytest.raises(errors.NodeNotFoundError) as caught:
+        sync.ingest(values, {}, shape=(4,), dtype="f8")
+    trace, names = caught.value.__traceback__, []
+    while trace is not None:
+        names.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    assert names == ["test_frames_and_errors_of_users_are_kept", "ingest", "values"]
+
+
+def test_the_error_that_users_were_handling_is_kept(root: str) -> None:
+    group = sync.open_group(root)
+    with pytest.raises(errors.NodeNotFoundError) as caught:
+        try:
+            raise RuntimeError
+        except RuntimeError:
+            group["none"]
+    assert isinstance(caught.value.__context__, RuntimeError)
+    assert not caught.value.__suppress_context__
+
+
+def fail(cause: Exception) -> None:
+    """Raise a ``StoreError`` with a cause that has a context."""
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError:
+            raise cause  # noqa: B904  # with the context
+    except Exception as error:
+        raise errors.StoreError("could not read 'a': OSError: disk full") from error
+
+
+def test_causes_are_kept_if_the_message_lacks_them() -> None:
+    def shortened(cause: Exception) -> errors.ZarrError:
+        with pytest.raises(errors.StoreError) as caught:
+            fail(cause)
+        short_tracebacks.shorten(caught.value)
+        return caught.value
+
+    repeated = shortened(OSError("disk full"))
+    assert repeated.__cause__ is None
+    assert repeated.__suppress_context__
+    assert isinstance(repeated.__context__, OSError)
+    new = shortened(ValueError("no space"))
+    assert isinstance(new.__cause__, ValueError)
+    assert new.__cause__.__traceback__ is None
+    assert new.__cause__.__context__ is None
+    assert shortened(ExceptionGroup("several", [ValueError()])).__context__ is None

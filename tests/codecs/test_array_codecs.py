@@ -144,7 +144,7 @@ def test_scale_offset():
         with pytest.raises((MetadataError, CodecError)):
             chain = bound(data_type, (1,), entry("scale_offset", **options), "bytes" if "8" in data_type else LITTLE)
             chain.encode(np.array(values, data_type))
-    with pytest.raises(CodecError, match="no multiple"):
+    with pytest.raises(CodecError, match="not a multiple"):
         bound("int8", (1,), entry("scale_offset", scale=2), "bytes").decode(b"\x03")
 
 

@@ -99,15 +99,15 @@ class ArrayArrayCodec(Codec):
         return None
 
     def encoded_spec(self, spec: ArraySpec) -> ArraySpec:
-        """Return the spec of encoded arrays for that of decoded ones."""
+        """Return the spec of encoded arrays for the spec of decoded ones."""
         return spec
 
     def encode(self, array: Array, spec: ArraySpec) -> Array:
-        """Transform a decoded array; ``spec`` is that of the decoded side."""
+        """Transform a decoded array; ``spec`` describes the decoded side."""
         raise NotImplementedError
 
     def decode(self, array: Array, spec: ArraySpec) -> Array:
-        """Transform an encoded array back; ``spec`` is that of the decoded side."""
+        """Transform an encoded array back; ``spec`` describes the decoded side."""
         raise NotImplementedError
 
 

@@ -118,7 +118,7 @@ class BloscCodec(BytesBytesCodec):
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
         if not all(map(len, values)):
-            raise self.fail("there are no bytes", "encode")
+            raise self.fail("the value has no bytes", "encode")
         typesize = self.typesize or 1
         # The header has one byte for the element size; like c-blosc, shuffle larger elements as single bytes.
         header_typesize = typesize if typesize < 256 else 1

@@ -53,7 +53,7 @@ class BoundChain:
         supports_partial_reads: Whether parts of an encoded chunk can be located and decoded on their own.
         is_quick: Whether small chunks decode so quickly that an event loop may do it itself.
         run_length: How many chunks to decode into one block of memory and place in one step; 1 if that does not help.
-        memory_axis_order: For each axis its position in the memory of decoded elements (those of inner chunks in
+        memory_axis_order: For each axis its position in the memory of decoded elements (of inner chunks in
             shards), the slowest first; ``None`` for C order or if it depends on the data.
         innermost_chain: The chain of the smallest parts that can be read alone: inner chunks of shards, or chunks.
     """
@@ -269,7 +269,7 @@ class BoundChain:
 
         Args:
             rows: The raw chunks.
-            keep_empty: Whether to encode chunks that hold only the fill value, too.
+            keep_empty: Whether to encode chunks that hold only the fill value as well.
         """
         keep_empty |= self.spec.undefined
         is_empty = np.zeros(len(rows), np.bool_) if keep_empty else self._fill_rows(rows)

@@ -68,7 +68,7 @@ class BytesCodec(ArrayBytesCodec):
         return replace(self, endian=self.endian or sys.byteorder)
 
     def stored_form(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the dtype of stored elements for that of elements in memory."""
+        """Return the dtype of stored elements for the dtype of elements in memory."""
         if self.stored is not None:
             return self.stored
         if self.endian is None:  # zarr-python omits it for structured types and stores them little-endian

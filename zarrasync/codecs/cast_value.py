@@ -34,7 +34,7 @@ class CastValueCodec(ArrayArrayCodec):
         rounding: ``"nearest-even"``, ``"towards-zero"``, ``"towards-positive"``, ``"towards-negative"`` or
             ``"nearest-away"``.
         out_of_range: ``"clamp"``, ``"wrap"``, or ``None`` to raise an error for values beyond the range of the type.
-        encode_map: Pairs of values with a conversion of their own, as in documents.
+        encode_map: Pairs of values that are converted to each other, as in documents.
         decode_map: The same for decoding.
     """
 

@@ -122,7 +122,7 @@ _DATA_ERRORS = (
 
 
 def is_data_error(error: Exception) -> bool:
-    """Return whether an error is about the data. Some libraries have error classes of their own."""
+    """Return whether an error is about the data. Some libraries define their own error classes."""
     return isinstance(error, _DATA_ERRORS) or type(error).__name__ in ("IsalError", "error", "LZMAError", "ZstdError")
 
 

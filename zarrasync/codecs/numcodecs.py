@@ -2,8 +2,8 @@
 
 numcodecs' codecs are functions of buffers. Their kind in a chain depends on the format: under a Zarr v3 name
 (``numcodecs.delta``) those that change values are array -> array codecs and the others bytes -> bytes codecs. Among
-Zarr v2 filters all of them transform raw bytes in stored order, which they view with a dtype of their own or with the
-array's (``dtype``).
+Zarr v2 filters all of them transform raw bytes in stored order, which they view with the dtype in their configuration or
+with the array's (``dtype``).
 """
 
 from __future__ import annotations
@@ -334,7 +334,9 @@ def adapt(config: Mapping[str, Any], *, dtype: np.dtype[Any] | None = None, arra
     if not isinstance(kind, str):
         raise MetadataError(f"a numcodecs configuration needs an 'id', found {dict(config)!r}")
     if kind in _OBJECTS:
-        raise UnknownCodecError(f"codec {kind!r} makes bytes of objects and can not stand here", codec=kind)
+        raise UnknownCodecError(
+            f"codec {kind!r} makes bytes of objects and is not supported in this position", codec=kind
+        )
     codec: NumcodecsArray | NumcodecsBytes | NumcodecsSerializer
     if arrays and kind in _ARRAY_BYTES:
         codec = NumcodecsSerializer({name: value for name, value in config.items() if name != "compression_kwargs"})

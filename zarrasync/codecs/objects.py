@@ -39,7 +39,7 @@ class ObjectCodec(ArrayBytesCodec):
     def __post_init__(self) -> None:
         if self.config.get("id") not in OBJECT_CODECS:
             raise MetadataError(
-                f"{self.config.get('id')!r} is no codec of objects; known are {', '.join(OBJECT_CODECS)}"
+                f"{self.config.get('id')!r} is not a codec of objects; use one of {', '.join(OBJECT_CODECS)}"
             )
         numcodecs_codec(self.config)  # rejects an invalid configuration
 

@@ -108,5 +108,5 @@ class _BoundPackbits(BoundWhole):
             return encoded
         padding = int(encoded[0] if position == "first_byte" else encoded[-1])
         if padding != self._padding:
-            raise self._codec.fail(f"it says that {padding} bits are padding, {self._padding} must be")
+            raise self._codec.fail(f"it declares {padding} bits of padding, the chunk has {self._padding}")
         return encoded[1:] if position == "first_byte" else encoded[:-1]

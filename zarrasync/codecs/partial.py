@@ -82,7 +82,7 @@ class Piece(NamedTuple):
         chain: The codecs that decode it.
         part: Its elements and their destinations. A run covers several chunks that are stored contiguously.
         out: The array that receives the elements.
-        entries: For a run, the start (relative to that of the piece) and the length of each chunk.
+        entries: For a run, the start (relative to the start of the piece) and the length of each chunk.
     """
 
     start: int

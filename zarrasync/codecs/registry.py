@@ -1,4 +1,4 @@
-"""Registry of codecs: parsing codecs in documents and arguments, and registering those of other packages."""
+"""Registry of codecs: parsing codecs in documents and arguments, and registering codecs of other packages."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def register(codec: type[Codec]) -> None:
         TypeError: If it is not such a class.
     """
     if not isinstance(codec, type) or not issubclass(codec, Codec):
-        raise TypeError(f"{codec!r} is no class of codecs")
+        raise TypeError(f"{codec!r} is not a class of codecs")
     name = codec.name
     if not name or name in _PARSERS:
-        raise ValueError(f"there is a codec {name!r} already" if name else f"{codec.__name__} has no name")
+        raise ValueError(f"the codec {name!r} exists already" if name else f"{codec.__name__} has no name")
     _registered[name] = codec
     plugins.count_registration()
 

@@ -62,7 +62,7 @@ class ReshapeCodec(ArrayArrayCodec):
         if -1 in sizes and fixed_size and math.prod(source) % fixed_size == 0:
             sizes[sizes.index(-1)] = math.prod(source) // fixed_size
         if math.prod(sizes) != math.prod(source) or -1 in sizes:
-            raise MetadataError(f"codec 'reshape' can not make shape {list(self.shape)} of {source}")
+            raise MetadataError(f"codec 'reshape' cannot turn shape {source} into {list(self.shape)}")
         for number, item in enumerate(self.shape):
             if not isinstance(item, tuple) or not item:
                 continue

@@ -90,7 +90,7 @@ def _half_away(values: Array) -> Array:
 
 
 def _float_to_integer(values: Array, target: DataType, rounding: str, out_of_range: str | None) -> Array:
-    _reject(values[~np.isfinite(values)], "is no integer")
+    _reject(values[~np.isfinite(values)], "is not an integer")
     integers = _ROUND_TO_INTEGER.get(rounding, _half_away)(values)
     low, high = integer_limits(target)
     # Floats represent the limits -2**n and 2**n exactly, but not always 2**n - 1.
@@ -117,9 +117,9 @@ def _to_float(array: Array, dtype: np.dtype[Any], rounding: str, out_of_range: s
     top, step = _top(dtype)
     has_infinity = bool(np.isinf(dtype.type(np.inf)))
     if not np.isnan(float(dtype.type(np.nan))):
-        _reject(values[np.isnan(values)], "is no value of the type")
+        _reject(values[np.isnan(values)], "is not a value of the type")
     if not has_infinity:
-        _reject(values[np.isinf(values)], "is no value of the type")
+        _reject(values[np.isinf(values)], "is not a value of the type")
     up, down = _limits(top, step, rounding)
     above, below = np.isfinite(values) & (values > up), np.isfinite(values) & (values < -down)
     if rounding.startswith("nearest"):  # half a step above the greatest value rounds beyond it

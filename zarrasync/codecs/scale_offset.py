@@ -93,7 +93,7 @@ class ScaleOffsetCodec(ArrayArrayCodec):
         if scale < 0:  # the lowest integer has no positive counterpart
             _check_range(flat, min(low * scale, high * scale), max(low * scale, high * scale), low, high)
         if remainder.any():
-            raise ValueError(f"{flat[remainder != 0][0]} is no multiple of the scale {scale}")
+            raise ValueError(f"{flat[remainder != 0][0]} is not a multiple of the scale {scale}")
         flat = flat // divisor
         _check_range(flat, low - offset, high - offset, low, high)
         total: Array = flat + data_type.numpy.type(offset)

@@ -55,7 +55,7 @@ class ArraySpec:
         try:
             array = np.empty(self.shape, self.dtype.numpy)
         except MemoryError as error:
-            raise CodecError(f"there is no memory for a chunk: {error}") from error
+            raise CodecError(f"not enough memory for a chunk: {error}") from error
         array[...] = self.scalar
         return array
 

@@ -89,7 +89,7 @@ class _BoundVlen(BoundWhole):
             try:
                 data = value.encode() if self._is_text else _bytes(value)
             except (AttributeError, TypeError, UnicodeEncodeError) as error:
-                expected = "text" if self._is_text else "bytes"
+                expected = "a string" if self._is_text else "bytes"
                 raise self._codec.fail(f"{value!r} is not {expected}", "encode") from error
             parts += (len(data).to_bytes(4, "little"), data)
         return b"".join(parts)

@@ -52,12 +52,12 @@ def _document_suffixes() -> tuple[str, ...]:
 
 
 def is_document(key: str) -> bool:
-    """Return whether a key looks like that of a document in any format."""
+    """Return whether a key may belong to a document in any format."""
     return f"/{key}".endswith(_document_suffixes())
 
 
 def may_be_zarr(key: str) -> bool:
-    """Return whether a key looks like that of a document or a chunk in any format."""
+    """Return whether a key may belong to a document or a chunk in any format."""
     return is_document(key) or _CHUNK_KEY.fullmatch(key) is not None
 
 

@@ -1,4 +1,4 @@
-"""The draft of Zarr format 3 (text of January 2023): documents under ``meta/``, chunks under ``data/``.
+"""The draft of Zarr format 3 (January 2023): documents under ``meta/``, chunks under ``data/``.
 
 A store has one entry point document, ``zarr.json``, which specifies how the other documents are encoded. There
 are two dialects. The specification's own dialect is read strictly. The older one keeps everything below ``meta/root``
@@ -42,7 +42,7 @@ class Draft(Format):
         zarr_format: The dialect: ``"3-draft"`` (the specification's) or ``"3-draft-2022"`` (below ``meta/root``).
         suffix: The suffix of the keys of documents.
         unread_entry_point: The key of the entry point document if it was not read yet.
-        document: The entry point document; ``None`` for that of a new store.
+        document: The entry point document; ``None`` for a new store.
     """
 
     entry_point = ENTRY_POINT_KEY
@@ -193,7 +193,7 @@ class Draft(Format):
         key = self.consolidated_key(path)
         if key is None:
             return super().render_consolidated(path, group_documents, documents_below)
-        # zarr-python reads the entry point from the copies, too.
+        # zarr-python also reads the entry point from the copies.
         own_documents = parse_documents(group_documents, self.document_keys(path))
         return {key: render_zmetadata({ENTRY_POINT_KEY: self._document, **own_documents, **documents_below})}
 

@@ -13,7 +13,7 @@ from zarrasync.model.paths import is_key
 __all__ = ["ENTRY_POINT_KEY", "SEED", "SPECIFICATION", "Y2022", "EntryPoint", "new_entry_point", "read_entry_point"]
 
 SEED = "3-draft"
-"""The dialect of the specification's text."""
+"""The dialect that the specification defines."""
 Y2022 = "3-draft-2022"
 """The older dialect of zarr-python 2, with all keys below ``meta/root`` and ``data/root``."""
 ENTRY_POINT_KEY = "zarr.json"
@@ -73,7 +73,7 @@ def read_entry_point(data: bytes) -> EntryPoint | None:
             checker.require("extensions")
             refuse_unknown_members(checker, ("zarr_format", "metadata_encoding", "extensions"))
     if not isinstance(suffix, str) or not is_key(f"x{suffix}") or "/" in suffix:
-        checker.add("metadata_encoding.metadata_key_suffix", f"expected text such as '.json', found {suffix!r}")
+        checker.add("metadata_encoding.metadata_key_suffix", f"expected a string such as '.json', found {suffix!r}")
     check_extensions(checker, strict=dialect == SEED)
     checker.raise_problems()
     return EntryPoint(dialect, suffix, document)

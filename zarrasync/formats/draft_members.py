@@ -11,7 +11,7 @@ __all__ = ["check_extensions", "list_member", "parse_attributes", "refuse_unknow
 
 
 def refuse_unknown_members(checker: DocumentChecker, members: Iterable[str]) -> None:
-    """Add a problem for each member that is not among those of the specification."""
+    """Add a problem for each member that the specification does not define."""
     for name in checker.document:
         if name not in members:
             checker.add(name, "unknown member; this version has no such")

@@ -57,7 +57,7 @@ def to_numcodecs(codec: BytesBytesCodec) -> dict[str, Any]:
     if isinstance(codec, Crc32cCodec):
         return {"id": "crc32c"}
     raise UnsupportedByFormat(
-        f"only codecs of numcodecs can be said in this format, not {codec.label!r}; zarr_format=3 can say it",
+        f"this format supports only codecs of numcodecs, not {codec.label!r}; use zarr_format=3",
         feature="codecs",
     )
 

@@ -72,7 +72,7 @@ def numpy_dtype(value: Any, *, needs_byte_order: bool = True) -> np.dtype[Any]:
                 raise ValueError("it must begin with the byte order: '<', '>' or '|'")
             dtype = np.dtype(value)
             if dtype.kind == "T":
-                raise ValueError("text of any length is '|O' with the filter 'vlen-utf8'")
+                raise ValueError("strings of any length are '|O' with the filter 'vlen-utf8'")
             return dtype
         if isinstance(value, list) and value:
             return np.dtype([_parse_field(item) for item in value])

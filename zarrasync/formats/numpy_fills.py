@@ -50,7 +50,7 @@ def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) ->
     if kind == "U" and not isinstance(value, str):
         if value == 0:
             return np.zeros((), dtype)[()]
-        raise ValueError("expected text")
+        raise ValueError("expected a string")
     if kind == "b" and not isinstance(value, bool):
         if value in (0, 1):
             return np.bool_(value)
@@ -78,11 +78,11 @@ def _parse_bytes(dtype: np.dtype[Any], value: Any, stored: np.dtype[Any] | None)
             raise ValueError(f"{len(data)} bytes for elements of {dtype.itemsize}")
         if not dtype.itemsize:
             return np.zeros((), dtype)[()]
-        # The bytes are those of a stored element, in its byte order.
+        # The bytes of a stored element, in its byte order.
         return np.frombuffer(data.ljust(dtype.itemsize, b"\0"), stored).astype(dtype)[0]
     if value == 0:  # zarr-python 2 writes this for zero bytes
         return np.zeros((), dtype)[()]
-    raise ValueError("expected base64 text")
+    raise ValueError("expected a base64 string")
 
 
 def render_fill(data_type: DataType, value: Any, serializer: ArrayBytesCodec) -> Any:

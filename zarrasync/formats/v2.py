@@ -100,7 +100,7 @@ class V2(Format):
             kind = metadata.dtype.numpy.kind if isinstance(metadata, ArrayMetadata) else ""
             fill = document["fill_value"]
             if fill is not None and not _has_standard_form(fill, kind):
-                message = f"{fill!r} is not how a fill value of {document['dtype']!r} is written"
+                message = f"{fill!r} is not the standard form of a fill value of {document['dtype']!r}"
                 deviations.append(("$.fill_value", message))
         return deviations
 

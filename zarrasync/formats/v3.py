@@ -98,7 +98,7 @@ class V3(Format):
                 if name == "endian":
                     deviations.append((f"$.codecs[{number}]", "the codec 'endian' is called 'bytes' now"))
             if named_extension(document.get("data_type"))[0] == "structured":
-                message = "the data type 'structured' is not to be written any more; 'struct' is"
+                message = "the data type 'structured' is deprecated; use 'struct'"
                 deviations.append(("$.data_type", message))
             if document.get("data_type") == "bool" and not isinstance(document.get("fill_value"), bool):
                 message = f"expected true or false, found {document.get('fill_value')!r}"

@@ -85,7 +85,7 @@ def refuse_unknown_members(checker: DocumentChecker, members: tuple[str, ...]) -
     known_members = (*members, "zarr_format", "node_type")
     for name, value in checker.document.items():
         if name not in known_members and not (isinstance(value, Mapping) and value.get("must_understand") is False):
-            checker.add(name, "unknown member that does not say 'must_understand': false")
+            checker.add(name, "unknown member without 'must_understand': false")
 
 
 def parse_key_encoding(value: Any) -> ChunkKeyEncoding:

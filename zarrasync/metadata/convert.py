@@ -84,7 +84,7 @@ def convert_metadata(
         return source
     if source.transformers:
         transformers = ", ".join(repr(item.name) for item in source.transformers)
-        notes.append(f"{name}: what is stored of it is not transformed by {transformers} any more")
+        notes.append(f"{name}: its stored values are no longer transformed by {transformers}")
     properties = _convert_properties(
         source, name, source_format, target_format, notes, has_named_dimensions=has_named_dimensions
     )

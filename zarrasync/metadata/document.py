@@ -91,7 +91,7 @@ class DocumentChecker:
 def non_finite_tokens(value: Any, location: str) -> Iterator[tuple[str, str]]:
     """Yield location and message for each NaN and Infinity token in a parsed document."""
     if isinstance(value, float) and not math.isfinite(value):
-        yield location, "NaN and Infinity are no JSON; other readers may refuse the document"
+        yield location, "NaN and Infinity are not JSON; other readers may reject the document"
     elif isinstance(value, Mapping):
         for name, item in value.items():
             yield from non_finite_tokens(item, f"{location}.{name}")

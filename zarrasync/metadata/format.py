@@ -65,7 +65,7 @@ class Format(ABC):
 
         Args:
             path: The node.
-            kind: Limits the keys to those of arrays or of groups. The first key then decides whether the node exists.
+            kind: Limits the keys to arrays or groups. The first key then decides whether the node exists.
         """
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Format(ABC):
         return [deviation for document in documents for deviation in non_finite_tokens(document, "$")]
 
     def root_documents(self) -> dict[str, bytes]:
-        """Return the documents that the root of a store needs in addition to those of its nodes."""
+        """Return the documents that the root of a store needs in addition to the documents of its nodes."""
         return {}
 
     def for_unknown_store(self) -> Format:

@@ -195,7 +195,7 @@ def expand_sizes(sizes: Any) -> tuple[int, ...]:
         if type(size) is not int or type(count) is not int or not 1 <= size < 1 << 40 or count < 1:
             raise ValueError("sizes and counts are at least 1")
         if len(expanded) + count > MAX_LISTED_CHUNKS:
-            raise ValueError(f"more than {MAX_LISTED_CHUNKS} chunks along an axis can not be listed")
+            raise ValueError(f"at most {MAX_LISTED_CHUNKS} chunks along an axis can be listed")
         expanded.extend([size] * count)
     return tuple(expanded)
 

@@ -1,9 +1,9 @@
 """Data types: the mapping between Zarr's names and NumPy's dtypes.
 
-The core types and ``r*`` are those of the Zarr v3 core specification ("Data types"). The others are extension types as
+The core types and ``r*`` are specified in the Zarr v3 core specification ("Data types"). The others are extension types as
 registered in zarr-extensions, or as zarr-python names them if they are not registered. In memory every array has native
-byte order; the stored order belongs to the array -> bytes codec. NumPy has no integers of less than a byte, so those of 2
-and 4 bits are bytes in memory. Small floating-point types are those of the package ml_dtypes, and complex numbers of them
+byte order; the stored order belongs to the array -> bytes codec. NumPy has no integers of less than a byte, so integers of 2
+and 4 bits are bytes in memory. Small floating-point types come from the package ml_dtypes, and complex numbers of them
 are structures of a real and an imaginary part.
 """
 
@@ -197,7 +197,7 @@ def _from_native(dtype: np.dtype[Any]) -> DataType:
     if dtype.fields is not None:
         return DataType("struct", dtype, _struct_configuration(dtype))
     if dtype.subdtype is not None:
-        raise MetadataError(f"a data type with a shape of its own ({dtype}) needs a field to stand in")
+        raise MetadataError(f"a data type with a shape ({dtype}) is supported only in fields")
     kind = dtype.kind
     if kind in "biufc" and dtype.name in CORE:
         return DataType(dtype.name, dtype)
@@ -378,7 +378,7 @@ def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
         ValueError: If it is the name of a data type of this package.
     """
     if name in CORE or name in _VARIABLE or name in NAMED or name in _EXTENSIONS or _RAW.fullmatch(name):
-        raise ValueError(f"there is a data type {name!r} already")
+        raise ValueError(f"the data type {name!r} exists already")
     _registered[name] = parse
     plugins.count_registration()
 

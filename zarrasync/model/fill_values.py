@@ -126,7 +126,7 @@ def _parse_struct(data_type: DataType, value: Any) -> Any:
 def _parse_bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return base64.b64decode(value, validate=True)
-    _need(isinstance(value, list), "expected base64 text or a list of byte values")
+    _need(isinstance(value, list), "expected a base64 string or a list of byte values")
     return bytes(value)
 
 
@@ -189,7 +189,7 @@ def as_fill(data_type: DataType, value: Any) -> Any:
     dtype = data_type.numpy
     try:
         if dtype.kind == "T":
-            _need(isinstance(value, str), "expected text")
+            _need(isinstance(value, str), "expected a string")
             return str(value)
         if dtype.kind == "O":
             if data_type.name == "object":
@@ -211,7 +211,7 @@ def as_fill(data_type: DataType, value: Any) -> Any:
             _need(len(value) == dtype.itemsize, f"expected {dtype.itemsize} bytes")
             return np.frombuffer(bytes(value), dtype)[0]
         if dtype.kind in "US" and isinstance(value, str | bytes):
-            _need(np.array(value, dtype)[()] == np.array(value)[()], "the text is too long or of the wrong kind")
+            _need(np.array(value, dtype)[()] == np.array(value)[()], "the string is too long or of the wrong kind")
         with np.errstate(over="ignore"):
             converted = np.array(value, dtype)[()]
         if is_float(dtype):

@@ -22,7 +22,7 @@ class StorageTransformer(Protocol):
     See "Storage transformers" in the Zarr v3 core specification.
 
     Attributes:
-        name: Its name in documents of format 3, or its URI in those of the draft.
+        name: Its name in documents of format 3, or its URI in documents of the draft.
     """
 
     name: str

@@ -226,7 +226,7 @@ def test_copies_of_metadata_that_are_old(tmp_path: Path, zarr_format: Any):
         named: dict[str, Any] = {"dimension_names": [dim]}
         if zarr_format == 2:
             named = {"attributes": {"_ARRAY_DIMENSIONS": [dim]}}
-        group.create_array(name, shape=4, chunks=2, dtype="f8", overwrite=True, **named)[:] = 7
+        group.create_array(name, shape=4, chunks=(2,), dtype="f8", overwrite=True, **named)[:] = 7
     write_dataset(given[["v"]], tmp_path, region={"x": slice(0, 4)})
     write_dataset(given, tmp_path, append_dim="x")
     found: Any = zarr.open_group(tmp_path, use_consolidated=False)

@@ -1302,7 +1302,7 @@ def ingest(
             whatever it contains.
         region: The part of the array to write, as a tuple of slices; all of it by default.
         unaligned: Whether the region may cut chunks, which another writer may be writing: ``"safe"`` allows it if the
-            store supports conditional writes, ``"error"`` never, ``"allow"`` always. Default: that of the settings.
+            store supports conditional writes, ``"error"`` never, ``"allow"`` always. Default: ``config.unaligned``.
         verify: Read all values back and compare them. Values that the array's data type changes are an error, unless
             the source has a data type and another one is among the options.
         concurrency: Blocks at a time; 0 for a default that suits the store.

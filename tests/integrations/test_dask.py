@@ -222,7 +222,7 @@ def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: py
         request.getfixturevalue("cluster")
     settings: dict[str, Any] = {} if scheduler == "cluster" else {"scheduler": "processes"}
     array = sync.create_array(f"memory://{tmp_path.name}", data=np.ones(4), chunks=2)
-    with dask.config.set(**settings), pytest.raises(StoreError, match="memory are there in the process that has made"):
+    with dask.config.set(**settings), pytest.raises(StoreError, match="exist only in the process that created them"):
         from_zarr(array).sum().compute()
     with dask.config.set(scheduler="threads"):
         assert from_zarr(pickle.loads(pickle.dumps(array))).sum().compute() == 4

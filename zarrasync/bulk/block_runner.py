@@ -131,14 +131,14 @@ class BlockRunner:
                 return pair, size
 
         async def worker(_: int) -> None:
-            while (taken := await take()) is not None:
-                pair, size = taken
+            while (item := await take()) is not None:
+                pair, size = item
                 try:
                     await work(*pair)
                 finally:
                     slots.release()
                     memory.release(size)
-                del taken, pair  # a large block, and the next one takes a while
+                del item, pair  # a large block, and the next one takes a while
 
         try:
             await for_each(worker, range(self._concurrency + 1), self._concurrency + 1)

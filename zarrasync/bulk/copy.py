@@ -94,7 +94,7 @@ async def copy(
         ChecksumError: If a value that was read back differs.
     """
     if overwrite and resume:
-        raise ValueError("overwrite begins anew, resume goes on: give one of them")
+        raise ValueError("overwrite and resume exclude each other: overwrite replaces a copy, resume continues it")
     values, report = settings.resolve(config), CopyReport()
     root, members = await _open_source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options, values)

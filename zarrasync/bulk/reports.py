@@ -48,7 +48,7 @@ class Finding:
             specification, or stale; ``"note"``: worth knowing.
         key: The store key of the document or chunk.
         location: The position inside a document, in JSON path notation; empty for chunks.
-        message: The problem, and what is expected.
+        message: The problem, and the expected value.
     """
 
     severity: Severity

@@ -96,7 +96,7 @@ async def open_source(url: str | Path) -> AsyncArray:
     try:
         return bridge.run(opening, blocking=store.blocking) if driven() else await opening
     except NodeNotFoundError as error:
-        raise TypeError(f"{str(url)!r} is no .npy file, and no array: {error}") from error
+        raise TypeError(f"{str(url)!r} is neither an .npy file nor an array: {error}") from error
 
 
 def source_of(value: Any, options: Mapping[str, Any]) -> Source:
@@ -142,7 +142,9 @@ def pair_of(item: Any) -> tuple[Region, Any]:
         TypeError: If it is something else.
     """
     if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
-        raise TypeError(f"an iterable gives pairs of a region and its block, found {type(item).__name__}: {item!r:.80}")
+        raise TypeError(
+            f"an iterable must yield pairs of a region and its block, found {type(item).__name__}: {item!r:.80}"
+        )
     region, values = item
     return region, values.copy() if isinstance(values, np.ndarray) else values
 
@@ -163,7 +165,7 @@ def _array_source(value: Any) -> Source:
     """Return an array of another library as a source."""
     data = getattr(value, "variable", value)  # of a DataArray
     if any(math.isnan(n) for n in data.shape):  # in dask
-        raise ShapeError(f"the source has an unknown size: {data.shape}; compute_chunk_sizes() finds it out")
+        raise ShapeError(f"the source has an unknown size: {data.shape}; call compute_chunk_sizes()")
     source = Source(
         tuple(int(n) for n in data.shape),
         data.dtype,

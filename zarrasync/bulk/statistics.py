@@ -98,7 +98,7 @@ def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values.astype(np.uint8)
     if values.dtype.kind == "f" or values.dtype.kind in "iu":
         return values.astype(np.float32) if values.dtype.itemsize < 4 and values.dtype.kind == "f" else values
-    raise NodeTypeError(f"there are no statistics of {values.dtype} values", found=str(values.dtype), wanted="numbers")
+    raise NodeTypeError(f"{values.dtype} values have no statistics", found=str(values.dtype), wanted="numbers")
 
 
 def _finite(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

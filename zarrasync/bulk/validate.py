@@ -65,33 +65,33 @@ async def validate(
     values = replace(settings.resolve(config), dtype_fallback="allow", allow_pickle=True)
     format_ = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
     candidates = CANDIDATES if zarr_format is None else (format_,)
-    node = NodeHandle(ReadOnlyStore(resolve(store, storage_options, values)), normalize_path(path), format_, values)
+    handle = NodeHandle(ReadOnlyStore(resolve(store, storage_options, values)), normalize_path(path), format_, values)
     report = Report()
     allow_pickle = settings.resolve(config).allow_pickle  # documents are read in any case, chunks only if allowed
-    await run_on_store(partial(_validate, node, candidates, report, data, allow_pickle), node.store)
+    await run_on_store(partial(_validate, handle, candidates, report, data, allow_pickle), handle.store)
     report.findings.sort(key=lambda finding: (finding.key, finding.location))
     return report
 
 
 async def _validate(
-    node: NodeHandle, candidates: Sequence[Format], report: Report, data: bool, allow_pickle: bool
+    handle: NodeHandle, candidates: Sequence[Format], report: Report, data: bool, allow_pickle: bool
 ) -> None:
     try:
-        top = await find(node, candidates)
+        top = await find(handle, candidates)
     except MetadataError as error:
-        Validation(node, report).add_error(error, node.path)
+        Validation(handle, report).add_error(error, handle.path)
         return
-    validation = Validation(replace(node, format=top.format), report, {node.path: top})
+    validation = Validation(replace(handle, format=top.format), report, {handle.path: top})
     keys = await list_keys(validation)
     if keys is None:
-        validation.add("note", node.path or "/", "the store can not list: nothing below the node was looked at")
+        validation.add("note", handle.path or "/", "the store can not list: nothing below the node was looked at")
     else:
         await find_nodes(validation)
-    for path, found in validation.nodes.items():
+    for path, node in validation.nodes.items():
         check_parent(validation, path)
         await check_node(validation, path)
-        if data and isinstance(found.metadata, ArrayMetadata):
-            array = AsyncArray(validation.root.at(path), found.metadata)
+        if data and isinstance(node.metadata, ArrayMetadata):
+            array = AsyncArray(validation.root.at(path), node.metadata)
             await check_chunks(validation, array, allow_pickle=allow_pickle)
     consolidated = await check_documents(validation)
     if keys is not None:

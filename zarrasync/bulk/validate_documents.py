@@ -73,20 +73,20 @@ async def _consolidated_nodes(validation: Validation, documents: Mapping[str, by
         level = []
         for child in children:
             try:
-                (found,) = await find_all(child, [child.path], (root.format,))
+                (node,) = await find_all(child, [child.path], (root.format,))
             except ZarrError as error:
                 validation.add("error", key, f"the copy of /{child.path} is damaged: {error}")
                 continue
-            if found is not None:
-                nodes[child.path] = found
-                if not isinstance(found.metadata, ArrayMetadata) and not root.format.separates_metadata:
+            if node is not None:
+                nodes[child.path] = node
+                if not isinstance(node.metadata, ArrayMetadata) and not root.format.separates_metadata:
                     level.append(child)
     return nodes
 
 
-def _own_documents(found: FoundNode) -> list[dict[str, Any]]:
+def _own_documents(node: FoundNode) -> list[dict[str, Any]]:
     """Return a node's documents without consolidated metadata in them."""
-    documents = found.metadata.source.documents.values() if found.metadata.source is not None else ()
+    documents = node.metadata.source.documents.values() if node.metadata.source is not None else ()
     return [
         {name: value for name, value in document.items() if name != "consolidated_metadata"} for document in documents
     ]

@@ -51,8 +51,8 @@ class Validation:
             self.add("error", key, str(error))
 
 
-def _is_array(found: FoundNode) -> bool:
-    return isinstance(found.metadata, ArrayMetadata)
+def _is_array(node: FoundNode) -> bool:
+    return isinstance(node.metadata, ArrayMetadata)
 
 
 # ------------------------------------------------------------------ nodes
@@ -67,10 +67,10 @@ async def find_nodes(validation: Validation) -> None:
         for parent in level:
             for name, is_implicit in (await parent.children(None)).items():
                 child = parent.at(join(parent.path, name))
-                found = await _find_child(validation, child, is_implicit=is_implicit)
-                if found is not None:
-                    validation.nodes[child.path] = found
-                    if not _is_array(found) and not root.format.separates_metadata:
+                node = await _find_child(validation, child, is_implicit=is_implicit)
+                if node is not None:
+                    validation.nodes[child.path] = node
+                    if not _is_array(node) and not root.format.separates_metadata:
                         next_level.append(child)
         level = next_level
 
@@ -82,14 +82,14 @@ async def _find_child(validation: Validation, child: NodeHandle, *, is_implicit:
     except InvalidKeyError as error:
         validation.add("error", child.path, str(error))
     try:
-        (found,) = await find_all(child, [child.path], (child.format,))
+        (node,) = await find_all(child, [child.path], (child.format,))
     except (MetadataError, InvalidKeyError) as error:
         validation.add_error(error, child.path)
         validation.unreadable.append(child.path)
         return None
-    if found is None and is_implicit:
+    if node is None and is_implicit:
         return FoundNode(child.format, GroupMetadata())
-    return found
+    return node
 
 
 def check_parent(validation: Validation, path: str) -> None:
@@ -102,29 +102,29 @@ def check_parent(validation: Validation, path: str) -> None:
 
 async def check_node(validation: Validation, path: str) -> None:
     """Report lenient readings of a node's documents, and documents of other formats. Counts the node."""
-    found, node = validation.nodes[path], validation.root.at(path)
-    key = node.format.document_keys(path)[0]
-    for location, message in node.format.deviations(found.metadata):
+    node, handle = validation.nodes[path], validation.root.at(path)
+    key = handle.format.document_keys(path)[0]
+    for location, message in handle.format.deviations(node.metadata):
         validation.add("warning", key, message, location)
-    for other in await _find_other_formats(node):
+    for other in await _find_other_formats(handle):
         validation.add("warning", key, f"there are documents of format {other.format.zarr_format}, too")
-    if not isinstance(found.metadata, ArrayMetadata):
+    if not isinstance(node.metadata, ArrayMetadata):
         validation.report.groups += 1
         return
     validation.report.arrays += 1
-    for note in found.metadata.notes:
+    for note in node.metadata.notes:
         validation.add("warning", key, note)
 
 
-async def _find_other_formats(node: NodeHandle) -> list[FoundNode]:
+async def _find_other_formats(handle: NodeHandle) -> list[FoundNode]:
     """Return the nodes of other formats at the same path."""
-    if node.format.separates_metadata:
+    if handle.format.separates_metadata:
         return []
     formats = [
-        format_ for format_ in CANDIDATES if format_.unread_entry_point is None and not format_.is_same(node.format)
+        format_ for format_ in CANDIDATES if format_.unread_entry_point is None and not format_.is_same(handle.format)
     ]
     try:
-        return [found for found in await find_all(node, [node.path], formats, strict=False) if found is not None]
+        return [node for node in await find_all(handle, [handle.path], formats, strict=False) if node is not None]
     except MetadataError:
         return []
 
@@ -132,13 +132,13 @@ async def _find_other_formats(node: NodeHandle) -> list[FoundNode]:
 def check_lengths(validation: Validation) -> None:
     """Report dimensions that have several lengths in the arrays of a group, which interrupted appends leave."""
     lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
-    for path, found in validation.nodes.items():
+    for path, node in validation.nodes.items():
         group, _, name = path.rpartition("/")
-        if not isinstance(found.metadata, ArrayMetadata) or not path or group not in validation.nodes:
+        if not isinstance(node.metadata, ArrayMetadata) or not path or group not in validation.nodes:
             continue
         if not _MULTISCALE.isdisjoint(validation.nodes[group].metadata.attributes):
             continue
-        for dim, length in zip(axis_names(found.metadata) or (), found.metadata.shape, strict=False):
+        for dim, length in zip(axis_names(node.metadata) or (), node.metadata.shape, strict=False):
             if dim is not None:
                 lengths.setdefault((group, dim), {}).setdefault(length, []).append(name)
     for (group, dim), arrays in lengths.items():
@@ -175,16 +175,16 @@ async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
         validation.add("note", root.path or "/", more)
     for prefix in root.format.erase_prefixes(root.path):
         for key in await root.store.unfinished(prefix):
-            message = "is what a writer that was killed left; nobody reads it, and it may be deleted"
+            message = "is a temporary file of an interrupted writer; it is never read, and may be deleted"
             validation.add("note", key, message)
 
 
 def _unused_keys(validation: Validation, keys: Sequence[str]) -> list[str]:
     format_, nodes = validation.root.format, validation.nodes
     arrays = {
-        format_.chunk_prefix(path): found.metadata
-        for path, found in nodes.items()
-        if isinstance(found.metadata, ArrayMetadata)
+        format_.chunk_prefix(path): node.metadata
+        for path, node in nodes.items()
+        if isinstance(node.metadata, ArrayMetadata)
     }
     documents = {key for path in (*nodes, *validation.unreadable) for key in format_.document_keys(path)}
     documents |= {str(format_.consolidated_key(path)) for path in nodes} | {format_.entry_point or ""}

@@ -55,11 +55,11 @@ def _cat(args: argparse.Namespace, console: Console) -> int:
     view = select(node, args.select)
     kind = "json" if console.as_json else args.format
     if kind == "npy" and not args.output and sys.stdout.isatty():
-        raise ValueError("a .npy file is nothing for a terminal: give --output FILE, or pipe it somewhere")
+        raise ValueError("a .npy file cannot be printed on a terminal: use --output FILE or a pipe")
     if kind in ("npy", "json") and view.nbytes > _MOST_BYTES:
         raise ValueError(
-            f"{size_text(view.nbytes)} would be read in one piece, {size_text(_MOST_BYTES)} at the most: select less with "
-            "-s, or take csv"
+            f"{size_text(view.nbytes)} would be read in one piece, the limit is {size_text(_MOST_BYTES)}: select less with -s, or "
+            "use --format csv"
         )
     if kind == "text" and not args.output:
         console.text(_text_of(view))

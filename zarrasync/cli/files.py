@@ -30,7 +30,9 @@ def open_file(args: argparse.Namespace) -> Contents:
     attributes: dict[str, dict[str, Any]] = {}
     path = local_path(args.url) if args.url.startswith("file://") else args.url
     if args.path and path.endswith((".npy", ".npz")):
-        raise ValueError(f"{args.url} has no groups, and nothing at {args.path!r}; --dest-path says where to write")
+        raise ValueError(
+            f"{args.url} has no groups, so --path {args.path} does not exist; --dest-path is the path to write to"
+        )
     if path.endswith(".npy"):
         arrays = {"": _open_npy(path)}
     elif path.endswith(".npz"):

@@ -48,7 +48,7 @@ def add(command: Commands) -> None:
     """Add the command."""
     ingest = command(
         "ingest",
-        "write an array file into an array or group; goes on if it was interrupted",
+        "write an array file into an array or group; resumes after interruption",
         _ingest,
         examples=[
             "ingest field.npy s3://bucket/field.zarr --chunks 512,512 --shards 4096,4096",

@@ -51,7 +51,7 @@ def add(command: Commands) -> None:
 def _info(args: argparse.Namespace, console: Console) -> int:
     node = open_node(args)
     if args.stored and isinstance(node, sync.Group):
-        raise ValueError(f"{node.name} is a group; `ls -l -r` tells the stored sizes of the arrays below")
+        raise ValueError(f"{node.name} is a group; `ls -l -r` lists the stored sizes of the arrays below")
     items = (node.info_complete() if args.stored and isinstance(node, sync.Array) else node.info).items
     if not console.as_json:
         console.facts(items)

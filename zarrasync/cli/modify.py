@@ -49,7 +49,7 @@ def add(command: Commands) -> None:
     add_destination(copy)
     copy.set_defaults(to=None, chunks="keep", shards="keep", compressor="keep")
     for parser in (convert, copy):
-        parser.add_argument("--resume", action="store_true", help="go on with a copy that was interrupted")
+        parser.add_argument("--resume", action="store_true", help="resume an interrupted copy")
     command(
         "consolidate",
         "gather the metadata of all nodes in one document",
@@ -57,9 +57,9 @@ def add(command: Commands) -> None:
         examples=["consolidate data.zarr"],
     )
     remove = command("rm", "erase an array, or a group with all below it", _rm, examples=["rm data.zarr --path raw/u"])
-    remove.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    remove.add_argument("--dry-run", action="store_true", help="say what would be erased")
-    remove.add_argument("--all", action="store_true", help="erase also what lies there and is no Zarr")
+    remove.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+    remove.add_argument("--dry-run", action="store_true", help="print what would be erased")
+    remove.add_argument("--all", action="store_true", help="also erase files that are not Zarr's")
 
 
 def _copy(args: argparse.Namespace, console: Console) -> int:
@@ -120,9 +120,9 @@ def _rm(args: argparse.Namespace, console: Console) -> int:
         shown = f"{counted(len(foreign), 'value')} besides Zarr's: {', '.join(foreign[:3])}"
         text += f", among them {shown}"
         if not args.all and not args.dry_run:
-            raise ZarrError(f"{node.name} in {node.store!r} holds {shown}; nothing was erased; --all erases them, too")
+            raise ZarrError(f"{node.name} in {node.store!r} holds {shown}; nothing was erased; --all also erases them")
     if not args.dry_run and not args.yes and not _confirm(f"Erase {node.name} in {node.store!r} ({text})?"):
-        raise ZarrError("nothing was erased; -y erases without a question")
+        raise ZarrError("nothing was erased; -y erases without confirmation")
     if not args.dry_run:
         _erase(node)
     if console.as_json:

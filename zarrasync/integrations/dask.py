@@ -108,7 +108,7 @@ def store(
         region: The part of the array to write; all of it by default.
         unaligned: Whether blocks may share chunks. ``"safe"`` allows it if the store supports conditional writes, which
             costs reading and writing such chunks once per block; ``"error"`` never; ``"allow"`` always, and loses
-            updates if blocks of different processes share chunks. Default: that of the settings.
+            updates if blocks of different processes share chunks. Default: ``config.unaligned``.
         compute: Whether to write now, or return something to compute.
         return_stored: Whether to return a dask array of the stored values.
         **options: For ``dask.array.store``.
@@ -145,10 +145,10 @@ def _check_source(source: Any) -> None:
     """Check that a source is a dask array with known sizes."""
     if not isinstance(source, da.Array):
         raise TypeError(
-            f"the source is a dask array, found {type(source).__name__}; dask.array.asarray makes one of it"
+            f"the source must be a dask array, found {type(source).__name__}; dask.array.asarray converts it"
         )
     if any(math.isnan(n) for n in source.shape):
-        raise ShapeError("the sizes of the source's blocks are not known; source.compute_chunk_sizes() finds them out")
+        raise ShapeError("the sizes of the source's blocks are unknown; call source.compute_chunk_sizes()")
 
 
 def _resolve_region(source: Any, target: sync.Array, region: Any) -> tuple[slice, ...]:
@@ -188,7 +188,7 @@ def _check_chunks(
     raise ShapeError(
         f"blocks of the source share chunks along the axes {shared}; rechunk it to multiples of "
         f"{target.write_chunks}: source.rechunk({_aligned_blocks(source, target)}); "
-        "or pass unaligned='allow' if nobody writes at the same time",
+        "or pass unaligned='allow' if no other writer is active",
         found=source.chunksize,
         wanted=target.write_chunks,
     )
@@ -255,7 +255,7 @@ def to_zarr(
     _check_source(source)
     check_options(set(options) - {"zarr_format"})
     if region is not None and options:
-        raise TypeError(f"region= writes into an array that is there; {', '.join(sorted(options))} are for a new one")
+        raise TypeError(f"region= writes into an existing array; {', '.join(sorted(options))} are for a new one")
     if "shape" in options:
         raise TypeError("the shape of a new array is the source's")
     unaligned = unaligned or settings.resolve(config).unaligned

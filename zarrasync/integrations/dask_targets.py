@@ -58,8 +58,8 @@ def refusal_behind(target: Any) -> StoreError | None:
 
 def _out_of_reach(store: Store) -> StoreError:
     return StoreError(
-        f"{store!r} belongs to this process: what others write into it is lost; store into files or an "
-        "object store, or compute with threads"
+        f"{store!r} belongs to this process, and values that other processes write are lost; "
+        "write to files or an object store, or compute with threads"
     )
 
 

@@ -131,7 +131,9 @@ def _check_arguments(dataset: Dataset, mode: Any, append_dim: str | None, region
         ValueError: If the arguments contradict each other.
     """
     if append_dim is not None and region is not None:
-        raise ValueError("append_dim adds at the end, region writes into what is there: give one of them")
+        raise ValueError(
+            "append_dim and region exclude each other: append_dim adds rows, region overwrites existing ones"
+        )
     if not isinstance(dataset, Dataset):
         raise TypeError(
             f"write_dataset takes a Dataset, found {type(dataset).__name__}; to_dataset() may make one of it"

@@ -175,7 +175,7 @@ def prepare_like(variable: Variable, stored: Variable) -> Variable:
     dtype, encoding = _stored_dtype(stored), stored.encoding
     casts_unchecked = "units" not in encoding or (dtype.kind in "iu" and dtype != np.int64)  # xarray checks int64
     cast_later = dtype.kind in f"SU{_NUMERIC}" and casts_unchecked and "_Unsigned" not in encoding
-    # Filled now, because the encoding does not say string without its dtype.
+    # Filled now, as the encoding without its dtype does not imply strings.
     variable = _fill_missing_strings(variable.copy(deep=False), encoding, dtype)
     if dtype.kind in "fc" and variable.dtype.kind in "biu":  # integers may not be able to hold the fill value
         variable = variable.astype("f8")

@@ -59,7 +59,7 @@ class WriteJob:
         arrays: The arrays of the group, without consolidated metadata, which is updated at the end.
         stored: The variables of the group.
         region: The slices that are written, by dimension.
-        plans: What is written of each variable.
+        plans: The plans of the variables.
         attributes: The group's new attributes.
         consolidated: The group's consolidated metadata.
         reservations: Rows that were reserved, and are given back after a failure.

@@ -48,7 +48,7 @@ _ENCODINGS = frozenset(
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """What is written of a variable.
+    """The values of a variable to write, and their array.
 
     Attributes:
         name: The name of the variable.
@@ -102,7 +102,9 @@ class Planner:
         if stored is None or not (appends or self.region is not None):
             return self._plan_creation(name, variable, encoding, stored)
         if encoding:
-            raise ValueError(f"{name} is stored as what is there is; its encoding {dict(encoding)} can not be chosen")
+            raise ValueError(
+                f"{name} is encoded like the existing values; its encoding {dict(encoding)} can not be chosen"
+            )
         return self._plan_update(name, variable, stored)
 
     # -------------------------------------------------------------- existing arrays
@@ -122,7 +124,7 @@ class Planner:
 
     def _check_region(self, name: str, variable: Variable, stored: Variable | None) -> None:
         if stored is None:
-            raise NodeNotFoundError(f"a region is written into arrays that are there; {name} is not")
+            raise NodeNotFoundError(f"cannot write a region: the array {name} does not exist")
         if self.region is not None and not set(self.region) & set(map(str, variable.dims)):
             raise ValueError(
                 f"{name} has none of the region's dimensions {sorted(self.region)}; drop it before writing"

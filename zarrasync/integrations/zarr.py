@@ -1,4 +1,4 @@
-"""Stores of zarrasync for zarr-python, and whatever writes through it: ``dataset.to_zarr(zarr_store("s3://…"))``."""
+"""Stores of zarrasync for zarr-python and libraries that use it: ``dataset.to_zarr(zarr_store("s3://…"))``."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ T = TypeVar("T")
 def zarr_store(
     store: StoreLike, *, read_only: bool = False, storage_options: Mapping[str, Any] | None = None
 ) -> ZarrStore:
-    """A store as zarr-python takes it.
+    """Return a store for zarr-python.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        read_only: Whether zarr-python may not write.
+        read_only: Whether writes are refused.
         storage_options: Options for the filesystem of a URL.
     """
     return ZarrStore(resolve(store, storage_options), read_only=read_only)
 
 
 class ZarrStore(Store):
-    """A store of zarrasync with the interface of zarr-python's.
+    """A store of zarrasync with the interface of zarr-python.
 
-    Requests, retries, limits and caches are those of the store inside.
+    Retries, limits and caches are those of the inner store.
 
     Args:
         inner: The store.
-        read_only: Whether zarr-python may not write.
+        read_only: Whether writes are refused.
     """
 
     supports_deletes = True  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]  # as in zarr
@@ -59,7 +59,7 @@ class ZarrStore(Store):
         return f"ZarrStore({self.inner!r})"
 
     def with_read_only(self, read_only: bool = False) -> ZarrStore:
-        """The same store, for reading alone or not."""
+        """Return the same store with another access."""
         return ZarrStore(self.inner.inner if isinstance(self.inner, ReadOnlyStore) else self.inner, read_only=read_only)
 
     @property
@@ -78,17 +78,17 @@ class ZarrStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        (found,) = await self.get_partial_values(_prototype(prototype), [(key, byte_range)])
-        return found
+        (value,) = await self.get_partial_values(_prototype(prototype), [(key, byte_range)])
+        return value
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> builtins.list[Buffer | None]:
-        requests = [_request(key, wanted) for key, wanted in key_ranges]
+        requests = [_request(key, byte_range) for key, byte_range in key_ranges]
         if not requests:
             return []
         values: builtins.list[Value | None] = await self._run(partial(self.inner.fetch, requests))
-        return [None if value is None else prototype.buffer.from_bytes(value.data) for value in values]  # type: ignore[arg-type]  # any buffer will do
+        return [None if value is None else prototype.buffer.from_bytes(value.data) for value in values]  # type: ignore[arg-type]  # it accepts any buffer
 
     async def exists(self, key: str) -> bool:
         return await self._run(partial(self.inner.exists, key))
@@ -106,7 +106,7 @@ class ZarrStore(Store):
                 await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes(), if_version=ABSENT))
                 return
             except WriteConflictError:
-                return  # somebody was faster, which is what the caller asked to be left alone
+                return  # another writer was faster, and its value stays
             except ConditionsUnsupported:
                 if self.inner.conditional:
                     raise
@@ -130,16 +130,16 @@ class ZarrStore(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        # There a prefix may end within a name.
+        # In zarr-python a prefix may end within a name.
         for key in await self._run(partial(self.inner.list_prefix, prefix[: prefix.rfind("/") + 1])):
             if key.startswith(prefix):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        under = _directory(prefix)
-        listing = await self._run(partial(self.inner.list_dir, under))
+        directory = _directory(prefix)
+        listing = await self._run(partial(self.inner.list_dir, directory))
         for name in (*listing.keys, *listing.prefixes):
-            yield name[len(under) :].rstrip("/")
+            yield name[len(directory) :].rstrip("/")
 
 
 def _directory(prefix: str) -> str:
@@ -154,14 +154,14 @@ def _prototype(prototype: BufferPrototype | None) -> BufferPrototype:
     return default_buffer_prototype()
 
 
-def _request(key: str, wanted: ByteRequest | None) -> Request:
-    """A range in zarr-python's words as one in ours."""
-    if wanted is None:
+def _request(key: str, byte_range: ByteRequest | None) -> Request:
+    """Return a request for a byte range of zarr-python."""
+    if byte_range is None:
         return Request(key)
-    if isinstance(wanted, RangeByteRequest):
-        return Request(key, wanted.start, wanted.end - wanted.start)
-    if isinstance(wanted, OffsetByteRequest):
-        return Request(key, wanted.offset)
-    if isinstance(wanted, SuffixByteRequest):
-        return Request(key, 0, wanted.suffix, True)
-    raise TypeError(f"{wanted!r} is no range of bytes")
+    if isinstance(byte_range, RangeByteRequest):
+        return Request(key, byte_range.start, byte_range.end - byte_range.start)
+    if isinstance(byte_range, OffsetByteRequest):
+        return Request(key, byte_range.offset)
+    if isinstance(byte_range, SuffixByteRequest):
+        return Request(key, 0, byte_range.suffix, True)
+    raise TypeError(f"{byte_range!r} is not a byte range")

@@ -1,10 +1,10 @@
-"""Serve arrays on the web: as Zarr for any client, as values and tiles, and as a page to look at.
+"""An HTTP server for arrays: Zarr for any client, values and tiles, and a page that shows them.
 
 >>> from zarrasync.server import create_app, run
 >>> app = create_app("s3://bucket/era5.zarr", storage_options={"anon": True})
 >>> run(app, port=8000)  # doctest: +SKIP
 
-The extra ``serve`` brings what it takes.
+Install it with the extra ``serve``.
 """
 
 from __future__ import annotations

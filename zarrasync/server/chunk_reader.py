@@ -60,7 +60,7 @@ class ChunkReader:
             TooMuch: If it exceeds the limits.
         """
         limits = self._limits
-        _check_limit(view.size if as_text else 0, limits.max_cells, "elements in words")
+        _check_limit(view.size if as_text else 0, limits.max_cells, "elements as text")
         _check_limit(view.nbytes, limits.max_result_bytes, "bytes")
         explanation = view.explain()
         _check_limit(explanation.decoded_bytes, limits.max_decoded_bytes, "bytes of chunks to decode")

@@ -29,7 +29,7 @@ Member = AsyncArray | AsyncGroup
 _MOST_PARTS = 64
 """Parts of a path. Looking for a missing node takes requests for each of them."""
 _MOST_VERSIONS = 4
-"""Versions of an array's metadata that are told apart: requests under way may still use an older one."""
+"""Versions of an array's metadata that are distinguished: requests under way may still use an older one."""
 _UNLISTED = object()
 
 

@@ -60,7 +60,7 @@ def palette_of(name: str) -> bytes:
     try:
         colormap = cmap.Colormap(name)
     except (ValueError, TypeError, KeyError) as error:
-        raise BadQuery(f"there is no colour map {name[:40]!r}; viridis, magma, gray and many others are") from error
+        raise BadQuery(f"unknown colour map {name[:40]!r}; try viridis, magma or gray") from error
     table = colormap(np.linspace(0, 1, _COLOURS))
     return bytes(3) + (np.asarray(table)[:, :3] * 255 + 0.5).astype(np.uint8).tobytes()
 

@@ -85,7 +85,7 @@ class RequestQueue:
             Overloaded: If the queue is full.
         """
         if self._slots.locked() and self.waiting >= self._limits.waiting:
-            raise Overloaded(f"{self.active} requests are worked on and {self.waiting} wait: come again a little later")
+            raise Overloaded(f"{self.active} requests are active and {self.waiting} are waiting: try again later")
         self.waiting += 1
         try:
             await self._slots.acquire()

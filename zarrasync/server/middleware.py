@@ -80,7 +80,7 @@ async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse
         response = error_response(error)
         if response is None:
             log.exception("%s %r failed", request.method, request.path)
-            return web.json_response({"error": "InternalError", "message": "the server made a mistake"}, status=500)
+            return web.json_response({"error": "InternalError", "message": "internal server error"}, status=500)
         if response.status >= 500:
             log.warning("%s %r: %s", request.method, request.path, error)
         return response

@@ -41,7 +41,7 @@ class PendingResponses:
         if request.method == "HEAD" or not isinstance(body, bytes) or len(body) < _LARGE_BYTES:
             return
         if self._pending and self._pending + len(body) > self._limit:
-            raise Overloaded(f"{self._pending:,} bytes wait for clients that are slow to take them")
+            raise Overloaded(f"{self._pending:,} bytes are pending for slow clients")
         self._pending += len(body)
         payload = _PiecewisePayload(body, request.transport, self._timeout)
         payload.release = weakref.finalize(payload, partial(self._release, len(body)))  # also if it is never sent
@@ -78,6 +78,6 @@ class _PiecewisePayload(Payload):
         except TimeoutError:
             if self._transport is not None:
                 self._transport.abort()  # otherwise its buffer stays as long as the client is connected
-            raise ConnectionResetError(f"nothing was taken for {self._timeout:g} s") from None
+            raise ConnectionResetError(f"the client received nothing for {self._timeout:g} s") from None
         finally:
             self.release()

@@ -63,7 +63,7 @@ class Pyramid:
         for array in arrays:
             if array.ndim < 2 or not array.size:
                 raise SelectionError(
-                    f"{array.name} of shape {array.shape} has no plane: that takes two axes with elements",
+                    f"{array.name} of shape {array.shape} has no plane: it needs two axes with elements",
                     shape=array.shape,
                 )
             if array.ndim != arrays[0].ndim:
@@ -119,7 +119,7 @@ class Pyramid:
             or any(number * TILE * step >= extent for number, extent in numbers)
         ):
             raise SelectionError(
-                f"there is no tile {zoom}/{x}/{y}; the zooms are 0 to {self.max_zoom}", shape=self.shape
+                f"the tile {zoom}/{x}/{y} does not exist; the zooms are 0 to {self.max_zoom}", shape=self.shape
             )
         level = self.level(zoom)
         axes = zip(numbers, level.factors[-2:], level.array.shape[-2:], strict=True)

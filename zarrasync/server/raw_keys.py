@@ -53,21 +53,21 @@ class RawKeys:
         byte_range = parse_range(request.headers.get("Range"))
         is_long_suffix = byte_range is not None and (byte_range.last or 0) > _PIECE_BYTES
         needs_if_range = byte_range is not None and bool(conditions[1])
-        known: Value | None = None
+        stat: Value | None = None
         if request.method == "HEAD" or conditions[0] is not None or needs_if_range or is_long_suffix:
-            known = await self._stat(key)
-            if known is None:
+            stat = await self._stat(key)
+            if stat is None:
                 return _not_found(key)
-            headers = self._headers(key, known)
+            headers = self._headers(key, stat)
             if matches(conditions[0], headers.get("ETag")):
                 return web.Response(status=304, headers=headers)
             if conditions[1] is not None and conditions[1].strip() != headers.get("ETag"):
                 byte_range = None
             if request.method == "HEAD":
-                return web.Response(headers={**headers, "Content-Length": str(known.size)})
+                return web.Response(headers={**headers, "Content-Length": str(stat.size)})
             if byte_range is not None and byte_range.last is not None:
-                byte_range = ByteRange(*byte_range.bounds(known.size or 0))
-        first = await self._first_piece(key, byte_range, known)
+                byte_range = ByteRange(*byte_range.bounds(stat.size or 0))
+        first = await self._first_piece(key, byte_range, stat)
         return _not_found(key) if first is None else await self._send(request, key, byte_range, first)
 
     # -------------------------------------------------------------- sending
@@ -92,7 +92,7 @@ class RawKeys:
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as error:  # the status has been sent: only a broken connection tells the client
-            raise ConnectionResetError(f"{key!r} could not be sent to its end: {type(error).__name__}") from error
+            raise ConnectionResetError(f"{key!r} could not be sent completely: {type(error).__name__}") from error
         return response
 
     async def _stream(self, response: web.StreamResponse, key: str, start: int, stop: int, first: Value) -> None:
@@ -118,12 +118,12 @@ class RawKeys:
 
     # -------------------------------------------------------------- store
 
-    async def _first_piece(self, key: str, byte_range: ByteRange | None, known: Value | None) -> Value | None:
+    async def _first_piece(self, key: str, byte_range: ByteRange | None, stat: Value | None) -> Value | None:
         """Return the first piece of a range, with the size and the version of the value; ``None`` if it is absent."""
         first = await self._get(_first_request(key, byte_range))
         if first is None or (first.size is not None and first.version is not None):
             return first
-        return known._replace(data=first.data) if known is not None else await self._with_version(key, first)
+        return stat._replace(data=first.data) if stat is not None else await self._with_version(key, first)
 
     async def _with_version(self, key: str, piece: Value) -> Value | None:
         """Return a piece with the size and the version of the value; ``None`` if it is absent by now."""

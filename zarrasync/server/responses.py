@@ -41,10 +41,10 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
 
 
 _PUBLIC_MESSAGES: tuple[tuple[type[BaseException], str], ...] = (
-    (errors.NodeNotFoundError, "there is no array or group at that path"),
+    (errors.NodeNotFoundError, "no array or group exists at that path"),
     (errors.StoreError, "the store failed"),
     (errors.CodecError, "a stored chunk could not be decoded"),
-    (errors.MetadataError, "the metadata there makes no sense"),
+    (errors.MetadataError, "the metadata is invalid"),
 )
 """Messages for clients, in place of those that contain internal locations."""
 
@@ -54,7 +54,7 @@ def error_response(error: BaseException) -> web.Response | None:
     for cls, status in _STATUS:
         if isinstance(error, cls):
             message = next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), None)
-            body = {"error": type(error).__name__, "message": message or str(error) or "it took too long"}
+            body = {"error": type(error).__name__, "message": message or str(error) or "the time limit was exceeded"}
             headers = {"Retry-After": "1"} if status == 503 else {}
             return web.json_response(body, status=status, headers={**headers, "Cache-Control": "no-store"})
     return None

@@ -796,7 +796,7 @@ def open(
         config: Settings for this node.
 
     Raises:
-        NodeNotFoundError: If there is no node. It lists the keys that were looked up.
+        NodeNotFoundError: If there is no node. Its field ``tried`` contains the keys that were looked up.
         MetadataError: If the documents are invalid. It lists every problem.
         StoreError: If the store failed.
     """

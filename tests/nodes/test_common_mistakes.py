@@ -204,7 +204,8 @@ async def test_absence_is_explained(api, tmp_path):
     for arguments, reason in (
         ({"store": root, "path": "g/a", "zarr_format": 3}, "there is a node of Zarr format 2"),
         ({"store": root, "path": "g/a/b"}, "/g/a is an array, which has no members"),
-        ({"store": root, "path": "g/b"}, "/g is a group"),
+        ({"store": root, "path": "g/b"}, ": no array or group there. Members of /g: a."),
+        ({"store": root, "path": "h/a"}, ". Members of /: g."),
         ({"store": tmp_path / "nowhere"}, "there is no directory"),
         ({"store": tmp_path / "file"}, "file' is a file"),
         ({"store": tmp_path / "other"}, "is a directory that holds data.csv"),
@@ -216,6 +217,40 @@ async def test_absence_is_explained(api, tmp_path):
                 await api(function(**arguments))
 
 
+async def test_similar_names_are_suggested(api, tmp_path):
+    root = tmp_path / "x"
+    names = ["lat", "lon", "t2m", "tp"]
+    await api(api.create_hierarchy(root, {name: {"shape": 3, "dtype": "i2"} for name in (*names, "g/wind")}))
+    group = await api(api.open_group(root))
+    members = re.escape(". Members of /: g, lat, lon, t2m, tp. Did you mean 't2m'?")
+    for call in (lambda: group["t2"], lambda: api.open(root, path="t2")):
+        with pytest.raises(NodeNotFoundError, match=members):
+            await api(call())
+    for path, expected in (("g/wnd", ". Members of /g: wind. Did you mean 'wind'?"), ("h/b/c", "lat, lon, t2m, tp.")):
+        with pytest.raises(NodeNotFoundError, match=re.escape(expected)):
+            await api(group.delete(path))
+    await api(api.create_hierarchy(root, {f"a{n}": {"shape": 3, "dtype": "i2"} for n in range(20)}))
+    with pytest.raises(NodeNotFoundError, match=re.escape("a16, a17, … (25 in total).")):
+        await api(group.delete("x"))
+
+
+async def test_suggestions_make_no_requests_on_remote_stores(tmp_path):
+    sync.create_hierarchy(tmp_path / "x", {"t2m": {"shape": 3, "dtype": "i2"}})
+
+    for consolidated in (False, True):
+        if consolidated:
+            sync.consolidate_metadata(tmp_path / "x")
+        store = stores.CountingStore(stores.LocalStore(tmp_path / "x"))
+        store.blocking = False
+        group = await za.open_group(store)
+        store.reset()
+        with pytest.raises(NodeNotFoundError, match=": no array or group") as error:
+            await group.getitem("t2")
+        assert ("Did you mean 't2m'?" in str(error.value)) == consolidated
+        counts = store.reset()
+        assert (counts.lists, counts.fetches) == (0, 1)  # the member itself
+
+
 async def test_absence_is_absence_where_looking_around_fails(api):
     """Parent documents cannot be read; the error is still that the array does not exist."""
 
@@ -225,7 +260,7 @@ async def test_absence_is_absence_where_looking_around_fails(api):
                 raise StoreError("could not read: 403")
             return await super().fetch(requests, versions=versions)
 
-    with pytest.raises(NodeNotFoundError, match="at /mine/a"):
+    with pytest.raises(NodeNotFoundError, match="cannot open /mine/a in"):
         await api(api.open_array(Guarded(), path="mine/a"))
 
 

@@ -1,22 +1,43 @@
-"""Explaining why a node was not found."""
+"""Explaining why a node was not found: the nearest node above, its members, and a similar name."""
 
 from __future__ import annotations
 
-from zarrasync.errors import MetadataError
+from contextlib import suppress
+from dataclasses import replace
+from difflib import get_close_matches
+
+from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.formats import CANDIDATES
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["explain_missing"]
+__all__ = ["add_members", "add_reason"]
+
+_MOST_SHOWN = 10
 
 
-async def explain_missing(handle: NodeHandle) -> str:
-    """Return what exists at or above a path without a node, for the error message. Empty if that fails."""
-    try:
-        return await _explain(handle)
-    except (OSError, MetadataError):
-        return ""
+async def add_reason(error: NodeNotFoundError, handle: NodeHandle) -> None:
+    """Add to an error what exists at or above the path without a node. This takes a batch of requests and one listing."""
+    with suppress(OSError, MetadataError):
+        error.args = (f"{error}{await _explain(handle)}",)
+
+
+async def add_members(error: NodeNotFoundError, group: NodeHandle, path: str) -> None:
+    """Add to an error the members of the group above a path that does not exist, if no remote request is necessary.
+
+    Args:
+        error: The error.
+        group: A group above the path.
+        path: The path of the missing node in the store.
+    """
+    if not group.store.blocking and group.consolidated is None:
+        return
+    with suppress(OSError, MetadataError):
+        parent = path.rpartition("/")[0]
+        while not (suffix := await _members(group.at(parent), path)) and len(parent) > len(group.path):
+            parent = parent.rpartition("/")[0]
+        error.args = (f"{error}{suffix}",)
 
 
 async def _explain(handle: NodeHandle) -> str:
@@ -28,9 +49,26 @@ async def _explain(handle: NodeHandle) -> str:
     plain = [candidate for candidate in CANDIDATES if candidate.unread_entry_point is None]
     node, *ancestors = await find_all(handle, paths, plain, strict=False)
     if node is not None:
-        return f"there is a node of Zarr format {node.format.zarr_format}"
+        return f"; there is a node of Zarr format {node.format.zarr_format}"
     for path, ancestor in zip(paths[1:], ancestors, strict=True):
-        if ancestor is not None:
-            is_array = isinstance(ancestor.metadata, ArrayMetadata)
-            return f"/{path} is {'an array, which has no members' if is_array else 'a group'}"
-    return handle.store.describe(handle.path)
+        if ancestor is None:
+            continue
+        if isinstance(ancestor.metadata, ArrayMetadata):
+            return f"; /{path} is an array, which has no members"
+        members = ""
+        with suppress(OSError, MetadataError):
+            members = await _members(replace(handle, path=path, format=ancestor.format), handle.path)
+        return members or f"; /{path} is a group"
+    reason = handle.store.describe(handle.path)
+    return f"; {reason}" if reason else ""
+
+
+async def _members(group: NodeHandle, missing: str) -> str:
+    """Return a sentence with the members of a group, and one with the most similar name. Empty if there are none."""
+    names = sorted(await group.children())
+    if not names:
+        return ""
+    shown = ", ".join(names[:_MOST_SHOWN]) + (f", … ({len(names)} in total)" if len(names) > _MOST_SHOWN else "")
+    name = missing[len(group.path) :].strip("/").partition("/")[0]
+    similar = get_close_matches(name, names, 1)
+    return f". Members of {group.name}: {shown}." + (f" Did you mean {similar[0]!r}?" if similar else "")

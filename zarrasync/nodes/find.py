@@ -74,7 +74,7 @@ async def find(
             formats without an entry point document.
 
     Raises:
-        NodeNotFoundError: If there is no node. It lists the keys that were looked up.
+        NodeNotFoundError: If there is no node. Its field ``tried`` contains the keys that were looked up.
         MetadataError: If the documents are invalid.
         StoreError: If the store failed.
     """
@@ -144,15 +144,13 @@ async def _find_implicit_group(handle: NodeHandle, candidates: Sequence[Format])
 
 def _not_found(handle: NodeHandle, candidates: Sequence[Format], searched: Sequence[Format]) -> NodeNotFoundError:
     keys = [key for candidate in searched for key in candidate.document_keys(handle.path)]
-    keys.extend(
-        {str(candidate.unread_entry_point): 0 for candidate in searched if candidate.unread_entry_point is not None}
-    )
-    names = " or ".join(str(candidate.zarr_format) for candidate in candidates)
+    keys.extend(str(candidate.unread_entry_point) for candidate in searched if candidate.unread_entry_point is not None)
+    of_format = f" of Zarr format {candidates[0].zarr_format}" if len(candidates) == 1 else ""
     return NodeNotFoundError(
-        f"no array or group of Zarr format {names} at {handle.name} in {handle.store!r}; looked for {', '.join(keys)}",
+        f"cannot open {handle.name} in {handle.store!r}: no array or group{of_format} there",
         path=handle.path,
         store=repr(handle.store),
-        tried=keys,
+        tried=tuple(dict.fromkeys(keys)),
     )
 
 

@@ -22,6 +22,7 @@ from zarrasync.nodes.base import AsyncNode
 from zarrasync.nodes.create import bind_format, create_node
 from zarrasync.nodes.create_array import create_array_at
 from zarrasync.nodes.erase import erase_node
+from zarrasync.nodes.explain_missing import add_members
 from zarrasync.nodes.find import find
 from zarrasync.nodes.kinds import Metadata, wrong_kind
 from zarrasync.nodes.move import move_node
@@ -91,6 +92,14 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         Raises:
             NodeNotFoundError: If there is no such node.
         """
+        try:
+            return await self._find_member(name)
+        except NodeNotFoundError as error:
+            handle = self._cell.handle
+            await run_on_store(partial(add_members, error, handle, handle.child(name).path), self.store)
+            raise
+
+    async def _find_member(self, name: str) -> AsyncArray | AsyncGroup:
         handle = self._cell.handle.child(name)
         node = await run_on_store(partial(find, handle, (handle.format,)), self.store)
         return make_node(handle, node.metadata)
@@ -98,7 +107,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     async def get(self, name: str, default: T | None = None) -> AsyncArray | AsyncGroup | T | None:
         """Return a member, or the default if there is none."""
         try:
-            return await self.getitem(name)
+            return await self._find_member(name)
         except NodeNotFoundError:
             return default
 

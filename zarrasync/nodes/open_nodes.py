@@ -16,7 +16,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create_array import create_planned_array, plan_array_at
-from zarrasync.nodes.explain_missing import explain_missing
+from zarrasync.nodes.explain_missing import add_reason
 from zarrasync.nodes.find import find
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.kinds import wrong_kind
@@ -90,9 +90,8 @@ async def open_node_at(
     try:
         node = await find(handle, candidates, consolidated=consolidated, kind=kind, brief=brief)
     except NodeNotFoundError as error:
-        reason = await explain_missing(handle) if explain else ""
-        if reason:
-            error.args = (f"{error}; {reason}",)
+        if explain:
+            await add_reason(error, handle)
         raise
     if consolidated and node.consolidated is None:
         raise NodeNotFoundError(

@@ -111,7 +111,7 @@ def test_a_missing_store_through_xarray(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_s3_without_credentials(nobody: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
+async def test_s3_without_credentials(aws_config: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
     pytest.importorskip("obstore")
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(errors.StoreError) as caught:
@@ -120,6 +120,8 @@ async def test_s3_without_credentials(nobody: Path, monkeypatch: pytest.MonkeyPa
         else:
             sync.open_group("s3://bucket/x.zarr", config={"retries": 0})
     check(caught.value)
+    assert "no credentials were found; for public data pass storage_options={'anon': True}" in str(caught.value)
+    assert "http://127.0.0.1:9" not in printed(caught.value)
 
 
 def test_all_frames_are_kept_on_request(root: str) -> None:
@@ -153,19 +155,19 @@ def test_the_error_that_users_were_handling_is_kept(root: str) -> None:
 
 
 def fail(cause: Exception) -> None:
-    """Raise a ``StoreError`` with a cause that has a context."""
+    """Raise a ``CodecError`` with a cause that has a context."""
     try:
         try:
             raise KeyError("inner")
         except KeyError:
             raise cause  # noqa: B904  # with the context
     except Exception as error:
-        raise errors.StoreError("could not read 'a': OSError: disk full") from error
+        raise errors.CodecError("could not decode 'a': OSError: disk full") from error
 
 
 def test_causes_are_kept_if_the_message_lacks_them() -> None:
     def shortened(cause: Exception) -> errors.ZarrError:
-        with pytest.raises(errors.StoreError) as caught:
+        with pytest.raises(errors.CodecError) as caught:
             fail(cause)
         short_tracebacks.shorten(caught.value)
         return caught.value

@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from zarrasync import config
-from zarrasync.errors import ZarrError
+from zarrasync.errors import StoreError, ZarrError
 
 __all__ = ["short_tracebacks", "shorten", "shorten_methods"]
 
@@ -135,8 +135,10 @@ def _set_context(error: BaseException, context: BaseException | None) -> None:
 
 
 def _adds_information(cause: BaseException, error: ZarrError) -> bool:
-    """Return whether the message of an error says less than its cause. Messages of stores contain that of the cause."""
-    if isinstance(cause, BaseExceptionGroup):
+    """Return whether the message of an error says less than its cause."""
+    if isinstance(cause, BaseExceptionGroup) or isinstance(
+        error, StoreError
+    ):  # stores put all that matters into theirs
         return False
     message, reason = str(error), str(cause).partition("\n\n")[0]
     return type(cause).__name__ not in message and reason not in message

@@ -9,9 +9,9 @@ from zarrasync.stores.base import Store
 
 __all__ = ["concerns_key", "is_missing_bucket", "message_of", "redact_queries", "store_error"]
 
+_ANONYMOUS = "for public data pass storage_options={'anon': True}"
 _HINTS = {
-    "NoCredentialsError": "for public data pass storage_options={'anon': True}",
-    "PermissionError": "the credentials in use do not allow it; for public data pass storage_options={'anon': True}",
+    "PermissionError": "the credentials in use do not allow it; " + _ANONYMOUS,
 }
 _OTHER_REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect without LOCATION")
 """Messages of S3 and its clients if a bucket is in another region than the requested one."""
@@ -26,6 +26,8 @@ _BAD_CREDENTIALS = re.compile(
     r"difference between the request time and the current time|Server failed to authenticate"
 )
 """Messages of services if keys, signatures or tokens are invalid or have expired."""
+_NO_CREDENTIALS = re.compile(r"https?://[^/\s]+/(latest/(api/token|meta-data)|computeMetadata/|metadata/identity/)")
+"""URLs from which clients request credentials of a virtual machine if they have no others."""
 _WORD = re.compile(r"[^\s'\"<>]+")
 
 
@@ -43,9 +45,12 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
     if match := _OTHER_REGION.search(str(error)):
         options = {"client_kwargs": {"region_name": match[1] or "…"}}
         hint = f" (the bucket lies in another region: pass storage_options={options})"
+    reason = f"{kind}: {message_of(error)}"
     if is_missing_bucket(error):
-        hint = " (there is no such bucket: look at the URL, and at endpoint and account among the options)"
-    return StoreError(f"could not {verb} {key!r} in {store!r}: {kind}: {message_of(error)}{hint}", key=key)
+        hint, reason = "", "there is no such bucket; check its name, and the endpoint and account in storage_options"
+    elif (kind == "NoCredentialsError" or _NO_CREDENTIALS.search(str(error))) and not store.near:
+        hint, reason = "", f"no credentials were found; {_ANONYMOUS}, else pass credentials or set them up"
+    return StoreError(f"could not {verb} {key!r} in {store!r}: {reason}{hint}", key=key)
 
 
 def is_missing_bucket(response: object) -> bool:

@@ -103,6 +103,7 @@ async def test_a_missing_bucket_is_not_a_missing_key(s3: tuple[str, dict[str, An
         with pytest.raises(StoreError, match=rf"(?s)^could not {verb} '\w*' in .*there is no such bucket") as found:
             await attempt()
         assert str(found.value).count("could not") == 1
+        assert "<Error>" not in str(found.value)
     await store.close()
     with pytest.raises(StoreError, match="there is no such bucket"):
         sync.open_array("s3://no-bucket-of-anybody/below", storage_options=options)

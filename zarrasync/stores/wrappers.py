@@ -155,7 +155,7 @@ class PrefixStore(WrapperStore):
     def __repr__(self) -> str:
         return f"PrefixStore({self.inner!r}, {self.prefix!r})"
 
-    # Plain functions that return the inner store's coroutine, because reads of small chunks spend much time in calls.
+    # Plain functions that return the inner store's coroutine, because small chunks spend much of their time in calls.
 
     def fetch(
         self, requests: Sequence[Request], *, versions: bool = False
@@ -171,11 +171,12 @@ class PrefixStore(WrapperStore):
         source = self.inner.inner if type(self.inner) is ReadOnlyStore else self.inner
         return source.fetch_values([prefix + key for key in keys], spaces)
 
-    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        return await self.inner.put(self.prefix + key, data, if_version=if_version)
+    def put(self, key: str, data: Buffer, *, if_version: object = None) -> Coroutine[Any, Any, object]:
+        return self.inner.put(self.prefix + key, data, if_version=if_version)
 
-    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
-        await self.inner.put_values([self.prefix + key for key in keys], values)
+    def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> Coroutine[Any, Any, None]:
+        prefix = self.prefix
+        return self.inner.put_values([prefix + key for key in keys], values)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         await self.inner.erase(self.prefix + key, if_version=if_version)

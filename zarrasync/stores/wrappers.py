@@ -50,7 +50,7 @@ class WrapperStore(Store):
         return self.inner.conditional if self._conditional is None else self._conditional
 
     @conditional.setter
-    def conditional(self, value: bool) -> None:
+    def conditional(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # as settable
         self._conditional = value
 
     @property
@@ -155,28 +155,23 @@ class PrefixStore(WrapperStore):
     def __repr__(self) -> str:
         return f"PrefixStore({self.inner!r}, {self.prefix!r})"
 
-    # Plain functions that return the inner store's coroutine, because small chunks spend much of their time in calls.
-
-    def fetch(
-        self, requests: Sequence[Request], *, versions: bool = False
-    ) -> Coroutine[Any, Any, builtins.list[Value | None]]:
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         prefix = self.prefix
         full = [Request(prefix + r.key, r.start, r.length, r.suffix, r.into) for r in requests]
-        return self.inner.fetch(full, versions=versions)
+        return await self.inner.fetch(full, versions=versions)
 
-    def fetch_values(
+    def fetch_values(  # pyright: ignore[reportIncompatibleMethodOverride]  # faster than awaiting the coroutine
         self, keys: Sequence[str], spaces: Sequence[Buffer | None]
     ) -> Coroutine[Any, Any, builtins.list[Buffer | None]]:
         prefix = self.prefix
         source = self.inner.inner if type(self.inner) is ReadOnlyStore else self.inner
         return source.fetch_values([prefix + key for key in keys], spaces)
 
-    def put(self, key: str, data: Buffer, *, if_version: object = None) -> Coroutine[Any, Any, object]:
-        return self.inner.put(self.prefix + key, data, if_version=if_version)
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        return await self.inner.put(self.prefix + key, data, if_version=if_version)
 
-    def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> Coroutine[Any, Any, None]:
-        prefix = self.prefix
-        return self.inner.put_values([prefix + key for key in keys], values)
+    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
+        await self.inner.put_values([self.prefix + key for key in keys], values)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         await self.inner.erase(self.prefix + key, if_version=if_version)
@@ -264,7 +259,7 @@ class ReadOnlyStore(WrapperStore):
             key=key,
         )
 
-    def fetch_values(
+    def fetch_values(  # pyright: ignore[reportIncompatibleMethodOverride]  # faster than awaiting the coroutine
         self, keys: Sequence[str], spaces: Sequence[Buffer | None]
     ) -> Coroutine[Any, Any, builtins.list[Buffer | None]]:
         return self.inner.fetch_values(keys, spaces)

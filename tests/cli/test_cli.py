@@ -416,3 +416,36 @@ def test_damaged_files_are_named(workdir, capsys):
     assert not os.path.exists("x.zarr")
     assert main(["info", "data.zarr", "--stored"]) == 1
     assert "is a group" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ingest", *(f"{n}.nc" for n in range(9)), "x.zarr"], "8 arguments too many, from '2.nc' on"),
+        (["info", "x.zarr", "--jsn"], "no option '--jsn'; did you mean '--json'?"),
+    ],
+)
+def test_unknown_arguments_show_the_usage_of_the_command(capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"usage: zarrasync {arguments[0]} ")
+    assert message in printed
+
+
+def test_an_existing_copy_is_refused_with_both_remedies(capsys, tmp_path):
+    sync.create_array(tmp_path / "a", shape=3, dtype="i4")
+    copying = ["copy", str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main(copying) == 0
+    capsys.readouterr()
+    assert main(copying) == 1
+    printed = capsys.readouterr().err
+    assert "--overwrite" in printed
+    assert "--resume continues an interrupted copy" in printed
+
+
+def test_debug_shows_all_frames(tmp_path):
+    with pytest.raises(KeyError) as caught:
+        main(["info", str(tmp_path / "none"), "--debug"])
+    assert len(caught.traceback) > 6

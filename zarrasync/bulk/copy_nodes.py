@@ -93,7 +93,12 @@ async def create_copies(
             if existing is not None:
                 return await _reuse(handle, planned[path], existing.metadata)
         overwrite = plan.overwrite and not path
-        created = await create_node(handle, planned[path], overwrite=overwrite, erase_leftovers=plan.resume)
+        try:
+            created = await create_node(handle, planned[path], overwrite=overwrite, erase_leftovers=plan.resume)
+        except NodeExistsError as error:
+            if not (plan.resume or plan.overwrite):
+                error.args = (f"{error}; resume=True continues an interrupted copy",)
+            raise
         return make_node(created, planned[path])
 
     return await run_on_store(partial(create_levels, target, planned, create), target.store)

@@ -57,8 +57,7 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        position = f"{self.key}: {self.location}" if self.location else self.key
-        return f"{self.severity}: {position}: {self.message}"
+        return ": ".join(filter(None, (self.severity, self.key, self.location, self.message)))
 
 
 @dataclass

@@ -12,10 +12,12 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 import zarrasync
+from zarrasync import config
 from zarrasync.cli import ingest, inspect, modify, serve
 from zarrasync.cli.arguments import Run
 from zarrasync.cli.console import Console
@@ -104,13 +106,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    args = make_parser().parse_args(_join_selections(sys.argv[1:] if arguments is None else arguments))
+    parser = make_parser()
+    args, extra = parser.parse_known_args(_join_selections(sys.argv[1:] if arguments is None else arguments))
+    if extra:
+        _refuse(parser, args.command, extra)
     run: Run = args.run
     for stream in (sys.stdout, sys.stderr):  # for characters that the terminal cannot print; JSON parsers accept it
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        return run(args, Console(as_json=args.json))
+        with config.set(**({"debug_errors": True} if args.debug else {})):
+            return run(args, Console(as_json=args.json))
     except BrokenPipeError:  # the reader, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -122,6 +128,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"zarrasync: {printable(_error_line(error))}", file=sys.stderr)
         return 1
+
+
+def _refuse(parser: argparse.ArgumentParser, command: str, extra: Sequence[str]) -> None:
+    """Exit with the usage of a command, because it was called with options or arguments that it does not have."""
+    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001  # as shtab does
+    command_parser: argparse.ArgumentParser = commands[command]
+    unknown = [item for item in extra if item.startswith("-")]
+    if not unknown:
+        command_parser.error(
+            f"{len(extra)} arguments too many, from {extra[0]!r} on; call the command once for each file"
+        )
+    name = unknown[0].partition("=")[0]
+    similar = get_close_matches(name, command_parser._option_string_actions, 1)  # noqa: SLF001  # there is no public list
+    command_parser.error(f"no option {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else ""))
 
 
 def _error_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from inspect import signature
 from typing import Any, Literal
 
 from xarray import Dataset, DataTree, Variable
@@ -157,6 +158,9 @@ def write_dataset(dataset: Dataset, store: StoreLike, **options: Any) -> dict[st
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         **options: As for ``write_dataset_async``.
     """
+    unknown = sorted({*options} - {*signature(write_dataset_async).parameters})
+    if unknown:
+        raise TypeError(f"write_dataset() got an unexpected keyword argument {unknown[0]!r}")
     is_lazy = isinstance(dataset, Dataset) and any(v.chunks is not None for v in dataset.variables.values())
     with seceded(waits=is_lazy):
         return bridge.run(write_dataset_async(dataset, store, **options), blocking=False)

@@ -171,3 +171,8 @@ def test_encodings_of_variables_are_used():
     write_dataset(values, store, mode="a")
     found = sync.open_array(store, path="a")
     assert (found.dtype, found.chunks) == (np.float32, (2,))
+
+
+def test_unknown_arguments_name_the_called_function():
+    with pytest.raises(TypeError, match=r"write_dataset\(\) got an unexpected keyword argument 'progress'"):
+        write_dataset(xr.Dataset(), {}, progress=True)

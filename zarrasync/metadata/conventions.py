@@ -47,10 +47,10 @@ class XarrayProperties(NamedTuple):
 
     def names_of_axes(self, ndim: int) -> tuple[str | None, ...] | None:
         """Return the dimension names, also from the attribute."""
-        listed = self.attributes.get(DIMENSIONS)
-        is_list = isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) == ndim
-        if self.dimension_names is None and is_list and all(isinstance(name, str) for name in listed or ()):
-            return tuple(listed or ())
+        names = self.attributes.get(DIMENSIONS)
+        is_list = isinstance(names, Sequence) and not isinstance(names, str) and len(names) == ndim
+        if self.dimension_names is None and is_list and all(isinstance(name, str) for name in names or ()):
+            return tuple(names or ())
         return self.dimension_names
 
     @property

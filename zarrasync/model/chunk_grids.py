@@ -227,12 +227,12 @@ def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...], edges: Edges | None
     return Grid(tuple(axes))
 
 
-def coords_outside(old: tuple[int, ...], kept: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the coordinates in a grid of shape ``old`` that are not in one of shape ``kept``."""
-    for axis, (count, kept_count) in enumerate(zip(old, kept, strict=True)):
+def coords_outside(old_shape: tuple[int, ...], new_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the coordinates in a grid of ``old_shape`` that are not in one of ``new_shape``."""
+    for axis, (old_count, new_count) in enumerate(zip(old_shape, new_shape, strict=True)):
         # Limit the axes before this one to the common part, so that no coordinates are repeated.
-        before = [min(a, b) for a, b in zip(old[:axis], kept[:axis], strict=True)]
-        spans = [range(n) for n in before] + [range(kept_count, count)] + [range(n) for n in old[axis + 1 :]]
+        before = [min(a, b) for a, b in zip(old_shape[:axis], new_shape[:axis], strict=True)]
+        spans = [range(n) for n in before] + [range(new_count, old_count)] + [range(n) for n in old_shape[axis + 1 :]]
         yield from lazy_product(spans)
 
 

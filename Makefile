@@ -8,7 +8,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
 
 PAGES = $(wildcard *.md docs/*.md docs/*/*.md)
 # Rules of Harper that run in addition to those in docs/_vocabulary.
-HARPER_RULES = AnA,LongSentences,OxfordComma,RepeatedWords,ThereIsAgreement
+HARPER_RULES = AnA,LongSentences,RepeatedWords,ThereIsAgreement
 
 .PHONY: help demo test check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
 
@@ -39,7 +39,8 @@ lint: $(VENV)/dev.stamp  ## Check format and style
 prose: $(VENV)/dev.stamp  ## Check spelling everywhere, and the phrasing of the documentation
 	$(BIN)/codespell
 	@mkdir -p .prose_cache && touch .prose_cache/dictionary.txt && rm -f .prose_cache/vocabulary.weirpack
-	@for rule in docs/_vocabulary/*.weir; do $(BIN)/harper test $$rule >/dev/null || exit 1; done
+	@for rule in docs/_vocabulary/*.weir; do \
+	  result=$$($(BIN)/harper test $$rule 2>&1) || { echo "$$rule: $$result"; exit 1; }; done
 	cd docs/_vocabulary && $(abspath $(BIN))/python -m zipfile -c $(CURDIR)/.prose_cache/vocabulary.weirpack *
 	@RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
 	  --weirpacks .prose_cache/vocabulary.weirpack \

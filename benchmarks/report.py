@@ -71,7 +71,7 @@ def _kinds(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def summary(rows: list[dict[str, Any]]) -> str:
     """Geometric means over rows of one kind, and over those of them that every library can do."""
     best, floor = "best peer / ours, geometric mean (least)", "floor / ours, geometric mean (least)"
-    lines = [f"| rows | number | {best} | the same, of rows that all can do | {floor} |", "|---|--:|--:|--:|--:|"]
+    lines = [f"| rows | number | {best} | the same, rows that all libraries can do | {floor} |", "|---|--:|--:|--:|--:|"]
     for kind, own in _kinds(rows).items():
         common = [row["ratio"] for row in own if all("ms" in result for result in row["results"].values())]
         ratios = [row["ratio"] for row in own if row["ratio"]]
@@ -165,16 +165,16 @@ def page(
     parts = [
         f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}. {listed}. Medians of {rounds} interleaved rounds.",
         summary(rows),
-        "Each peer's time / ours, geometric mean, and of how many rows, as not every peer can do all:",
+        "Time of each library / ours, as a geometric mean and the number of rows that the library can do:",
         by_peer(rows, names),
-        "Milliseconds where nothing else is said:",
+        "Milliseconds, unless the task names another unit:",
         table(chosen, names),
-        "CPU milliseconds / growth of peak memory in MB over what was in use before the call:",
+        "CPU milliseconds / growth of the peak memory during the call in MB:",
         resources(chosen, names),
     ]
     if times:
         listed = ", ".join(f"`{name}` {ms:.0f}" for name, ms in times.items())
-        parts.append(f"A process that imports …, in milliseconds: {listed}.")
+        parts.append(f"Milliseconds to start Python and import a package: {listed}.")
     return "\n\n".join(parts) + "\n"
 
 

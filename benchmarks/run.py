@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="*", choices=list(engines.ENGINES), help="engines to run")
     parser.add_argument("--out", type=Path, default=HERE / "out")
     parser.add_argument(
-        "--write-docs", action="store_true", help="write docs/performance.md, with --full measurements.md"
+        "--write-docs", action="store_true", help="write docs/performance/local.md, with --full measurements.md"
     )
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -239,9 +239,9 @@ def main() -> None:
     report.plot(rows, list(versions), given.out / "results.png")
     if given.write_docs:
         docs = HERE.parent / "docs"
-        report.write_docs(docs / "performance.md", report.page(rows, times, versions, given.rounds, QUICK))
+        report.write_docs(docs / "performance" / "local.md", report.page(rows, times, versions, given.rounds, QUICK))
         if given.full:
-            report.write_docs(docs / "measurements.md", text)
+            report.write_docs(docs / "performance" / "measurements.md", text)
     print()
     print(text)
 

@@ -182,7 +182,7 @@ class UnsupportedByFormat(ZarrError, ValueError):
 
     Attributes:
         zarr_format: The format.
-        feature: What it does not support.
+        feature: The feature that it does not support.
     """
 
     zarr_format: object

@@ -21,7 +21,7 @@ _HEAD = """# Errors
 <!-- Written by `python -m tests.support.errors_page`. Do not edit. -->
 
 All errors of zarrasync are subclasses of `zarrasync.errors.ZarrError`. Most are also subclasses of a built-in error, so that
-`except KeyError` or `except OSError` catches them as well. The message of an error says what failed, where, and often how to
+`except KeyError` or `except OSError` catches them as well. The message of an error states what failed, where, and often how to
 fix it. The fields of an error contain the values in its message.
 
 The traceback of an error ends at the function that you called. To see all frames and causes, set `ZARRASYNC_DEBUG_ERRORS=1`

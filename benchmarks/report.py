@@ -71,7 +71,10 @@ def _kinds(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def summary(rows: list[dict[str, Any]]) -> str:
     """Geometric means over rows of one kind, and over those of them that every library can do."""
     best, floor = "best peer / ours, geometric mean (least)", "floor / ours, geometric mean (least)"
-    lines = [f"| rows | number | {best} | the same, rows that all libraries can do | {floor} |", "|---|--:|--:|--:|--:|"]
+    lines = [
+        f"| rows | number | {best} | the same, rows that all libraries can do | {floor} |",
+        "|---|--:|--:|--:|--:|",
+    ]
     for kind, own in _kinds(rows).items():
         common = [row["ratio"] for row in own if all("ms" in result for result in row["results"].values())]
         ratios = [row["ratio"] for row in own if row["ratio"]]

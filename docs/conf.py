@@ -15,6 +15,23 @@ html_theme = "pydata_sphinx_theme"
 html_title = "zarrasync"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_sidebars = {  # pages without sections would show an empty sidebar
+    page: []
+    for page in (
+        "api",
+        "comparison",
+        "consistency",
+        "design",
+        "development",
+        "errors",
+        "extending",
+        "faq",
+        "formats",
+        "getting-started",
+        "migration",
+        "status",
+    )
+}
 html_theme_options = {"show_prev_next": False, "navigation_with_keys": False, "footer_end": []}
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

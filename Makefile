@@ -76,7 +76,7 @@ bench-full: $(VENV)/bench.stamp  ## Compare every codec, chunk size and task
 
 bench-remote: $(VENV)/bench.stamp  ## Measure remote reads, requests, writers, ingestion and the server
 	$(BIN)/python benchmarks/remote.py
-	$(BIN)/python benchmarks/requests.py
+	$(BIN)/python benchmarks/s3_requests.py
 	$(BIN)/python benchmarks/updates.py
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/serving.py

@@ -1,4 +1,4 @@
-"""What is asked of a library that is measured."""
+"""The interface of the libraries that are measured."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Box = tuple[slice, ...]
 
 
 class Engine:
-    """A library. What it can not do raises ``NotImplementedError``.
+    """A library. Unsupported tasks raise ``NotImplementedError``.
 
     Attributes:
-        package: Its distribution's name, for the version.
+        package: The name of its distribution.
     """
 
     package = ""
 
     def __init__(self) -> None:
-        """Import the library; raises ImportError if it is not there."""
+        """Import the library. Raises ``ImportError`` if it is not installed."""
 
     @property
     def version(self) -> str:
@@ -34,7 +34,7 @@ class Engine:
         raise NotImplementedError
 
     def in_memory(self, workload: Workload) -> Any:
-        """Make an array in the library's memory store and write all of it."""
+        """Create an array in the library's memory store, and write all of it."""
         raise NotImplementedError
 
     def get(self, array: Any, box: Box) -> Any:
@@ -42,7 +42,7 @@ class Engine:
         return array[box]
 
     def touch(self, array: Any, workload: Workload) -> None:
-        """Read a little, as the first access may set things up."""
+        """Read one element, as the first access may initialize something."""
         self.get(array, tuple(slice(0, 1) for _ in workload.shape))
 
     def element(self, array: Any, index: tuple[int, ...]) -> Any:

@@ -1,11 +1,10 @@
-"""Measures bulk ingestion beside the peers: the world's land mask, and a large field, into files and S3.
+"""Measures bulk ingestion with zarrasync and peers: a global land mask and a large field, into files and S3.
 
     python benchmarks/ingest.py [--gigabytes N] [--rounds N] [--only SETTING …] [--engines ENGINE …] [--out DIRECTORY]
 
-Sources are .npy files, mapped into memory. Each engine has a process of its own for each run; the median counts. Files go
-to a RAM disk where there is one. S3 is Ceph's gateway if ``--s3 URL`` names one (with the keys in the environment's
-AWS_* variables), and left out otherwise. Where a library can, it does not hash what it sends: the server is asked without
-TLS, with which ours would not, either. Prints a table and writes ingest.json and ingest.md.
+Sources are memory-mapped .npy files. Each run has a new process, and the median counts. Files are on a RAM disk if there
+is one. S3 is Ceph's gateway at ``--s3 URL`` (with keys in the AWS_* environment variables), and omitted otherwise.
+Payloads are not hashed if the library supports that, as zarrasync does not hash them with TLS. Prints a table and writes ingest.json and ingest.md.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ import json
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -29,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import make_parser, markdown_table, medians, ram_disk, rotate, save
 
-HERE = Path(__file__).parent
 MIB = 1 << 20
 LAYOUTS: dict[str, dict[str, Any]] = {
     "mask": {"chunks": (1350, 2700), "shards": None},
@@ -207,7 +204,7 @@ ENGINES = {
 
 
 def worker(name: str, source: str, target: str, layout: dict[str, Any], s3: dict[str, str]) -> None:
-    """One run in a process of its own; prints what it took."""
+    """Run one engine once, and print time and memory."""
     data = np.load(source, mmap_mode="r")
     ENGINES[name](data[: layout["chunks"][0], : layout["chunks"][1]], f"{target}-warm", {**layout, "shards": None}, s3)
     anonymous = _anonymous()
@@ -233,7 +230,7 @@ def worker(name: str, source: str, target: str, layout: dict[str, Any], s3: dict
 
 
 def _anonymous() -> int:
-    """Bytes of the process's own memory, without what is mapped from files."""
+    """Return the bytes of anonymous memory, which excludes mapped files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) * 1024
@@ -241,7 +238,7 @@ def _anonymous() -> int:
 
 
 def remove(target: str, s3: dict[str, str]) -> None:
-    """Make room for the next run."""
+    """Erase the result of a run."""
     if not s3:
         shutil.rmtree(target, ignore_errors=True)
         return
@@ -253,8 +250,8 @@ def remove(target: str, s3: dict[str, str]) -> None:
 
 
 def make_sources(folder: Path, gigabytes: float) -> dict[str, Path]:
-    """The files that are ingested."""
-    found = {}
+    """Create the source files."""
+    sources = {}
     try:
         from global_land_mask import globe
 
@@ -263,9 +260,9 @@ def make_sources(folder: Path, gigabytes: float) -> dict[str, Path]:
         for start in range(0, 21600, 1350):
             mask[start : start + 1350] = globe.is_land(rows[start : start + 1350, None], columns[None])
         np.save(folder / "mask.npy", mask)
-        found["mask"] = folder / "mask.npy"
+        sources["mask"] = folder / "mask.npy"
     except ImportError:
-        print("global-land-mask is not installed; without the mask")
+        print("global-land-mask is not installed: skipping the mask")
     side = int((gigabytes * 2**30 / 4) ** 0.5) // 4096 * 4096
     field = np.lib.format.open_memmap(folder / "field.npy", "w+", "f4", (side, side))
     x = np.linspace(0, 60, side, dtype="f4")
@@ -274,71 +271,64 @@ def make_sources(folder: Path, gigabytes: float) -> dict[str, Path]:
         y = np.linspace(start, start + 1024, 1024, dtype="f4")[:, None] / 300
         field[start : start + 1024] = (np.sin(x + y) * 20 + noise.normal(size=(1024, side))).round(1)
     del field
-    found["field"] = found["field-chunks"] = folder / "field.npy"
-    return found
+    sources["field"] = sources["field-chunks"] = folder / "field.npy"
+    return sources
+
+
+def measure(
+    sources: dict[str, Path], setting: str, names: list[str], scratch: str, s3: dict[str, Any], rounds: int
+) -> dict[str, Any]:
+    """Return one row: the medians of all engines."""
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    layout = json.dumps(LAYOUTS[setting])
+    for number in range(rounds):
+        for name in rotate(names, number):
+            if any("failed" in result for result in results[name]):
+                continue
+            target = f"s3://zarrasync/{uuid.uuid4().hex}" if s3 else f"{scratch}/{uuid.uuid4().hex}"
+            command = [sys.executable, __file__, "--worker", name, str(sources[setting]), target, layout]
+            process = subprocess.run([*command, json.dumps(s3)], capture_output=True, text=True, check=False)
+            last = process.stderr.strip().splitlines()[-1:] or ["no output"]
+            failed = {"failed": last[0][:200]}
+            results[name].append(failed if process.returncode else json.loads(process.stdout))
+            for path in (target, f"{target}-warm"):
+                remove(path, s3)
+    return {name: medians(own) for name, own in results.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = make_parser(__doc__, only=LAYOUTS, engines=ENGINES, rounds=3)
     parser.add_argument("--gigabytes", type=float, default=4.0, help="the size of the field")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", choices=list(LAYOUTS))
-    parser.add_argument("--engines", nargs="*", choices=list(ENGINES))
     parser.add_argument("--s3", help="the endpoint of an S3 server with a bucket 'zarrasync'")
-    parser.add_argument("--out", type=Path, default=HERE / "out")
     parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        name, source, target, layout, s3 = given.worker
+    args = parser.parse_args()
+    if args.worker:
+        name, source, target, layout, s3 = args.worker
         worker(name, source, target, json.loads(layout), json.loads(s3))
         return
-    given.out.mkdir(parents=True, exist_ok=True)
-    names = list(given.engines or ENGINES)
-    shm = Path("/dev/shm")
+    names = list(args.engines or ENGINES)
+    options: dict[str, Any] = {}
+    if args.s3:
+        options = {
+            "endpoint_url": args.s3,
+            "key": os.environ["AWS_ACCESS_KEY_ID"],
+            "secret": os.environ["AWS_SECRET_ACCESS_KEY"],
+            "aws_unsigned_payload": True,
+        }
     rows: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None, prefix="zarrasync-ingest-") as scratch:
-        sources = make_sources(Path(scratch), given.gigabytes)
-        s3 = (
-            {
-                "endpoint_url": given.s3,
-                "key": os.environ["AWS_ACCESS_KEY_ID"],
-                "secret": os.environ["AWS_SECRET_ACCESS_KEY"],
-                "aws_unsigned_payload": True,
-            }
-            if given.s3
-            else {}
-        )
-        for setting in given.only or sources:
-            found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-            for number in range(given.rounds):
-                for name in names[number % len(names) :] + names[: number % len(names)]:
-                    if any("failed" in one for one in found[name]):
-                        continue
-                    target = f"s3://zarrasync/{uuid.uuid4().hex}" if given.s3 else f"{scratch}/{uuid.uuid4().hex}"
-                    done = subprocess.run(
-                        [sys.executable, __file__, "--worker", name, str(sources[setting]), target,
-                         json.dumps(LAYOUTS[setting]), json.dumps(s3)],
-                        capture_output=True, text=True, check=False,
-                    )  # fmt: skip
-                    last = done.stderr.strip().splitlines()[-1:] or ["no output"]
-                    found[name].append(json.loads(done.stdout) if not done.returncode else {"failed": last[0][:200]})
-                    for leftover in (target, f"{target}-warm"):
-                        remove(leftover, s3)
-            rows[setting] = {}
-            for name, own in found.items():
-                failed = next((one for one in own if "failed" in one), None)
-                rows[setting][name] = failed or {k: statistics.median(one[k] for one in own) for k in own[0]}
-                print(setting, name, rows[setting][name], flush=True)
-    lines = [
-        "| into " + ("S3" if given.s3 else "files") + " | " + " | ".join(names) + " |",
-        "|---|" + "--:|" * len(names),
-    ]
-    for setting, row in rows.items():
-        cells = [f"{r['s']:.2f} s, {r['peak_mib']:,.0f} MiB" if "s" in r else "–" for r in row.values()]
-        lines.append(f"| {TITLES[setting]} | " + " | ".join(cells) + " |")
-    (given.out / "ingest.md").write_text("\n".join(lines) + "\n")
-    (given.out / "ingest.json").write_text(json.dumps(rows, indent=1))
-    print("\n".join(lines))
+    with ram_disk("ingest") as scratch:
+        sources = make_sources(Path(scratch), args.gigabytes)
+        for setting in args.only or sources:
+            rows[setting] = measure(sources, setting, names, scratch, options, args.rounds)
+            for name, result in rows[setting].items():
+                print(setting, name, result, flush=True)
+
+    def cell(result: dict[str, Any]) -> str:
+        return f"{result['s']:.2f} s, {result['peak_mib']:,.0f} MiB" if "s" in result else "–"
+
+    head = ["into " + ("S3" if args.s3 else "files"), *names]
+    cells = ([TITLES[setting], *map(cell, row.values())] for setting, row in rows.items())
+    save(args.out, "ingest", markdown_table(head, cells), rows)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
-"""What a compiled extension could win: the loop over small chunks in C, without checks, beside ours and the peers'.
+"""Measures how fast a compiled loop over small chunks could be: C code without checks, zarrasync, and peers.
 
     python benchmarks/native.py [--rounds N]
 
-It takes a C compiler (``cc``). The C code gets the names of a batch of files, or a shard in memory, and the places of the
-chunks, and calls the decompressors of numcodecs; Python plans, and runs it on one or two threads. Prints a table.
+Requires a C compiler (``cc``). The C code gets the names of a batch of files, or a shard in memory, and the positions of
+the chunks, and calls the decompressors of numcodecs. Python plans, and runs it on one or two threads. Prints a table.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import ctypes
 import shutil
 import statistics
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -29,12 +27,13 @@ import numcodecs.blosc
 import numcodecs.zstd
 import numpy as np
 import tasks
+from harness import make_parser, markdown_table, ram_disk
 from workloads import WORKLOADS
 
 HERE = Path(__file__).parent
 PEERS = ("zarrasync", "zarrs-python", "zarrista", "tensorstore")
 ABLE = ("read", "write", "boxes", "threads")
-"""Tasks that all peers can do in a comparable way."""
+"""Tasks that all peers support in a comparable way."""
 Call = Callable[[], Any]
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int64
 
@@ -43,7 +42,7 @@ class Native:
     """The compiled loop.
 
     Args:
-        folder: Where to put it.
+        folder: The directory for the library.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -104,13 +103,13 @@ class Native:
         return lambda: self._box(path, name, whole, {}, crew, threads)
 
     def boxes(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
-        """Read boxes of shards, one after the other; shards are read once, as we keep their indexes."""
-        wanted = tasks._boxes(WORKLOADS[name], 64, 40)
-        known: dict[tuple[int, ...], np.ndarray] = {}
-        return lambda: np.concatenate([self._box(path, name, box, known, crew, threads) for box in wanted])
+        """Read boxes of shards one after the other. Shards are read once, as zarrasync keeps their indexes."""
+        boxes = tasks.random_boxes(WORKLOADS[name], 64, 40)
+        shards: dict[tuple[int, ...], np.ndarray] = {}
+        return lambda: np.concatenate([self._box(path, name, box, shards, crew, threads) for box in boxes])
 
     def _box(
-        self, path: Path, name: str, box: tuple[slice, ...], known: dict[tuple[int, ...], np.ndarray],
+        self, path: Path, name: str, box: tuple[slice, ...], shards: dict[tuple[int, ...], np.ndarray],
         crew: ThreadPoolExecutor, threads: int,
     ) -> np.ndarray:  # fmt: skip
         workload = WORKLOADS[name]
@@ -123,11 +122,11 @@ class Native:
         three = [1] * (3 - len(steps)) + [*steps]
         for coords in product(*(range(p.start // n, -(-p.stop // n)) for p, n in zip(box, outer, strict=True))):
             file = path / "c" / "/".join(map(str, coords))
-            shard = known.get(coords)
+            shard = shards.get(coords)
             if shard is None:
                 shard = np.fromfile(file, "u1")
-                if known is not None and box != tuple(slice(0, n) for n in workload.shape):
-                    known[coords] = shard
+                if shards is not None and box != tuple(slice(0, n) for n in workload.shape):
+                    shards[coords] = shard
             index = shard[-4 - 16 * total : -4].view("<i8").reshape(-1, 2)
             spans = []
             for part, first, n, c in zip(box, coords, outer, steps, strict=True):
@@ -161,7 +160,7 @@ class Native:
     def points(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
         """Read random points of a plane of zstd chunks."""
         (n, _), (step, _) = WORKLOADS[name].shape, WORKLOADS[name].chunks
-        where = tasks._indices(WORKLOADS[name], tasks.POINTS)
+        where = tasks.random_indices(WORKLOADS[name], tasks.POINTS)
         contexts = [ctypes.c_void_p(self._zstd.ZSTD_createDCtx()) for _ in range(threads)]
         decompress = ctypes.cast(self._zstd.ZSTD_decompressDCtx, POINTER)
 
@@ -193,7 +192,7 @@ class Native:
     def orthogonal(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
         """Read rows and columns of a plane of zstd chunks."""
         side = WORKLOADS[name].chunks[0]
-        rows, columns = (np.sort(own) for own in tasks._indices(WORKLOADS[name], 500))
+        rows, columns = (np.sort(indices) for indices in tasks.random_indices(WORKLOADS[name], 500))
         decompress = ctypes.cast(self._zstd.ZSTD_decompressDCtx, POINTER)
 
         def call() -> np.ndarray:
@@ -216,7 +215,7 @@ class Native:
         return call
 
     def threads(self, path: Path, name: str, crew: ThreadPoolExecutor, threads: int) -> Call:
-        """Read a plane of zstd chunks from eight threads, as the task of that name does."""
+        """Read a plane of zstd chunks from eight threads, like the task of this name."""
         (n, m), count = WORKLOADS[name].shape, tasks.THREADS
         rows = n // count
 
@@ -238,7 +237,7 @@ class Native:
             run = partial(asyncio.get_running_loop().run_in_executor, crew)
             return await asyncio.gather(*(run(self._steps, path, name, box) for box in boxes))
 
-        crew = ThreadPoolExecutor(threads)  # no more of them than asked for
+        crew = ThreadPoolExecutor(threads)  # to limit their number
         return lambda: asyncio.run(read())
 
     def _steps(
@@ -269,31 +268,31 @@ class Native:
 
 
 def _cuts(span: range, side: int) -> list[tuple[int, tuple[int, int, int], int]]:
-    """The chunks that a span touches, in each the first index, the step and the count, and the place of the first."""
-    found, done = [], 0
+    """Return the chunks of a span: for each the first index, the step and the count, and the position of the first."""
+    cuts, done = [], 0
     while done < len(span):
         chunk, first = divmod(span[done], side)
         count = min(len(span) - done, -(-(side - first) // span.step))
-        found.append((chunk, (first, span.step, count), done))
+        cuts.append((chunk, (first, span.step, count), done))
         done += count
-    return found
+    return cuts
 
 
 def _runs(chunks: np.ndarray) -> list[tuple[int, int, int]]:
-    """The chunks that sorted indices lie in, and for each the places of the first index and behind the last one."""
+    """Return the chunks of sorted indices, and for each the range of its indices."""
     edges = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), len(chunks)]
     return [(int(chunks[a]), a, b) for a, b in pairwise(edges)]
 
 
 def _plane(n: int, m: int, step: int) -> tuple[bytes, np.ndarray, np.ndarray]:
-    """The names of a plane's chunks, where each name begins, and where each chunk goes, in bytes."""
+    """Return the names of a plane's chunks, the offset of each name, and the offset of each chunk in bytes."""
     coords = list(product(range(n // step), range(m // step)))
     rows, columns = np.array(coords).T
     return *_names(coords), 4 * step * (rows * m + columns)
 
 
 def _names(coords: list[tuple[int, int]]) -> tuple[bytes, np.ndarray]:
-    """The names of chunks in one piece of memory, and where each begins."""
+    """Return the names of chunks in one piece of memory, and their offsets."""
     names = [f"c/{i}/{j}\0".encode() for i, j in coords]
     return b"".join(names), np.cumsum([0, *map(len, names[:-1])])
 
@@ -308,59 +307,62 @@ def _shares(count: int, threads: int) -> list[slice]:
 
 def _check(codes: Any) -> None:
     if any(codes):
-        raise SystemExit("the C code met a chunk that does not decode")
+        raise SystemExit("the C code cannot decode a chunk")
+
+
+ROWS = [
+    ("blosc-lz4-tiny", "read", "files"),
+    ("raw-64k", "read", "files"),
+    ("blosc-lz4-64k", "read", "files"),
+    ("shards-128k", "read", "shards"),
+    ("shards-4k", "read", "shards"),
+    ("shards-4k", "boxes", "boxes"),
+    ("zstd-64k", "points", "points"),
+    ("zstd-64k", "orthogonal", "orthogonal"),
+    ("zstd-64k", "strided", "strided"),
+    ("zstd-64k", "threads", "threads"),
+    ("zstd-64k", "async", "concurrent"),
+    ("raw-1m", "write", "store"),
+    ("raw-64k", "write", "store"),
+    ("blosc-lz4-64k", "write", "store"),
+    ("raw-tiny", "write", "store"),
+]
+"""Workloads, tasks and the methods of ``Native`` for them."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
-    shm = Path("/dev/shm")
-    rows = [
-        ("blosc-lz4-tiny", "read", "files"),
-        ("raw-64k", "read", "files"),
-        ("blosc-lz4-64k", "read", "files"),
-        ("shards-128k", "read", "shards"),
-        ("shards-4k", "read", "shards"),
-        ("shards-4k", "boxes", "boxes"),
-        ("zstd-64k", "points", "points"),
-        ("zstd-64k", "orthogonal", "orthogonal"),
-        ("zstd-64k", "strided", "strided"),
-        ("zstd-64k", "threads", "threads"),
-        ("zstd-64k", "async", "concurrent"),
-        ("raw-1m", "write", "store"),
-        ("raw-64k", "write", "store"),
-        ("blosc-lz4-64k", "write", "store"),
-        ("raw-tiny", "write", "store"),
-    ]
-    print("| task | array | " + " | ".join([*PEERS, "C, 1 thread", "C, 2 threads"]) + " |")
-    print("|---|---|" + "--:|" * (len(PEERS) + 2))
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as root, ThreadPoolExecutor(2) as crew:
+    rounds = make_parser(__doc__, rounds=9).parse_args().rounds
+    names = [*PEERS, "C, 1 thread", "C, 2 threads"]
+    print(markdown_table(["task", "array", *names], [], labels=2))
+    with ram_disk("native") as root, ThreadPoolExecutor(2) as crew:
         native = Native(Path(root))
-        for name, task, loop in rows:
-            path, workload = Path(root) / (f"{name}-new" if task == "write" else name), WORKLOADS[name]
-            data = workload.data()
-            able = [peer for peer in PEERS if task in ABLE or peer not in ("zarrs-python", "zarrista")]
-            if task == "write":
-                calls = {peer: partial(engines.make(peer).write, path, workload, data) for peer in able}
-            else:
-                if not path.exists():
-                    engines.make("zarrasync").write(path, workload, data)
-                calls = {peer: tasks.TASKS[task](engines.make(peer), path, workload) for peer in able}
-            calls |= {f"C, {n}": getattr(native, loop)(path, name, crew, n) for n in (1, 2)}
-            if task == "write":
-                check_written(native, path, name, crew)
-                found = measure(calls, rounds, before=partial(shutil.rmtree, path, ignore_errors=True))
-            else:
-                found = [call() for call in calls.values()]
-                assert all(np.array_equal(np.asarray(own), np.asarray(found[0])) for own in found if own is not None)
-                found = measure(calls, rounds)
-            cells = [f"{found[who]:.0f}" if who in found else "–" for who in (*PEERS, "C, 1", "C, 2")]
-            print(f"| {tasks.TITLES[task]} | {workload.title} | {' | '.join(cells)} |", flush=True)
+        for name, task, method in ROWS:
+            times = measure_row(native, Path(root), name, task, method, crew, rounds)
+            cells = [f"{times[engine]:.0f}" if engine in times else "–" for engine in (*PEERS, "C, 1", "C, 2")]
+            print(f"| {tasks.TITLES[task]} | {WORKLOADS[name].title} | {' | '.join(cells)} |", flush=True)
+
+
+def measure_row(
+    native: Native, root: Path, name: str, task: str, method: str, crew: ThreadPoolExecutor, rounds: int
+) -> dict[str, float]:
+    """Return milliseconds of all engines, after checking that they agree."""
+    path, workload = root / (f"{name}-new" if task == "write" else name), WORKLOADS[name]
+    peers = [peer for peer in PEERS if task in ABLE or peer not in ("zarrs-python", "zarrista")]
+    compiled = {f"C, {n}": getattr(native, method)(path, name, crew, n) for n in (1, 2)}
+    if task == "write":
+        calls = {peer: partial(engines.make(peer).write, path, workload, workload.data()) for peer in peers}
+        check_written(native, path, name, crew)
+        return measure({**calls, **compiled}, rounds, before=partial(shutil.rmtree, path, ignore_errors=True))
+    if not path.exists():
+        engines.make("zarrasync").write(path, workload, workload.data())
+    calls = {peer: tasks.TASKS[task](engines.make(peer), path, workload) for peer in peers} | compiled
+    results = [call() for call in calls.values()]
+    assert all(np.array_equal(np.asarray(r), np.asarray(results[0])) for r in results if r is not None)
+    return measure(calls, rounds)
 
 
 def check_written(native: Native, path: Path, name: str, crew: ThreadPoolExecutor) -> None:
-    """See that the C code writes what we do, and leave nothing."""
+    """Check that the C code writes the same files as zarrasync, and erase them."""
     workload = WORKLOADS[name]
     written = []
     for write in (
@@ -374,15 +376,15 @@ def check_written(native: Native, path: Path, name: str, crew: ThreadPoolExecuto
 
 
 def measure(calls: dict[str, Call], rounds: int, before: Call = lambda: None) -> dict[str, float]:
-    """The median of each call in milliseconds; the calls take turns."""
-    times: dict[str, list[float]] = {who: [] for who in calls}
+    """Return the median of each call in milliseconds. The calls take turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
-        for who, call in calls.items():
+        for name, call in calls.items():
             before()
             start = time.perf_counter()
             call()
-            times[who].append((time.perf_counter() - start) * 1e3)
-    return {who: statistics.median(own) for who, own in times.items()}
+            times[name].append((time.perf_counter() - start) * 1e3)
+    return {name: statistics.median(runs) for name, runs in times.items()}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What many write when they serve a Zarr array: FastAPI in front of zarr-python. Run by serving.py with uvicorn.
+"""A typical service for a Zarr array: FastAPI with zarr-python. Run by serving.py with uvicorn.
 
-Tiles are made as ours are (the same elements, the same picture encoder), in FastAPI's threads; chunks are passed on.
+Tiles consist of the same elements as those of zarrasync, and use the same PNG encoder, in FastAPI's threads.
 """
 
 from __future__ import annotations

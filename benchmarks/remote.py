@@ -1,21 +1,17 @@
-"""Measures reads through a server whose answers take 50 ms to begin, as those of object stores do.
+"""Measures reads from a server whose responses begin after 50 ms, like those of object stores.
 
     python benchmarks/remote.py [--rounds N] [--delay MS] [--only TASK …] [--engines ENGINE …] [--out DIRECTORY]
 
-Each engine has a process of its own; rounds are interleaved, the median counts. All read the same files through
+Each engine runs in a separate process. Rounds are interleaved, and the median counts. All engines read the same files through
 nginx (see ``servers.py``). Prints a table and writes remote.json and remote.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import resource
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import EngineProcess, add_hidden, make_parser, markdown_table, medians, ram_disk, rotate, save
 
-HERE = Path(__file__).parent
 POINTS = 300
 ARRAYS = 50
+SLOW_MS = 5000
+"""Milliseconds from which on an engine is measured once only."""
 
 ARRAYS_OF = {
     "small": {"shape": (4096, 4096), "chunks": (128, 128), "compressors": [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]},
@@ -46,7 +44,7 @@ TASKS = {
 
 
 def data(name: str) -> np.ndarray:
-    """Values that compress by a third or so."""
+    """Return values that compress by about a third."""
     rng = np.random.default_rng(len(name))
     return rng.normal(size=ARRAYS_OF[name]["shape"]).round(2).astype("f4")
 
@@ -380,13 +378,13 @@ ENGINES: dict[str, type[Engine]] = {
 
 
 def total(result: Any) -> float:
-    """What tells right values from wrong ones."""
+    """Return the sum of values, by which engines are compared."""
     parts = result if isinstance(result, list) else [result]
     return round(float(sum(np.asarray(part).sum(dtype="f8") for part in parts)), 1)
 
 
 def worker(name: str, url: str) -> None:
-    """One engine in a process of its own: takes tasks on standard input, answers with measurements."""
+    """Run one engine: read tasks from standard input, and print measurements."""
     try:
         engine = ENGINES[name](url)
         print(json.dumps({"version": version(engine.package)}), flush=True)
@@ -407,110 +405,70 @@ def worker(name: str, url: str) -> None:
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             try:
-                found = await asyncio.wait_for(measure(line.strip()), 120)
-            except Exception as error:  # a peer's failure is a row's result
-                found = {"failed": f"{type(error).__name__}: {error}"[:300]}
-            print(json.dumps(found), flush=True)
+                results = await asyncio.wait_for(measure(line.strip()), 120)
+            except Exception as error:  # failures of peers are reported
+                results = {"failed": f"{type(error).__name__}: {error}"[:300]}
+            print(json.dumps(results), flush=True)
 
     asyncio.run(serve())
 
 
-class Worker:
-    """An engine's process."""
-
-    def __init__(self, name: str, url: str) -> None:
-        self.name = name
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", name, "--url", url],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        self.hello = self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        return json.loads(line) if line else {"failed": "the process ended"}
-
-    def ask(self, task: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        if self.process.poll() is not None:
-            return {"failed": "the process ended"}
-        self.process.stdin.write(f"{task}\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-
-def measure(workers: list[Worker], task: str, rounds: int) -> dict[str, Any]:
-    """One row: the medians of all engines."""
-    found: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
+def measure(workers: list[EngineProcess], task: str, rounds: int) -> dict[str, Any]:
+    """Return one row: the medians of all engines."""
+    results: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
     for number in range(rounds):
-        turn = number % len(workers)
-        for one in workers[turn:] + workers[:turn]:
-            own = found[one.name]
-            if not any("failed" in answer for answer in own) and not (own and own[0]["ms"] > 5000):
-                own.append(one.ask(task))
-    sums = {answer["sum"] for own in found.values() for answer in own if "sum" in answer}
+        for worker in rotate(workers, number):
+            earlier = results[worker.name]
+            if not any("failed" in result for result in earlier) and not (earlier and earlier[0]["ms"] > SLOW_MS):
+                earlier.append(worker.ask(task))
+    sums = {result["sum"] for own in results.values() for result in own if "sum" in result}
     if len(sums) > 1:
         raise SystemExit(f"{task}: the engines read different values: {sums}")
-    row: dict[str, Any] = {}
-    for name, own in found.items():
-        failed = next((answer["failed"] for answer in own if "failed" in answer), None)
-        row[name] = (
-            {"failed": failed} if failed else {k: statistics.median(a[k] for a in own) for k in ("ms", "cpu_ms")}
-        )
-    return row
+    return {name: medians(own, ("ms", "cpu_ms")) for name, own in results.items()}
 
 
 def table(rows: dict[str, dict[str, Any]], names: list[str]) -> str:
-    """Milliseconds, and CPU milliseconds, as Markdown."""
-    lines = ["| read | " + " | ".join(names) + " |", "|---|" + "--:|" * len(names)]
-    for task, row in rows.items():
-        cells = [f"{r['ms']:,.0f} ({r['cpu_ms']:,.0f})" if "ms" in r else "–" for r in (row[name] for name in names)]
-        lines.append(f"| {TASKS[task]} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    """Return milliseconds, and CPU milliseconds, as Markdown."""
+
+    def cell(result: dict[str, Any]) -> str:
+        return f"{result['ms']:,.0f} ({result['cpu_ms']:,.0f})" if "ms" in result else "–"
+
+    return markdown_table(
+        ["read", *names], ([TASKS[task], *(cell(row[name]) for name in names)] for task, row in rows.items())
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--delay", type=int, default=50, help="milliseconds until an answer begins")
-    parser.add_argument("--only", nargs="*", choices=list(TASKS))
-    parser.add_argument("--engines", nargs="*", choices=list(ENGINES))
-    parser.add_argument("--out", type=Path, default=HERE / "out")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--url", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        worker(given.worker, given.url)
+    parser = make_parser(__doc__, only=TASKS, engines=ENGINES, rounds=3)
+    parser.add_argument("--delay", type=int, default=50, help="milliseconds until a response begins")
+    add_hidden(parser, "--worker", "--url")
+    args = parser.parse_args()
+    if args.worker:
+        worker(args.worker, args.url)
         return
     import servers
 
-    given.out.mkdir(parents=True, exist_ok=True)
-    shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None, prefix="zarrasync-remote-") as scratch:
+    rows = {}
+    with ram_disk("remote") as scratch:
         root = Path(scratch) / "data"
         make(root)
-        with servers.nginx(root, Path(scratch) / "nginx", given.delay) as url:
-            workers = [Worker(name, url) for name in given.engines or ENGINES]
-            for one in workers:
-                if "version" not in one.hello:
-                    print(f"{one.name}: {one.hello}")
-            workers = [one for one in workers if "version" in one.hello]
-            rows = {}
-            for task in given.only or TASKS:
-                rows[task] = measure(workers, task, given.rounds)
+        with servers.nginx(root, Path(scratch) / "nginx", args.delay) as url:
+            command = [sys.executable, __file__, "--url", url, "--worker"]
+            workers = [EngineProcess(name, [*command, name]) for name in args.engines or ENGINES]
+            for process in workers:
+                if not process.is_installed:
+                    print(f"{process.name}: {process.hello}")
+            workers = [process for process in workers if process.is_installed]
+            for task in args.only or TASKS:
+                rows[task] = measure(workers, task, args.rounds)
                 print(TASKS[task])
                 for name, result in rows[task].items():
-                    shown = (
-                        f"{result['ms']:8.0f} ms {result['cpu_ms']:8.0f} ms CPU" if "ms" in result else result["failed"]
-                    )
-                    print(f"    {name:<32}{shown}", flush=True)
-            for one in workers:
-                one.process.kill()
-    text = table(rows, [one.name for one in workers])
-    (given.out / "remote.md").write_text(text + "\n")
-    (given.out / "remote.json").write_text(json.dumps({"delay_ms": given.delay, "rows": rows}, indent=1))
-    print(text)
+                    times = f"{result['ms']:8.0f} ms {result['cpu_ms']:8.0f} ms CPU" if "ms" in result else ""
+                    print(f"    {name:<32}{times or result['failed']}", flush=True)
+            for process in workers:
+                process.kill()
+    text = table(rows, [process.name for process in workers])
+    save(args.out, "remote", text, {"delay_ms": args.delay, "rows": rows})
 
 
 if __name__ == "__main__":

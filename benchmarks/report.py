@@ -1,4 +1,4 @@
-"""What the measurements look like: a row on the terminal, tables in Markdown, a plot."""
+"""Reports of measurements: rows on the terminal, tables in Markdown, and a plot."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import markdown_table
 from tasks import LATENCIES, TITLES
 from workloads import WORKLOADS
 
@@ -24,11 +25,8 @@ def print_row(row: dict[str, Any]) -> None:
 
 
 def table(rows: list[dict[str, Any]], names: list[str]) -> str:
-    """The results as Markdown: milliseconds, and how much the best peer and the floor take for each of ours."""
-    lines = [
-        "| task | array (float32) | " + " | ".join(names) + " | best peer / ours | floor / ours |",
-        "|---|---|" + "--:|" * (len(names) + 2),
-    ]
+    """Return milliseconds, and the ratios of the best peer and the floor to zarrasync, as Markdown."""
+    lines = []
     for row in rows:
         small = row["task"] in LATENCIES
         title = TITLES[row["task"]] + (", µs" if small else "")
@@ -38,14 +36,13 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
             cells.append(f"{result['ms'] * (1e3 if small else 1):,.0f}" if "ms" in result else "–")
         ratio = f"{row['ratio']:.2f} ({row['best_peer']})" if row["ratio"] else "–"
         floor = f"{row['floor_ratio']:.2f}" if row["floor_ratio"] else "–"
-        cells += [ratio, floor]
-        lines.append(f"| {title} | {WORKLOADS[row['workload']].title} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([title, WORKLOADS[row["workload"]].title, *cells, ratio, floor])
+    return markdown_table(["task", "array (float32)", *names, "best peer / ours", "floor / ours"], lines, labels=2)
 
 
 def resources(rows: list[dict[str, Any]], names: list[str]) -> str:
-    """CPU time and memory growth as Markdown."""
-    lines = ["| task | array | " + " | ".join(names) + " |", "|---|---|" + "--:|" * len(names)]
+    """Return CPU time and memory growth as Markdown."""
+    lines = []
     for row in rows:
         if row["task"] in LATENCIES:
             continue
@@ -53,51 +50,48 @@ def resources(rows: list[dict[str, Any]], names: list[str]) -> str:
         for name in names:
             r = row["results"].get(name, {})
             cells.append(f"{r['cpu_ms']:,.0f} / {max(r['peak_mb'], 0):,.0f}" if "ms" in r else "–")
-        lines.append(f"| {TITLES[row['task']]} | {WORKLOADS[row['workload']].title} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([TITLES[row["task"]], WORKLOADS[row["workload"]].title, *cells])
+    return markdown_table(["task", "array", *names], lines, labels=2)
 
 
 def _kinds(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Whole reads and writes, by the size of chunks."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    """Return the rows of whole reads and writes, by the size of chunks."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
     for task in ("read", "write"):
-        for what, wanted in (("64 KiB and more", False), ("less", True)):
-            own = [row for row in rows if row["task"] == task and _tiny(row) is wanted]
-            if own:
-                found[f"{task}, chunks of {what}"] = own
-    return found
+        for size, is_tiny in (("64 KiB and more", False), ("less", True)):
+            matches = [row for row in rows if row["task"] == task and _is_tiny(row) is is_tiny]
+            if matches:
+                kinds[f"{task}, chunks of {size}"] = matches
+    return kinds
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """Geometric means over rows of one kind, and over those of them that every library can do."""
+    """Return geometric means over rows of one kind, and over those that all libraries support."""
     best, floor = "best peer / ours, geometric mean (least)", "floor / ours, geometric mean (least)"
-    lines = [
-        f"| rows | number | {best} | the same, rows that all libraries can do | {floor} |",
-        "|---|--:|--:|--:|--:|",
-    ]
+    lines = []
     for kind, own in _kinds(rows).items():
         common = [row["ratio"] for row in own if all("ms" in result for result in row["results"].values())]
         ratios = [row["ratio"] for row in own if row["ratio"]]
         floors = [row["floor_ratio"] for row in own if row["floor_ratio"]]
-        lines.append(f"| {kind} | {len(own)} | {_mean(ratios)} | {_mean(common)} of {len(common)} | {_mean(floors)} |")
-    return "\n".join(lines)
+        lines.append([kind, str(len(own)), _mean(ratios), f"{_mean(common)} of {len(common)}", _mean(floors)])
+    return markdown_table(["rows", "number", best, "the same, of rows that all can do", floor], lines)
 
 
 def by_peer(rows: list[dict[str, Any]], names: list[str]) -> str:
-    """Geometric means of a peer's time over ours, and of how many rows: not every peer can do all."""
+    """Return geometric means of each peer's time over zarrasync's, and the number of rows that it supports."""
     peers = [name for name in names if name not in (OURS, FLOOR)]
-    lines = ["| rows | " + " | ".join(peers) + " |", "|---|" + "--:|" * len(peers)]
+    lines = []
     for kind, own in _kinds(rows).items():
         cells = []
         for peer in peers:
             results = [(row["results"].get(peer, {}), row["results"][OURS]) for row in own]
             ratios = [r["ms"] / ours["ms"] for r, ours in results if "ms" in r and "ms" in ours]
             cells.append(f"{_mean(ratios).partition(' ')[0]} of {len(ratios)}" if ratios else "–")
-        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([kind, *cells])
+    return markdown_table(["rows", *peers], lines)
 
 
-def _tiny(row: dict[str, Any]) -> bool:
+def _is_tiny(row: dict[str, Any]) -> bool:
     return bool(np.prod(WORKLOADS[row["workload"]].chunks) * 4 < 1 << 16)
 
 
@@ -108,7 +102,7 @@ def _mean(values: list[float]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], names: list[str], target: Path) -> None:
-    """A bar per engine and row: time relative to ours, on a logarithmic axis."""
+    """Plot a bar per engine and row: time relative to zarrasync, on a logarithmic axis."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -118,11 +112,11 @@ def plot(rows: list[dict[str, Any]], names: list[str], target: Path) -> None:
     figure, axes = plt.subplots(figsize=(10, 0.62 * len(shown) + 1.6), layout="constrained")
     height = 0.84 / len(names)
     palette = ["#1b4965", "#f4a259", "#f7c59f", "#bc4b51", "#8cb369", "#5b8e7d", "#b8b8b8"]
-    for place, (name, colour) in enumerate(zip(names, palette, strict=False)):
+    for number, (name, colour) in enumerate(zip(names, palette, strict=False)):
         pairs = [(i, row["results"].get(name, {})) for i, row in enumerate(shown)]
         points = [(i, r["ms"] / shown[i]["results"][OURS]["ms"]) for i, r in pairs if "ms" in r]
-        where = [i + (place - (len(names) - 1) / 2) * height for i, _ in points]
-        axes.barh(where, [v for _, v in points], height=height, color=colour, label=name)
+        positions = [i + (number - (len(names) - 1) / 2) * height for i, _ in points]
+        axes.barh(positions, [v for _, v in points], height=height, color=colour, label=name)
     axes.axvline(1, color="#1b4965", lw=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(shown)), [f"{row['task']} {row['workload']}" for row in shown])
@@ -136,7 +130,7 @@ def plot(rows: list[dict[str, Any]], names: list[str], target: Path) -> None:
 
 
 def machine() -> str:
-    """What this runs on."""
+    """Return a description of this machine."""
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -153,14 +147,14 @@ def page(
     rounds: int,
     shown: dict[str, tuple[str, ...]] | None = None,
 ) -> str:
-    """What was measured, as Markdown.
+    """Return all results as Markdown.
 
     Args:
-        rows: All of it; what the geometric means are of.
-        times: What importing packages takes.
-        versions: Of the engines.
-        rounds: How many there were.
-        shown: The workloads and tasks that the tables are for; all if none are given.
+        rows: All rows, which the geometric means are computed from.
+        times: Milliseconds of imports by package.
+        versions: Versions of the engines.
+        rounds: The number of rounds.
+        shown: The workloads and tasks in the tables; by default all.
     """
     names = list(versions)
     chosen = [row for row in rows if shown is None or row["task"] in shown.get(row["workload"], ())]
@@ -182,7 +176,6 @@ def page(
 
 
 def write_docs(path: Path, text: str) -> None:
-    """Put the measured part between its marks."""
-    old = path.read_text()
-    head, rest = old.split(BEGIN)
+    """Replace the text between the marks of a page."""
+    head, rest = path.read_text().split(BEGIN)
     path.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{rest.split(END)[1]}")

@@ -1,4 +1,4 @@
-"""Servers for the benchmarks of remote reads and of requests: nginx with a delay, and S3 behind a proxy that counts."""
+"""Servers for benchmarks: nginx with a delay, and S3 behind a proxy that logs requests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MODULES = Path("/usr/lib/nginx/modules")
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def wait_for(port: int) -> None:
@@ -31,14 +31,14 @@ def wait_for(port: int) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    raise SystemExit(f"nothing answers on port {port}")
+    raise SystemExit(f"no server listens on port {port}")
 
 
 @contextmanager
 def nginx(root: Path, scratch: Path, delay_ms: int = 0) -> Iterator[str]:
-    """Nginx on a directory, whose answers begin so many milliseconds after the request; yields its URL.
+    """Serve a directory with nginx, with a delay before each response; yields its URL.
 
-    It answers some 30,000 small requests a second on one core, so that it is not what is measured. A delay needs
+    Nginx serves about 30,000 small requests a second on one core, so it does not limit the engines. A delay requires
     its Lua module.
     """
     lua = MODULES / "ngx_http_lua_module.so"
@@ -46,7 +46,7 @@ def nginx(root: Path, scratch: Path, delay_ms: int = 0) -> Iterator[str]:
         raise SystemExit("needs nginx with Lua: apt-get install nginx-light libnginx-mod-http-lua")
     port = free_port()
     load = "".join(f"load_module {MODULES / name}; " for name in ("ndk_http_module.so", lua.name)) if delay_ms else ""
-    # A delay on every request also delays those that are pipelined: as a distance does.
+    # Delaying each request also delays pipelined ones, as distance does.
     wait = f"access_by_lua_block {{ ngx.sleep({delay_ms / 1000}) }}" if delay_ms else ""
     scratch.mkdir(parents=True, exist_ok=True)
     user = "user root; " if os.getuid() == 0 else ""
@@ -70,11 +70,11 @@ def nginx(root: Path, scratch: Path, delay_ms: int = 0) -> Iterator[str]:
 
 
 class Seen(NamedTuple):
-    """A request that came by, and the times at which it came and was answered."""
+    """A logged request, with the times of the request and of the response."""
 
     method: str
     target: str
-    wanted: str
+    byte_range: str
     status: int
     nbytes: int
     begin: float
@@ -82,31 +82,31 @@ class Seen(NamedTuple):
 
 
 def round_trips(seen: list[Seen]) -> int:
-    """How many requests had to wait for another one: the longest chain of requests that do not overlap."""
+    """Return the length of the longest chain of requests that do not overlap."""
     count, latest = 0, 0.0
-    for one in sorted(seen, key=lambda one: one.end):
-        if one.begin >= latest:
-            count, latest = count + 1, one.end
+    for request in sorted(seen, key=lambda request: request.end):
+        if request.begin >= latest:
+            count, latest = count + 1, request.end
     return count
 
 
 class Proxy:
-    """A proxy in front of an S3 server that writes down what passes, and lets each request take some time.
+    """A proxy in front of an S3 server that logs requests and delays each of them.
 
-    The time makes the number of round trips clear: what could have been asked at once, and was not, shows. Answers
-    are kept until something is written, so that a slow server does not make round trips of its own.
+    The delay separates requests that depend on each other from concurrent ones. Responses are cached until something
+    is written, so that a slow server does not cause round trips.
     """
 
     def __init__(self, target: str, delay_ms: float) -> None:
         self._target, self._delay = target, delay_ms / 1000
-        self._kept: dict[tuple[str, str, str], tuple[int, dict[str, str], bytes]] = {}
+        self._responses: dict[tuple[str, str, str], tuple[int, dict[str, str], bytes]] = {}
         self._seen: list[Seen] = []
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self.port = 0
 
     def take(self) -> list[Seen]:
-        """What passed since the last call."""
+        """Return the requests since the last call."""
         seen, self._seen = self._seen, []
         return seen
 
@@ -153,33 +153,33 @@ class Proxy:
         body = await request.read()
         begin = time.monotonic()
         headers = {k: v for k, v in request.headers.items() if k.lower() not in ("transfer-encoding", "connection")}
-        wanted = request.headers.get("Range", "")
-        name = (request.method, request.raw_path, wanted)
+        byte_range = request.headers.get("Range", "")
+        key = (request.method, request.raw_path, byte_range)
         if request.method not in ("GET", "HEAD"):
-            self._kept.clear()
-        if name not in self._kept:
+            self._responses.clear()
+        if key not in self._responses:
             async with self._session.request(
                 request.method, URL(self._target + request.raw_path, encoded=True), data=body, headers=headers
-            ) as answer:
-                found = answer.status, dict(answer.headers), await answer.read()
+            ) as upstream:
+                response = upstream.status, dict(upstream.headers), await upstream.read()
             if request.method in ("GET", "HEAD"):
-                self._kept[name] = found
+                self._responses[key] = response
         else:
-            found = self._kept[name]
-        status, given, data = found
+            response = self._responses[key]
+        status, response_headers, data = response
         await asyncio.sleep(max(0.0, begin + self._delay - time.monotonic()))
         nbytes = len(data) + len(body)
-        self._seen.append(Seen(request.method, request.raw_path, wanted, status, nbytes, begin, time.monotonic()))
-        kept = {k: v for k, v in given.items() if k.lower() not in ("transfer-encoding", "connection")}
+        self._seen.append(Seen(request.method, request.raw_path, byte_range, status, nbytes, begin, time.monotonic()))
+        headers = {k: v for k, v in response_headers.items() if k.lower() not in ("transfer-encoding", "connection")}
         if request.method == "HEAD":
-            return web.Response(status=status, headers=kept)
-        kept.pop("Content-Length", None)
-        return web.Response(status=status, headers=kept, body=data)
+            return web.Response(status=status, headers=headers)
+        headers.pop("Content-Length", None)
+        return web.Response(status=status, headers=headers, body=data)
 
 
 @contextmanager
 def moto(bucket: str) -> Iterator[str]:
-    """Moto's S3 in a process of its own, with a bucket; yields its endpoint."""
+    """Run moto's S3 in a process, with a bucket; yields its endpoint."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],

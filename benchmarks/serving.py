@@ -1,16 +1,14 @@
-"""Measures the server under many clients, beside a plain service of FastAPI and zarr-python.
+"""Measures the server with many clients, in comparison with a service of FastAPI and zarr-python.
 
     python benchmarks/serving.py [--seconds N] [--clients N] [--only SETTING …] [--out DIRECTORY]
 
-Clients ask for tiles and chunks of one array on local files, each for the next one when it has the last. Half of what
-they ask lies in a tenth of the array, as where people look. Prints a table and writes serving.json and serving.md.
+Each client requests tiles and chunks of one array on local files, one after the other. Half of the requests are for a
+tenth of the array, as people look at some places more than at others. Prints a table and writes serving.json and serving.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import random
 import re
@@ -23,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import make_parser, markdown_table, save
 
 HERE = Path(__file__).parent
 SIDE, CHUNK = 8192, 512
 SETTINGS = {
-    "mixed": "tiles and chunks, as they are asked for again",
-    "tiles": "tiles, each asked for once (no two alike)",
-    "chunks": "chunks alone",
+    "mixed": "tiles and chunks, requested repeatedly",
+    "tiles": "tiles, each requested once",
+    "chunks": "only chunks",
 }
 ENGINES = {
     "zarrasync": [sys.executable, "-m", "zarrasync", "serve", "PATH", "--port", "0", "--active", "32"],
@@ -40,7 +39,7 @@ ENGINES = {
 
 
 def make(path: Path) -> None:
-    """The array: smooth, with some noise, so that it compresses as fields do."""
+    """Create the array: smooth with some noise, so that it compresses like measured fields."""
     from zarrasync import sync
 
     rng = np.random.default_rng(1)
@@ -52,21 +51,21 @@ def make(path: Path) -> None:
         array[row : row + CHUNK] = np.round(np.sin(x) * np.cos(y) + rng.normal(0, 0.02, (CHUNK, SIDE)), 2)
 
 
-class Asker(asyncio.Protocol):
-    """A client on one connection, which costs next to nothing: what is measured is the server."""
+class Client(asyncio.Protocol):
+    """A client with one connection, which takes little time itself."""
 
     def __init__(self, paths: Any, until: float, host: str) -> None:
         self.paths, self.until, self.host = paths, until, host
         self.times: list[float] = []
         self.nbytes = self.errors = 0
         self.done = asyncio.get_running_loop().create_future()
-        self._head, self._left = b"", 0
+        self._head, self._remaining = b"", 0
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        self._ask()
+        self._request()
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         if time.perf_counter() >= self.until:
             self.transport.close()
             return
@@ -75,61 +74,61 @@ class Asker(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.nbytes += len(data)
-        if not self._left:
+        if not self._remaining:
             self._head += data
             head, end, body = self._head.partition(b"\r\n\r\n")
             if not end:
                 return
-            found = re.search(rb"(?i)content-length: (\d+)", head)
+            length = re.search(rb"(?i)content-length: (\d+)", head)
             self.errors += b" 200 " not in head[:16]
-            self._left, self._head = int(found[1]) + 1 if found else 1, b""
+            self._remaining, self._head = int(length[1]) + 1 if length else 1, b""
             data = body
-        self._left -= len(data)
-        if self._left == 1:
-            self._left = 0
+        self._remaining -= len(data)
+        if self._remaining == 1:
+            self._remaining = 0
             self.times.append(time.perf_counter() - self._begin)
-            self._ask()
+            self._request()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.errors += self._left > 0
+        self.errors += self._remaining > 0
         self.done.set_result(None)
 
 
 def paths(setting: str, seed: int) -> Any:
-    """What a client asks for."""
+    """Yield the paths that a client requests."""
     choose = random.Random(seed)
     most = (SIDE // 256).bit_length() - 1
 
-    def place(count: int) -> int:
+    def position(count: int) -> int:
         reach = max(1, round(count * 0.32)) if choose.random() < 0.5 else count
         return choose.randrange(reach)
 
     while True:
         if setting == "chunks" or (setting == "mixed" and choose.random() < 0.3):
             count = SIDE // CHUNK
-            yield f"/zarr/field/c/{place(count)}/{place(count)}"
+            yield f"/zarr/field/c/{position(count)}/{position(count)}"
             continue
         zoom = choose.choice((most, most, most, most - 1, most - 1, most - 2))
         high = 1 if setting == "mixed" else 1 + choose.random()
-        yield f"/api/tiles/{zoom}/{place(2**zoom)}/{place(2**zoom)}.png?path=field&low=-1&high={high}"
+        yield f"/api/tiles/{zoom}/{position(2**zoom)}/{position(2**zoom)}.png?path=field&low=-1&high={high}"
 
 
 async def load(url: str, setting: str, clients: int, seconds: float, seed: int) -> dict[str, Any]:
     host, port = url.removeprefix("http://").rstrip("/").split(":")
     begin = time.perf_counter()
-    askers = [Asker(paths(setting, seed * 10_000 + n), begin + seconds, host) for n in range(clients)]
-    for asker in askers:
-        await asyncio.get_running_loop().create_connection(lambda asker=asker: asker, host, int(port))
-    await asyncio.gather(*(asker.done for asker in askers))
+    connections = [Client(paths(setting, seed * 10_000 + n), begin + seconds, host) for n in range(clients)]
+    for client in connections:
+        await asyncio.get_running_loop().create_connection(lambda client=client: client, host, int(port))
+    await asyncio.gather(*(client.done for client in connections))
     took = time.perf_counter() - begin
-    times = np.array([t for asker in askers for t in asker.times])
+    times = np.array([t for client in connections for t in client.times])
     return {
         "requests": len(times),
         "per_second": len(times) / took,
         "p50": float(np.percentile(times, 50)) * 1000,
         "p99": float(np.percentile(times, 99)) * 1000,
-        "MB_per_second": sum(asker.nbytes for asker in askers) / took / 1e6,
-        "errors": sum(asker.errors for asker in askers),
+        "MB_per_second": sum(client.nbytes for client in connections) / took / 1e6,
+        "errors": sum(client.errors for client in connections),
     }
 
 
@@ -138,7 +137,7 @@ class Server:
 
     def __init__(self, engine: str, path: Path) -> None:
         command = [str(path) if part == "PATH" else part for part in ENGINES[engine]]
-        # They say where they listen on one stream or the other.
+        # Servers print their address on one of the two streams.
         self.process = subprocess.Popen(
             command,
             cwd=HERE,
@@ -149,12 +148,12 @@ class Server:
         )
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if found := re.search(r"http://[\d.]+:\d+", line):
-                self.url = found[0]
+            if match := re.search(r"http://[\d.]+:\d+", line):
+                self.url = match[0]
                 break
 
     def memory(self) -> int:
-        """The most memory that it has taken, in bytes."""
+        """Return the peak memory in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024
 
@@ -164,8 +163,8 @@ class Server:
 
 
 def measure(path: Path, setting: str, clients: int, seconds: float, rounds: int) -> dict[str, dict[str, Any]]:
-    """All servers, in turns."""
-    found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
+    """Measure all servers in turns."""
+    results: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
     servers = {engine: Server(engine, path) for engine in ENGINES}
     try:
         for server in servers.values():
@@ -173,8 +172,8 @@ def measure(path: Path, setting: str, clients: int, seconds: float, rounds: int)
         for number in range(rounds):
             for engine, server in servers.items():
                 result = asyncio.run(load(server.url, setting, clients, seconds / rounds, number))
-                found[engine].append({**result, "memory": server.memory()})
-                print(setting, engine, found[engine][-1], flush=True)
+                results[engine].append({**result, "memory": server.memory()})
+                print(setting, engine, results[engine][-1], flush=True)
     finally:
         for server in servers.values():
             server.stop()
@@ -183,35 +182,28 @@ def measure(path: Path, setting: str, clients: int, seconds: float, rounds: int)
             name: (max if name == "memory" else sum if name == "errors" else statistics.median)([r[name] for r in own])
             for name in own[0]
         }
-        for engine, own in found.items()
+        for engine, own in results.items()
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--only", nargs="*", choices=list(SETTINGS))
-    parser.add_argument("--out", type=Path, default=HERE / "out")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    parser = make_parser(__doc__, only=SETTINGS, rounds=3)
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of load per server and row")
+    parser.add_argument("--clients", type=int, default=200, help="concurrent clients")
+    args = parser.parse_args()
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as root:
         make(Path(root) / "x.zarr")
-        for setting in given.only or SETTINGS:
-            rows[setting] = measure(Path(root) / "x.zarr", setting, given.clients, given.seconds, given.rounds)
-    lines = [
-        f"| {given.clients} clients | server | requests/s | p50, ms | p99, ms | MB/s | memory, MiB | errors |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    for setting, row in rows.items():
-        for engine, r in row.items():
-            cells = f"{r['per_second']:,.0f} | {r['p50']:,.0f} | {r['p99']:,.0f} | {r['MB_per_second']:,.0f}"
-            lines.append(f"| {SETTINGS[setting]} | {engine} | {cells} | {r['memory'] / 2**20:,.0f} | {r['errors']} |")
-    (given.out / "serving.md").write_text("\n".join(lines) + "\n")
-    (given.out / "serving.json").write_text(json.dumps(rows, indent=1))
-    print("\n".join(lines))
+        for setting in args.only or SETTINGS:
+            rows[setting] = measure(Path(root) / "x.zarr", setting, args.clients, args.seconds, args.rounds)
+
+    def cells(r: dict[str, Any]) -> list[str]:
+        rates = [f"{r[name]:,.0f}" for name in ("per_second", "p50", "p99", "MB_per_second")]
+        return [*rates, f"{r['memory'] / 2**20:,.0f}", f"{r['errors']}"]
+
+    head = [f"{args.clients} clients", "server", "requests/s", "p50, ms", "p99, ms", "MB/s", "memory, MiB", "errors"]
+    lines = [[SETTINGS[setting], engine, *cells(r)] for setting, row in rows.items() for engine, r in row.items()]
+    save(args.out, "serving", markdown_table(head, lines, labels=2), rows)
 
 
 if __name__ == "__main__":

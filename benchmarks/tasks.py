@@ -1,4 +1,4 @@
-"""The tasks: each makes the call that is measured from an engine and a workload."""
+"""Tasks: each returns the call to measure for an engine and a workload."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ THREADS = 8
 READS = 200
 
 
-def _boxes(workload: Workload, size: int, count: int) -> list[tuple[slice, ...]]:
+def random_boxes(workload: Workload, size: int, count: int) -> list[tuple[slice, ...]]:
     rng = np.random.default_rng(5)
     starts = [rng.integers(0, n - size + 1, count).tolist() for n in workload.shape]
     return [tuple(slice(a, a + size) for a in corner) for corner in zip(*starts, strict=True)]
 
 
-def _indices(workload: Workload, count: int) -> tuple[np.ndarray, ...]:
+def random_indices(workload: Workload, count: int) -> tuple[np.ndarray, ...]:
     rng = np.random.default_rng(5)
     return tuple(rng.integers(0, n, count) for n in workload.shape)
 
@@ -41,19 +41,19 @@ def memory(engine: Engine, path: Path, workload: Workload) -> Call:
 
 
 def points(engine: Engine, path: Path, workload: Workload) -> Call:
-    array, where = engine.open(path, workload), _indices(workload, POINTS)
+    array, where = engine.open(path, workload), random_indices(workload, POINTS)
     return lambda: engine.points(array, where)
 
 
 def mask(engine: Engine, path: Path, workload: Workload) -> Call:
     array, where = engine.open(path, workload), np.zeros(workload.shape, bool)
-    where[_indices(workload, POINTS)] = True
+    where[random_indices(workload, POINTS)] = True
     return lambda: engine.mask(array, where)
 
 
 def orthogonal(engine: Engine, path: Path, workload: Workload) -> Call:
     array = engine.open(path, workload)
-    where = tuple(np.sort(own) for own in _indices(workload, 500))
+    where = tuple(np.sort(indices) for indices in random_indices(workload, 500))
     return lambda: engine.orthogonal(array, where)
 
 
@@ -63,12 +63,12 @@ def strided(engine: Engine, path: Path, workload: Workload) -> Call:
 
 
 def boxes(engine: Engine, path: Path, workload: Workload) -> Call:
-    array, wanted = engine.open(path, workload), _boxes(workload, 64, 40)
-    return lambda: np.concatenate([np.asarray(engine.get(array, box)) for box in wanted])
+    array, parts = engine.open(path, workload), random_boxes(workload, 64, 40)
+    return lambda: np.concatenate([np.asarray(engine.get(array, box)) for box in parts])
 
 
 def threads(engine: Engine, path: Path, workload: Workload) -> Call:
-    """The whole array once per thread, block by block, each beginning with another block."""
+    """Read the whole array once per thread, block by block, each beginning with another block."""
     array, rows = engine.open(path, workload), workload.shape[0] // THREADS
 
     def work(first: int) -> None:
@@ -144,7 +144,7 @@ LATENCIES: dict[str, Callable[[Engine, Path, Workload], Call]] = {
     "inner": chunk,
     "open": open_array,
 }
-"""Tasks of which the median of many calls counts."""
+"""Tasks that are called many times, and whose median counts."""
 
 TITLES = {
     "read": "read",

@@ -2,14 +2,14 @@
 
     python benchmarks/updates.py [--processes N] [--writes N] [--only SETTING …] [--engines ENGINE …] [--out DIRECTORY]
 
-Each process writes elements of its own, which share chunks (or shards) with those of the others; afterwards all must be
-there. On local files and on S3 (moto). Prints a table and writes updates.json and updates.md.
+Each process writes different elements, which share chunks (or shards) with elements of other processes. Afterwards all
+of them must be present. Runs on local files and on S3 (moto). Prints a table and writes updates.json and updates.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import add_hidden, make_parser, markdown_table, save
 
-HERE = Path(__file__).parent
 BUCKET = "zarrasync"
 KEYS = {"key": "test", "secret": "test"}
 SETTINGS = {
@@ -44,8 +44,8 @@ class Zarrasync:
         options = {"storage_options": {**KEYS, "endpoint_url": endpoint}} if endpoint else {}
         return self.sync.open_array(url, mode="r+", zarr_format=3, **options)
 
-    def put(self, array: Any, at: tuple[int, int], value: int) -> None:
-        array[at] = value
+    def put(self, array: Any, index: tuple[int, int], value: int) -> None:
+        array[index] = value
 
     def append(self, array: Any, row: np.ndarray) -> None:
         array.append(row)
@@ -87,8 +87,8 @@ class TensorStore(Zarrasync):
             }  # fmt: skip
         return self.ts.open({"driver": "zarr3", "kvstore": kvstore}, read=True, write=True).result()
 
-    def put(self, array: Any, at: tuple[int, int], value: int) -> None:
-        array[at].write(value).result()
+    def put(self, array: Any, index: tuple[int, int], value: int) -> None:
+        array[index].write(value).result()
 
     def append(self, array: Any, row: np.ndarray) -> None:
         raise NotImplementedError("it does not append")
@@ -98,7 +98,7 @@ ENGINES = {"zarrasync": Zarrasync, "zarr-python": ZarrPython, "tensorstore": Ten
 
 
 def worker(name: str, url: str, endpoint: str, number: int, processes: int, writes: int) -> None:
-    """One process: waits for the others, then writes what is its own."""
+    """Run one process: wait for the others, then write its elements."""
     engine = ENGINES[name]()
     array = engine.open(url, endpoint)
     print("ready", flush=True)
@@ -125,91 +125,83 @@ def create(url: str, endpoint: str, setting: str, count: int) -> None:
 
 
 def measure(name: str, setting: str, endpoint: str, root: Path, processes: int, writes: int) -> dict[str, Any]:
-    """How many of all updates are lost, and how many a second were made."""
-    place = f"{uuid.uuid4().hex}-{setting}"
-    url = f"s3://{BUCKET}/{place}" if endpoint else str(root / place)
+    """Return how many of all updates are lost, and the rate of updates."""
+    path = f"{uuid.uuid4().hex}-{setting}"
+    url = f"s3://{BUCKET}/{path}" if endpoint else str(root / path)
     create(url, endpoint, setting, processes * writes)
-    command = [
-        sys.executable,
-        __file__,
-        "--worker",
-        name,
-        "--url",
-        url,
-        "--endpoint",
-        endpoint,
-        "--writes",
-        str(writes),
-    ]
+    command = [sys.executable, __file__, "--worker", name, "--url", url, "--endpoint", endpoint]
+    command += ["--writes", str(writes), "--processes", str(processes), "--number"]
     workers = [
         subprocess.Popen(
-            [*command, "--processes", str(processes), "--number", str(number)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*command, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for number in range(processes)
-    ]  # fmt: skip
-    for one in workers:
-        assert one.stdout is not None
-        one.stdout.readline()
+    ]
+    for process in workers:
+        assert process.stdout is not None
+        process.stdout.readline()
     start = time.perf_counter()
-    for one in workers:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    failures = [one.communicate()[1] for one in workers]
+    for process in workers:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    messages = [process.communicate()[1] for process in workers]
     seconds = time.perf_counter() - start
-    failed = [text.strip().splitlines()[-1] for text, one in zip(failures, workers, strict=True) if one.returncode]
-    if failed:
-        return {"failed": failed[0][:200]}
+    pairs = zip(messages, workers, strict=True)
+    failures = [message.strip().splitlines()[-1] for message, process in pairs if process.returncode]
+    if failures:
+        return {"failed": failures[0][:200]}
+    return {
+        "lost": processes * writes - count_present(url, endpoint, setting),
+        "of": processes * writes,
+        "per_second": processes * writes / seconds,
+    }
+
+
+def count_present(url: str, endpoint: str, setting: str) -> int:
+    """Return how many updates are present in an array."""
     from zarrasync import sync
 
     options: dict[str, Any] = {"storage_options": {**KEYS, "endpoint_url": endpoint}} if endpoint else {}
-    found = sync.open_array(url, **options)[...]
+    values = sync.open_array(url, **options)[...]
     if "append" in setting:
-        found = found[(found == found[:, :1]).all(axis=1), 0]
-    lost = processes * writes - len(set(found.ravel().tolist()) - {0})
-    return {"lost": lost, "of": processes * writes, "per_second": processes * writes / seconds}
+        values = values[(values == values[:, :1]).all(axis=1), 0]
+    return len(set(values.ravel().tolist()) - {0})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = make_parser(__doc__, only=SETTINGS, engines=ENGINES)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--writes", type=int, default=200)
-    parser.add_argument("--only", nargs="*", choices=list(SETTINGS))
-    parser.add_argument("--engines", nargs="*", choices=list(ENGINES))
-    parser.add_argument("--out", type=Path, default=HERE / "out")
-    for hidden in ("--worker", "--url", "--endpoint"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    add_hidden(parser, "--worker", "--url", "--endpoint")
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        worker(given.worker, given.url, given.endpoint, given.number, given.processes, given.writes)
+    args = parser.parse_args()
+    if args.worker:
+        worker(args.worker, args.url, args.endpoint, args.number, args.processes, args.writes)
         return
-    import os
-
     import servers
 
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test")
-    given.out.mkdir(parents=True, exist_ok=True)
     rows: dict[str, dict[str, Any]] = {}
+    names = list(args.engines or ENGINES)
     with servers.moto(BUCKET) as endpoint, tempfile.TemporaryDirectory() as root:
-        for setting in given.only or SETTINGS:
+        for setting in args.only or SETTINGS:
             rows[setting] = {}
-            for name in given.engines or ENGINES:
-                where = endpoint if setting.startswith("s3") else ""
-                rows[setting][name] = measure(name, setting, where, Path(root), given.processes, given.writes)
+            for name in names:
+                s3 = endpoint if setting.startswith("s3") else ""
+                rows[setting][name] = measure(name, setting, s3, Path(root), args.processes, args.writes)
                 print(setting, name, rows[setting][name], flush=True)
-    names = list(given.engines or ENGINES)
-    lines = [
-        f"| {given.processes} processes x {given.writes} updates | " + " | ".join(names) + " |",
-        "|---|" + "--:|" * len(names),
-    ]
-    for setting, row in rows.items():
-        cells = [f"{r['lost']:,} lost ({r['per_second']:,.0f}/s)" if "lost" in r else "–" for r in row.values()]
-        lines.append(f"| {SETTINGS[setting]} | " + " | ".join(cells) + " |")
-    (given.out / "updates.md").write_text("\n".join(lines) + "\n")
-    (given.out / "updates.json").write_text(json.dumps(rows, indent=1))
-    print("\n".join(lines))
+
+    def cell(result: dict[str, Any]) -> str:
+        return f"{result['lost']:,} lost ({result['per_second']:,.0f}/s)" if "lost" in result else "–"
+
+    head = [f"{args.processes} processes x {args.writes} updates", *names]
+    cells = ([SETTINGS[setting], *map(cell, row.values())] for setting, row in rows.items())
+    save(args.out, "updates", markdown_table(head, cells), rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One engine in a process of its own: takes commands on standard input, answers with measurements.
+"""The process of one engine: reads commands from standard input, and prints measurements.
 
-A command is a line of JSON: ``{"task": …, "workload": …, "path": …, "values": …, "check": …}``; ``values`` is a file of
-what is to be written.
+A command is a line of JSON: ``{"task": …, "workload": …, "path": …, "values": …, "check": …}``. ``values`` is a file with
+the values to write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CALLS = 200
 
 
 def peak() -> int:
-    """The process's peak resident memory in bytes since it was reset."""
+    """Return the peak of resident memory in bytes since it was reset."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
@@ -30,7 +30,7 @@ def peak() -> int:
 
 
 def reset_peak() -> int:
-    """Start a new peak; returns the memory in use."""
+    """Reset the peak, and return the memory in use."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -44,7 +44,7 @@ def cpu() -> float:
 
 
 def measure(function: Any) -> tuple[dict[str, float], Any]:
-    """Time, CPU time and memory growth of a call, and its result."""
+    """Return time, CPU time and memory growth of a call, and its result."""
     before, used = reset_peak(), cpu()
     start = time.perf_counter()
     result = function()
@@ -53,7 +53,7 @@ def measure(function: Any) -> tuple[dict[str, float], Any]:
 
 
 def latency(function: Any) -> dict[str, float]:
-    """The median of many calls."""
+    """Return the median time of many calls."""
     times = []
     for _ in range(CALLS):
         start = time.perf_counter()
@@ -63,14 +63,14 @@ def latency(function: Any) -> dict[str, float]:
 
 
 def total(result: Any) -> float | None:
-    """What tells right values from wrong ones."""
+    """Return the sum of values, by which engines are compared."""
     if result is None or not isinstance(result, np.ndarray | np.generic | list):
         return None
     return float(sum(np.asarray(part).sum(dtype="f8") for part in (result if isinstance(result, list) else [result])))
 
 
-def answer(engine: engines.Engine, command: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """Carry out a command."""
+def run(engine: engines.Engine, command: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """Run a command, and return its measurements."""
     task, workload, path = command["task"], WORKLOADS[command["workload"]], Path(command["path"])
     if task in ("write", "disk"):
         if command["workload"] not in data:
@@ -78,18 +78,17 @@ def answer(engine: engines.Engine, command: dict[str, Any], data: dict[str, Any]
             data[command["workload"]] = np.load(command["values"])
         values = data[command["workload"]]
         engines.fresh(path)
-        found, _ = measure(lambda: engine.write(path, workload, values))
-        return found
+        return measure(lambda: engine.write(path, workload, values))[0]
     if task in LATENCIES:
         call = LATENCIES[task](engine, path, workload)
         first = call()
-        found = latency(call)
+        results = latency(call)
     else:
         call = TASKS[task](engine, path, workload)
-        found, first = measure(call)
+        results, first = measure(call)
     if command.get("check") and (value := total(first)) is not None:
-        found["sum"] = value
-    return found
+        results["sum"] = value
+    return results
 
 
 def main() -> None:
@@ -103,10 +102,10 @@ def main() -> None:
     data: dict[str, Any] = {}
     for line in sys.stdin:
         try:
-            found = answer(engine, json.loads(line), data)
-        except Exception as error:  # a peer's failure is a row's result
-            found = {"failed": f"{type(error).__name__}: {error}"[:200]}
-        print(json.dumps(found), flush=True)
+            results = run(engine, json.loads(line), data)
+        except Exception as error:  # failures of peers are reported
+            results = {"failed": f"{type(error).__name__}: {error}"[:200]}
+        print(json.dumps(results), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured: arrays of certain shapes, chunks and codecs, made from one seed, and the tasks on them."""
+"""Workloads: arrays of certain shapes, chunks and codecs, with values from one seed, and the tasks for them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Workload:
     """One array of float32.
 
     Attributes:
-        title: For the table.
+        title: The title in tables.
         shape: Elements along each axis.
         chunks: The shape of (inner) chunks.
         codec: The compressor's v3 entry, or for v2 its numcodecs configuration.
-        shards: The shape of shards, if there are some.
+        shards: The shape of shards, or ``None``.
         zarr_format: 2 or 3.
         filters: v2 filters.
         order: The order of elements inside a chunk.
-        tasks: What is done with it.
+        tasks: The tasks that are measured.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Workload:
     tasks: tuple[str, ...] = ("read", "write")
 
     def data(self) -> np.ndarray:
-        """Values that compress about as measured fields do: a random walk of quarter steps."""
+        """Return values that compress like measured fields: a random walk of quarter steps."""
         rng = np.random.default_rng(20)
         steps = rng.integers(-2, 3, size=self.shape, dtype="i1")
         return np.cumsum(steps, axis=-1, dtype="f4") / 4
@@ -53,7 +53,7 @@ class Workload:
         return int(np.prod(self.shape)) * 4
 
     def codecs(self) -> list[dict[str, Any]]:
-        """The whole chain as a v3 document has it."""
+        """Return all codecs as in a v3 document."""
         inner = [_entry("bytes", endian="little"), *([self.codec] if self.codec else [])]
         if self.shards is None:
             return inner
@@ -93,7 +93,7 @@ _EXTRA = {"zstd-64k": _SELECTIONS, "blosc-lz4-tiny": ("element", "chunk", "open"
 
 
 def _all() -> dict[str, Workload]:
-    made = {}
+    workloads = {}
     for codec, (codec_title, options) in _CODECS.items():
         for size, (size_title, shape, chunks) in _SIZES.items():
             name = f"{codec}-{size}"
@@ -103,8 +103,8 @@ def _all() -> dict[str, Workload]:
             amount = f"{total >> 20} MiB" if total >= 1 << 24 else f"{total // 10**6} MB"
             tasks = ("read", "write", "memory") if codec in ("raw", "blosc-lz4") else ("read", "write")
             tasks += _EXTRA.get(name, ())
-            made[name] = Workload(f"{amount}, {size_title}, {codec_title}", shape, chunks, tasks=tasks, **options)
-    made["shards-128k"] = Workload(
+            workloads[name] = Workload(f"{amount}, {size_title}, {codec_title}", shape, chunks, tasks=tasks, **options)
+    workloads["shards-128k"] = Workload(
         "256 MiB, 32 MiB shards of 128 KiB, blosc-lz4", (8192, 8192), (128, 256), _blosc("lz4"), (2048, 4096)
     )
     for name, title, codec in (
@@ -112,7 +112,7 @@ def _all() -> dict[str, Workload]:
         ("shards-4k-zstd", "zstd-1", _entry("zstd", level=1, checksum=False)),
         ("shards-4k-raw", "raw", None),
     ):
-        made[name] = Workload(
+        workloads[name] = Workload(
             f"128 MiB, 64 MiB shards of 4 KiB, {title}",
             (512, 256, 256),
             (16, 8, 8),
@@ -120,7 +120,7 @@ def _all() -> dict[str, Workload]:
             (256, 256, 256),
             tasks=("read", "write", "boxes", "inner"),
         )
-    return made
+    return workloads
 
 
 WORKLOADS = _all()
@@ -136,4 +136,4 @@ QUICK = {
     "shards-4k": ("read", "boxes", "inner"),
     "shards-4k-raw": ("read",),
 }
-"""What ``make bench`` does; ``make bench-full`` does everything."""
+"""The rows of ``make bench``; ``make bench-full`` runs all."""

@@ -1,32 +1,25 @@
 """Counts the requests, bytes and round trips of everyday tasks on S3, for zarrasync and its peers.
 
-    python benchmarks/requests.py [--only TASK …] [--engines ENGINE …] [--out DIRECTORY]
+    python benchmarks/s3_requests.py [--only TASK …] [--engines ENGINE …] [--out DIRECTORY]
 
-All talk to the same S3 server (moto) through a proxy that writes down what passes (see ``servers.py``). The numbers
-do not depend on the machine. Round trips are the longest chain of requests of which each began after the one before
-was answered. Prints a table and writes requests.json and requests.md.
+All engines use the same S3 server (moto) through a proxy that logs requests (see ``servers.py``). The numbers do not
+depend on the machine. Round trips are the longest chain of requests that each began after the response to the one
+before. Prints a table and writes requests.json and requests.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import servers
+from harness import EngineProcess, add_hidden, make_parser, markdown_table, save
 
-if sys.flags.safe_path:  # a worker: its libraries must not take this file for the package of that name
-    servers: Any = None
-else:
-    import servers
-
-HERE = Path(__file__).parent
 BUCKET = "zarrasync"
 CHILDREN = 1000
 KEYS = {"key": "test", "secret": "test"}
@@ -301,7 +294,7 @@ def prepare_groups(endpoint: str) -> None:
 
 
 def worker(name: str, endpoint: str, root: str) -> None:
-    """One engine in a process of its own: readies a task, says so, and does it when it is told to."""
+    """Run one engine: prepare a task, print a line, and run it after reading a line."""
     try:
         engine = ENGINES[name](endpoint)
     except ImportError as error:
@@ -320,37 +313,25 @@ def worker(name: str, endpoint: str, root: str) -> None:
 
 
 def measure(name: str, tasks: list[str], proxy: Any, endpoint: str, root: str) -> dict[str, Any]:
-    """What an engine's requests are, per task."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", __file__, "--worker", name, "--endpoint", endpoint, "--root", root],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    def ask(line: str) -> dict[str, Any]:
-        process.stdin.write(f"{line}\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-        return dict(json.loads(answer)) if answer else {"failed": "the process ended"}
-
-    hello = json.loads(process.stdout.readline())
-    found: dict[str, Any] = {}
-    for task in tasks if "missing" not in hello else ():
-        answer = {}
-        for _ in range(2 if task in READS else 1):  # the second time the proxy has all answers
-            answer = ask(task)
-            if "failed" not in answer:
+    """Return the requests of an engine by task."""
+    command = [sys.executable, __file__, "--worker", name, "--endpoint", endpoint, "--root", root]
+    process = EngineProcess(name, command)
+    results: dict[str, Any] = {}
+    for task in tasks if process.is_installed else ():
+        response: dict[str, Any] = {}
+        for _ in range(2 if task in READS else 1):  # the second time the proxy has all responses
+            response = process.ask(task)
+            if "failed" not in response:
                 proxy.take()
-                answer = ask("go")
+                response = process.ask("go")
         seen = proxy.take()
-        found[task] = answer if "failed" in answer else {
-            "requests": len(seen), "bytes": sum(one.nbytes for one in seen),
-            "round_trips": servers.round_trips(seen), "methods": sorted({one.method for one in seen}),
-            "log": [f"{one.method} {one.target} {one.wanted} {one.status}" for one in seen[:40]],
+        results[task] = response if "failed" in response else {
+            "requests": len(seen), "bytes": sum(entry.nbytes for entry in seen),
+            "round_trips": servers.round_trips(seen), "methods": sorted({entry.method for entry in seen}),
+            "log": [f"{entry.method} {entry.target} {entry.byte_range} {entry.status}" for entry in seen[:40]],
         }  # fmt: skip
     process.kill()
-    return found
+    return results
 
 
 def size(nbytes: int) -> str:
@@ -358,45 +339,43 @@ def size(nbytes: int) -> str:
 
 
 def table(rows: dict[str, dict[str, Any]], names: list[str]) -> str:
-    """Requests, round trips and bytes as Markdown."""
-    lines = ["| task | least | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
-    for task in rows[names[0]]:
-        cells = []
-        for name in names:
-            r = rows[name].get(task, {"failed": ""})
-            cells.append("–" if "failed" in r else f"{r['requests']:,} in {r['round_trips']}, {size(r['bytes'])}")
-        lines.append(f"| {TASKS[task][0]} | {TASKS[task][2]} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    """Return requests, round trips and bytes as Markdown."""
+
+    def cell(result: dict[str, Any]) -> str:
+        if "failed" in result:
+            return "–"
+        return f"{result['requests']:,} in {result['round_trips']}, {size(result['bytes'])}"
+
+    return markdown_table(
+        ["task", "least", *names],
+        (
+            [TASKS[task][0], TASKS[task][2], *(cell(rows[name].get(task, {"failed": ""})) for name in names)]
+            for task in rows[names[0]]
+        ),
+        labels=2 + len(names),
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="*", choices=list(TASKS))
-    parser.add_argument("--engines", nargs="*", choices=list(ENGINES))
-    parser.add_argument("--out", type=Path, default=HERE / "out")
-    for hidden in ("--worker", "--endpoint", "--root"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    parser = make_parser(__doc__, only=TASKS, engines=ENGINES)
+    add_hidden(parser, "--worker", "--endpoint", "--root")
+    args = parser.parse_args()
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test")
-    if given.worker:
-        worker(given.worker, given.endpoint, given.root)
+    if args.worker:
+        worker(args.worker, args.endpoint, args.root)
         return
-    given.out.mkdir(parents=True, exist_ok=True)
     rows: dict[str, dict[str, Any]] = {}
     with servers.moto(BUCKET) as target:
         prepare_groups(target)
         proxy = servers.Proxy(target, 300)
         with proxy.running() as endpoint:
-            for name in given.engines or ENGINES:
+            for name in args.engines or ENGINES:
                 root = uuid.uuid4().hex
                 prepare(target, root)
-                rows[name] = measure(name, given.only or list(TASKS), proxy, endpoint, root)
+                rows[name] = measure(name, args.only or list(TASKS), proxy, endpoint, root)
                 for task, result in rows[name].items():
                     print(name, task, {k: v for k, v in result.items() if k != "log"}, flush=True)
-    text = table(rows, list(rows))
-    (given.out / "requests.md").write_text(text + "\n")
-    (given.out / "requests.json").write_text(json.dumps(rows, indent=1))
-    print(text)
+    save(args.out, "requests", table(rows, list(rows)), rows)
 
 
 if __name__ == "__main__":

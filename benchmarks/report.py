@@ -70,7 +70,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     best, floor = "best peer / ours, geometric mean (least)", "floor / ours, geometric mean (least)"
     lines = []
     for kind, own in _kinds(rows).items():
-        common = [row["ratio"] for row in own if all("ms" in result for result in row["results"].values())]
+        common = [row["ratio"] for row in own if row["ratio"] and all("ms" in r for r in row["results"].values())]
         ratios = [row["ratio"] for row in own if row["ratio"]]
         floors = [row["floor_ratio"] for row in own if row["floor_ratio"]]
         lines.append([kind, str(len(own)), _mean(ratios), f"{_mean(common)} of {len(common)}", _mean(floors)])

@@ -211,7 +211,7 @@ class RemoteStore(Store):
             StoreError: With the number of attempts and the last failure.
         """
         settings, gate = self.settings, self.limiter()
-        now = clock.monotonic
+        now = clock.current().monotonic
         attempts, elapsed, pause = 0, 0.0, _FIRST_PAUSE  # elapsed: without the time spent waiting for the gate
         while True:
             attempts += 1

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["HEAD_LIMIT", "Head", "Response", "UnsupportedResponse", "join_chunks", "parse_head", "unzip"]
+__all__ = ["HEAD_LIMIT", "Response", "UnsupportedResponse", "join_chunks", "parse_head", "unzip"]
 
 HEAD_LIMIT = 1 << 16
 """Maximum size of the status line and headers, in bytes."""
@@ -37,24 +37,11 @@ class Response(NamedTuple):
     body: Buffer
 
 
-class Head(NamedTuple):
-    """The part of a response before its body.
-
-    Attributes:
-        status: Status code.
-        reason: Reason phrase.
-        headers: Header values by name, in lower case.
-        keep_alive: Whether the connection stays open after the response.
-    """
-
-    status: int
-    reason: str
-    headers: Mapping[str, str]
-    keep_alive: bool
-
-
-def parse_head(data: bytes, *, accept_gzip: bool) -> Head:
+def parse_head(data: bytes, *, accept_gzip: bool) -> tuple[int, str, dict[str, str], bool]:
     """Parse the status line and headers, without the empty line that ends them.
+
+    Returns:
+        Status code, reason phrase, header values by name in lower case, and whether the connection is kept alive.
 
     Raises:
         UnsupportedResponse: If the response is a redirect or has an unsupported content encoding.
@@ -75,7 +62,8 @@ def parse_head(data: bytes, *, accept_gzip: bool) -> Head:
     encoding = headers.get("content-encoding", "identity").lower()
     if encoding != "identity" and not (encoding == "gzip" and accept_gzip):
         raise UnsupportedResponse(f"the encoding {headers['content-encoding']!r}")
-    return Head(status, match[3] or "", headers, match[1] == "1" and headers.get("connection", "").lower() != "close")
+    keep_alive = match[1] == "1" and headers.get("connection", "").lower() != "close"
+    return status, match[3] or "", headers, keep_alive
 
 
 def join_chunks(data: bytearray) -> bytes | None:

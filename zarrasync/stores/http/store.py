@@ -167,12 +167,13 @@ class HTTPStore(RemoteStore):
 
     async def _attempt(self, request: Request) -> Value | None:
         response = await self._get(request.key, range_header(request))
+        if response.status in (200, 206):
+            return parse_value(request, response, version_of(response))
         if response.status in self.missing and concerns_key(bytes(response.body[:_ERROR_BYTES])):
             return None
         if response.status == 416:
             return await self._past_end(request, response)
-        self._check_status(response, (200, 206))
-        return parse_value(request, response, version_of(response))
+        raise _failure(response)
 
     async def _get(self, key: str, byte_range: str = "") -> Response:
         session = await self._sessions.get()
@@ -184,16 +185,9 @@ class HTTPStore(RemoteStore):
         if size.isdigit() and (request.suffix or request.start >= int(size)):
             return Value(b"", version_of(response), int(size))
         if not range_header(request):
-            self._check_status(response, (200,))
+            raise _failure(response)
         whole = await self._attempt(request._replace(start=0, length=None, suffix=False))
         return None if whole is None else whole._replace(data=clip(whole.data, request))
-
-    def _check_status(self, response: Response, accepted: tuple[int, ...]) -> None:
-        if response.status in accepted:
-            return
-        raise_if_transient(response)
-        hint = " (credentials may be missing or expired)" if response.status in (401, 403) else ""
-        raise StoreError(f"the server answered {response.status} {response.reason}{hint}")
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -221,7 +215,8 @@ class HTTPStore(RemoteStore):
         content_type = response.headers.get("content-type", "")
         names = None
         if response.status not in (301, 302, 403, 405) and ("json" in content_type or "html" in content_type):
-            self._check_status(response, (200,))
+            if response.status != 200:
+                raise _failure(response)
             path = f"{unquote(urlsplit(self._base).path)}/{prefix}"
             names = parse_listing(bytes(response.body), content_type, path)
         if names is None:
@@ -237,3 +232,14 @@ class HTTPStore(RemoteStore):
             keys.extend(key for listing in listings for key in listing.keys)
             level = [subdirectory for listing in listings for subdirectory in listing.prefixes]
         return keys
+
+
+def _failure(response: Response) -> StoreError:
+    """Return the error for a response with an unexpected status.
+
+    Raises:
+        TransientError: If repeating the request may help.
+    """
+    raise_if_transient(response)
+    hint = " (credentials may be missing or expired)" if response.status in (401, 403) else ""
+    return StoreError(f"the server answered {response.status} {response.reason}{hint}")

@@ -26,6 +26,7 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.buckets import UnretriedTwin, open_bucket
 from zarrasync.stores.cloud.identity import bucket_of, kind_of, service_of, viewer_of
 from zarrasync.stores.cloud.obstore_errors import refusal_status, response_status, retry_count
+from zarrasync.stores.cloud.obstore_reads import look_up, read, version_field
 from zarrasync.stores.cloud.presigned import PresignedRequests
 from zarrasync.stores.cloud.process import is_usable
 from zarrasync.stores.cloud.storage_options import to_obstore
@@ -136,11 +137,6 @@ class ObjectStore(RemoteStore):
         return PerLoop(partial(PresignedRequests.make, self.store, self.settings, self.missing), _close_presigned)
 
     @property
-    def _version_field(self) -> str:
-        """Name that obstore gives the version which the service compares; Google compares generation numbers."""
-        return "version" if kind_of(self.store) == "GCSStore" else "e_tag"
-
-    @property
     def identity(self) -> Hashable:
         return (*self._service, self._full_path("").rstrip("/"))
 
@@ -248,7 +244,8 @@ class ObjectStore(RemoteStore):
             with suppress(UnsupportedResponse):
                 value = await self._request(request.key, "read", partial(presigned.get, target, request))
                 return value
-        value = await self._call(request.key, "read", partial(self._get, request, versions))
+        make = partial(read, self.store, self.prefix + request.key, request, versions)
+        value = await self._call(request.key, "read", make)
         return value
 
     async def _sign(
@@ -262,49 +259,6 @@ class ObjectStore(RemoteStore):
             return presigned, await presigned.sign(method, [self.prefix + key for key in keys])
         except Exception as error:  # obstore has no credentials, or panics
             raise store_error(error, keys[0], verb, self) from error
-
-    async def _get(self, request: Request, versions: bool) -> Value | None:
-        """Read by obstore."""
-        import obstore
-
-        path = self.prefix + request.key
-        if request.suffix and kind_of(self.store) == "AzureStore":  # without byte ranges from the end
-            meta = await obstore.head_async(self.store, path)
-            count = min(request.length or 0, meta["size"])
-            request = request._replace(start=meta["size"] - count, length=count, suffix=False)
-        start, length = request.start, request.length
-        try:
-            if not request.suffix and length is not None and length > 0 and not versions:
-                return Value(memoryview(await obstore.get_range_async(self.store, path, start=start, length=length)))
-            options: Any = {}
-            if request.suffix:
-                options["range"] = {"suffix": max(length or 0, 1)}
-            elif length is not None:
-                options["range"] = (start, start + max(length, 1))
-            elif start:
-                options["range"] = {"offset": start}
-            response = await obstore.get_async(self.store, path, options=options)
-            data = memoryview(await response.bytes_async())
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            return await self._past_end(request, error)
-        meta = response.meta
-        if length is not None:
-            data = data[len(data) - min(length, len(data)) :] if request.suffix else data[:length]
-        return Value(data, meta.get(self._version_field), meta["size"])
-
-    async def _past_end(self, request: Request, error: Exception) -> Value | None:
-        """Return no bytes if a byte range is past the end, which obstore does not distinguish from other failures."""
-        import obstore
-
-        if not request.suffix and not request.start and request.length is None:
-            raise error
-        meta = await obstore.head_async(self.store, self.prefix + request.key)
-        size = meta["size"]
-        if request.start >= size or size == 0:
-            return Value(b"", meta.get(self._version_field), size)
-        raise error
 
     # -------------------------------------------------------------- writing
 
@@ -330,7 +284,7 @@ class ObjectStore(RemoteStore):
 
         multipart = len(value) > _MULTIPART
         answer = await obstore.put_async(store, self.prefix + key, value, use_multipart=multipart, **options)
-        return answer.get(self._version_field)
+        return answer.get(version_field(store))
 
     async def _put_if(self, key: str, value: Any, expected: object, mark: str) -> object:
         """Make one attempt at a conditional write."""
@@ -354,7 +308,7 @@ class ObjectStore(RemoteStore):
 
         if self._unretried is None:
             self._unretried = UnretriedTwin.of(self.store)
-        mode = "create" if expected is ABSENT else {self._version_field: expected}
+        mode = "create" if expected is ABSENT else {version_field(self.store): expected}
         options = {"mode": mode, "attributes": {WRITE_MARK: mark}}
         try:
             return await self._put(key, value, self._unretried.twin, options)
@@ -370,15 +324,8 @@ class ObjectStore(RemoteStore):
 
     async def _look_up(self, key: str) -> CurrentValue | None:
         """Return the current version of a value, and the mark of the write that stored it."""
-        current: CurrentValue | None = await self._call(key, "read", partial(self._look_up_by_obstore, key))
+        current: CurrentValue | None = await self._call(key, "read", partial(look_up, self.store, self.prefix + key))
         return current
-
-    async def _look_up_by_obstore(self, key: str) -> CurrentValue:
-        import obstore
-
-        response = await obstore.get_async(self.store, self.prefix + key, options={"range": (0, 1)})
-        attributes: Mapping[str, Any] = response.attributes
-        return CurrentValue(response.meta.get(self._version_field), attributes.get(WRITE_MARK))
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         if if_version is not None:

@@ -1,4 +1,4 @@
-"""Trying again: pauses, repeated conditional writes, and counts of both."""
+"""Pauses, and repeating conditional writes that conflict. Failed requests are retried in ``stores.remote``."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from zarrasync.codecs import ArrayBytesCodec, BytesCodec
 from zarrasync.errors import MetadataError
-from zarrasync.formats.numpy_dtypes import is_numpy_dtype, numpy_dtype, parse_dtype, render_dtype
+from zarrasync.formats.dtype_strings import is_numpy_dtype, numpy_dtype, parse_dtype, render_dtype
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import CORE, DataType
 from zarrasync.model.numpy_dtypes import is_raw

@@ -1,4 +1,4 @@
-"""Codecs of format 2 and of the draft of format 3: configurations of numcodecs, in which filters transform bytes."""
+"""The filters and compressor of format 2 and the draft of format 3, which are configurations of numcodecs, as a codec chain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zarrasync.codecs import (
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes
 from zarrasync.errors import UnsupportedByFormat
-from zarrasync.formats.numpy_dtypes import VARIABLE_TYPES
+from zarrasync.formats.dtype_strings import VARIABLE_TYPES
 from zarrasync.metadata.format import RequestedCodecs
 
 __all__ = ["bytes_filter_chain", "fortran_order", "stored_dtype", "to_numcodecs"]

@@ -25,8 +25,8 @@ from zarrasync.codecs import (
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
+from zarrasync.formats.dtype_strings import is_numpy_dtype, parse_dtype, render_dtype
 from zarrasync.formats.numcodecs_chain import bytes_filter_chain, fortran_order, stored_dtype, to_numcodecs
-from zarrasync.formats.numpy_dtypes import is_numpy_dtype, parse_dtype, render_dtype
 from zarrasync.formats.numpy_fills import parse_fill, render_fill, without_nan_payload
 from zarrasync.formats.zmetadata import parse_documents, parse_zmetadata, render_zmetadata
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape

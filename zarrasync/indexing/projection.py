@@ -1,4 +1,4 @@
-"""Projections: which elements of a box go where in an output.
+"""Projections: which elements of an array, or of one chunk, go where in an output.
 
 The projection of a whole array is made from a selection (``Layout.projection``). ``split_chunks`` cuts it along a chunk
 grid into projections of single chunks, and cuts those again along the grid of a shard's inner chunks.

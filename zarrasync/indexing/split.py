@@ -1,4 +1,4 @@
-"""Cutting a projection of a whole box into the projections of the chunks of a grid."""
+"""Which chunks of a grid a selection touches: cutting its projection into one projection per chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storage transformers: stores around the store of an array's chunks that are named in its metadata.
+"""Storage transformers: an array's metadata names them, and each wraps the store of the array's chunks.
 
 Other packages offer them with ``register`` or by an entry point. Sharding, which is a storage transformer in the draft of
 format 3, is a codec here. Wrappers that do not change stored values (caches, counters) are not in metadata: users open

@@ -23,7 +23,7 @@ from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.consolidate import consolidate
+from zarrasync.nodes.consolidate_group import consolidate
 from zarrasync.nodes.create_array import create_array_at, plan_with_data
 from zarrasync.nodes.create_hierarchy import check_array_paths, create_all, plan_hierarchy
 from zarrasync.nodes.group import AsyncGroup, create_group_at, find_or_create

@@ -1,6 +1,6 @@
 """Plans: which chunks a selection touches, and where their elements go. Pure, no IO.
 
-A plan lists runs of chunks. Its run functions (``run_blocking``, ``run_async``) decide nothing but when each is done.
+A plan lists runs of chunks. ``read`` and ``write`` carry it out, and decide nothing but when each run is done.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import Run
 from zarrasync.stores.values import Request, Value
 from zarrasync.transfer.batching import batches
-from zarrasync.transfer.loop import CodecRunner
+from zarrasync.transfer.codec_runner import CodecRunner
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.search_choice import split_runs, wants_whole
 from zarrasync.transfer.shard_search import ShardChanged, ShardSearch, Span, fetched_pieces, group_spans

@@ -1,4 +1,4 @@
-"""Which chunks are read whole, and of which only the wanted parts are searched for."""
+"""Choosing between reading a chunk or shard as a whole and searching it for the inner chunks that a read needs."""
 
 from __future__ import annotations
 

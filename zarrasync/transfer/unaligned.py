@@ -1,4 +1,4 @@
-"""Writes that change parts of chunks of which another writer may be writing the rest: what is refused, and how."""
+"""Refusing writes to parts of chunks if a concurrent writer of the same chunks could lose its values."""
 
 from __future__ import annotations
 

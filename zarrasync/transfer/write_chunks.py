@@ -22,8 +22,8 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.stores.values import ABSENT, Request
 from zarrasync.transfer.batching import batches
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
+from zarrasync.transfer.codec_runner import CodecRunner
 from zarrasync.transfer.encode import Encoder
-from zarrasync.transfer.loop import CodecRunner
 from zarrasync.transfer.scratch import ScratchMemory
 from zarrasync.transfer.thread_choice import most_threads, run_on_threads
 from zarrasync.transfer.threads import Job, Progress

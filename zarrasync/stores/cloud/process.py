@@ -1,4 +1,4 @@
-"""Whether obstore works in this process, and how its threads leave it."""
+"""Whether obstore can be used in this process (not in a forked child), and waiting for its threads at exit."""
 
 from __future__ import annotations
 

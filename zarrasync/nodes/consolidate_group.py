@@ -1,4 +1,4 @@
-"""Writing consolidated metadata."""
+"""Consolidating a group: collecting the documents below it and storing copies. ``consolidated`` keeps them up to date."""
 
 from __future__ import annotations
 

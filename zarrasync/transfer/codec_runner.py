@@ -1,4 +1,7 @@
-"""Running short computations beside an event loop, several to a hand-over."""
+"""Decoding and encoding for asynchronous stores: codec threads run the computations of an event loop's tasks in batches.
+
+As many threads work as ``config.pool_size``; blocking stores choose theirs in ``thread_choice``.
+"""
 
 from __future__ import annotations
 

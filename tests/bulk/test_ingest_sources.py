@@ -94,7 +94,7 @@ async def test_bad_sources(api: Api):
         await api(api.ingest(lambda region: None, {}))
     with pytest.raises(TypeError, match="can not be ingested"):
         await api(api.ingest(5, {}))
-    with pytest.raises(TypeError, match=r"no .npy file"):
+    with pytest.raises(TypeError, match=r"neither an .npy file nor an array"):
         await api(api.ingest("x.csv", {}))
     with pytest.raises(ShapeError, match=r"has shape \(1,\), not \(4,\)"):
         await api(api.ingest(lambda region: np.zeros(1), {}, shape=(4,), dtype="i4", chunks=4))

@@ -79,7 +79,7 @@ def test_appending_and_regions(tmp_path: Path, zarr_format: Any, where: str, req
     np.testing.assert_array_equal(found.t2m[:, :1], whole.t2m[:, :1])
     with pytest.raises(ValueError, match="none of the region's dimensions"):
         write_dataset(whole[["lon"]], url, region={"lat": slice(0, 1)}, **common)
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="append_dim and region exclude each other"):
         write_dataset(whole, url, region={}, append_dim="time", **common)
     with pytest.raises(ValueError, match="no dimension 'depth'"):
         write_dataset(whole, url, append_dim="depth", **common)

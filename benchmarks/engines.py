@@ -1,4 +1,4 @@
-"""The libraries that are measured, each at its best documented setting for whole arrays."""
+"""The libraries that are measured, each with its fastest documented configuration for whole arrays."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class TensorStore(Engine):
         }
 
     def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
-        # Its files are synced to the disk by default; nobody else's are.
+        # Unlike the others, it syncs files to the disk by default.
         spec = {**self._spec(path, workload), "metadata": self._metadata(workload)}
         spec["kvstore"]["file_io_sync"] = False
         self.ts.open(spec, create=True).result().write(data).result()

@@ -1,6 +1,6 @@
-"""No library, but what is left without one: a bare loop of file operations, the codec's C function and one copy.
+"""A loop without a library, as a lower bound: file operations, the codec's C function and one copy, without checks.
 
-It runs on all cores, on one for chunks so small that handing over the interpreter costs more. It checks nothing.
+It uses all cores, or one if chunks are so small that handing over the interpreter takes longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine import Box, Engine
 from workloads import Workload
 
 Cut = tuple[int, Any, Any]
-"""A chunk's number along an axis, what is wanted of it, and where that goes."""
+"""A chunk's number along an axis, the part of it to read, and the position of that part in the result."""
 
 
 class Floor(Engine):
@@ -37,7 +37,7 @@ class Floor(Engine):
         pass
 
     def get(self, array: Any, box: Box, *, crew: int = 0) -> Any:
-        spans = [range(*own.indices(n)) for own, n in zip(box, array.workload.shape, strict=True)]
+        spans = [range(*part.indices(n)) for part, n in zip(box, array.workload.shape, strict=True)]
         out = np.empty([len(span) for span in spans], "f4")
         cuts = [list(_cut(span, n)) for span, n in zip(spans, array.outer, strict=True)]
 
@@ -54,16 +54,16 @@ class Floor(Engine):
     def points(self, array: Any, where: tuple[np.ndarray, ...]) -> Any:
         steps = array.workload.chunks
         counts = [n // c for n, c in zip(array.workload.shape, steps, strict=True)]
-        ids = np.ravel_multi_index([own // step for own, step in zip(where, steps, strict=True)], counts)
+        ids = np.ravel_multi_index([indices // step for indices, step in zip(where, steps, strict=True)], counts)
         order = np.argsort(ids.astype("u2"), kind="stable")
-        local = [(own % step)[order] for own, step in zip(where, steps, strict=True)]
+        local = [(indices % step)[order] for indices, step in zip(where, steps, strict=True)]
         ids, out = ids[order], np.empty(len(order), "f4")
         edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
 
         def one(span: tuple[int, int]) -> None:
             coords = np.unravel_index(int(ids[span[0]]), counts)
             chunk = array.chunk(coords)
-            out[order[slice(*span)]] = chunk[tuple(own[slice(*span)] for own in local)]
+            out[order[slice(*span)]] = chunk[tuple(indices[slice(*span)] for indices in local)]
 
         _everywhere(one, list(pairwise(edges)), array.workload)
         return out
@@ -72,8 +72,8 @@ class Floor(Engine):
         return self.points(array, np.unravel_index(np.flatnonzero(where), where.shape))
 
     def orthogonal(self, array: Any, where: tuple[np.ndarray, ...]) -> Any:
-        out = np.empty([len(own) for own in where], "f4")
-        cuts = [list(_cut_sorted(own, n)) for own, n in zip(where, array.workload.chunks, strict=True)]
+        out = np.empty([len(indices) for indices in where], "f4")
+        cuts = [list(_cut_sorted(indices, n)) for indices, n in zip(where, array.workload.chunks, strict=True)]
 
         def one(parts: tuple[Cut, ...]) -> None:
             coords, inside, place = zip(*parts, strict=True)
@@ -121,17 +121,17 @@ class _Values:
         self._local = threading.local()
 
     def read(self, coords: tuple[int, ...], inside: tuple[slice, ...], target: np.ndarray) -> None:
-        """Read a part of a stored value into its place."""
+        """Read a part of a stored value into an array."""
         if self.workload.shards is None:
             target[...] = self.chunk(coords)[inside]
             return
         counts = [n // c for n, c in zip(self.outer, self.workload.chunks, strict=True)]
         total = int(np.prod(counts))
-        spans = [range(own.start, own.stop, own.step) for own in inside]
-        wanted = list(product(*(_cut(span, n) for span, n in zip(spans, self.workload.chunks, strict=True))))
+        spans = [range(part.start, part.stop, part.step) for part in inside]
+        cuts = list(product(*(_cut(span, n) for span, n in zip(spans, self.workload.chunks, strict=True))))
         handle = os.open(self._name(coords), os.O_RDONLY)
         size = os.fstat(handle).st_size
-        if 2 * len(wanted) >= total:
+        if 2 * len(cuts) >= total:
             data = self._memory(size)
             os.readv(handle, [data])
         else:
@@ -140,20 +140,20 @@ class _Values:
         index = (os.pread(handle, tail, size - tail) if data is None else data[-tail:].tobytes())[:-4]
         entries = np.frombuffer(index, "<u8").reshape(*counts, 2)
         entries = entries if data is None else entries.tolist()
-        for parts in wanted:
-            at, own, place = zip(*parts, strict=True)
+        for parts in cuts:
+            numbers, inner, positions = zip(*parts, strict=True)
             entry = entries
-            for number in at:
+            for number in numbers:
                 entry = entry[number]
             start, length = map(int, entry)
             value = self._memory(length) if data is None else data[start : start + length]
             if data is None:
                 os.preadv(handle, [value], start)
-            target[place] = self._decode(value, self._chunk())[own]
+            target[positions] = self._decode(value, self._chunk())[inner]
         os.close(handle)
 
     def chunk(self, coords: Sequence[int]) -> np.ndarray:
-        """A chunk, in memory that the next one takes."""
+        """Return a chunk in memory that the next one overwrites."""
         if self.workload.shards is not None:
             raise NotImplementedError("no shards")
         handle = os.open(self._name(coords), os.O_RDONLY)
@@ -166,12 +166,12 @@ class _Values:
         return "/".join(map(str, (self.path, "c", *coords)))
 
     def _memory(self, size: int) -> np.ndarray:
-        held = getattr(self._local, "memory", None)
-        if held is None or len(held) < size:
+        memory = getattr(self._local, "memory", None)
+        if memory is None or len(memory) < size:
             # Copies out of the page cache to the first bytes of a page are slow, and malloc's blocks begin there.
             block = np.empty(size * 5 // 4 + 4096, "u1")
-            held = self._local.memory = block[(64 - block.ctypes.data) % 4096 :]
-        return held[:size]
+            memory = self._local.memory = block[(64 - block.ctypes.data) % 4096 :]
+        return memory[:size]
 
     def _chunk(self) -> np.ndarray:
         if not hasattr(self._local, "chunk"):
@@ -180,7 +180,7 @@ class _Values:
 
 
 def _cut(span: range, size: int) -> Iterator[Cut]:
-    """A range of indices along an axis, by the chunks that hold them."""
+    """Split a range of indices along an axis by chunks."""
     done = 0
     while done < len(span):
         first = span[done]
@@ -192,7 +192,7 @@ def _cut(span: range, size: int) -> Iterator[Cut]:
 
 
 def _cut_sorted(indices: np.ndarray, size: int) -> Iterator[Cut]:
-    """Sorted indices along an axis, by the chunks that hold them."""
+    """Split sorted indices along an axis by chunks."""
     numbers = indices // size
     for start, end in pairwise([0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(indices)]):
         number = int(numbers[start])
@@ -200,7 +200,7 @@ def _cut_sorted(indices: np.ndarray, size: int) -> Iterator[Cut]:
 
 
 def _shard(block: np.ndarray, chunks: tuple[int, ...], encode: Callable[[np.ndarray], Any]) -> list[Any]:
-    """The inner chunks of a shard and its index."""
+    """Return the inner chunks of a shard and its index."""
     import crc32c
 
     counts = [n // c for n, c in zip(block.shape, chunks, strict=True)]
@@ -214,24 +214,24 @@ def _shard(block: np.ndarray, chunks: tuple[int, ...], encode: Callable[[np.ndar
 
 
 def _everywhere(work: Callable[[Any], None], items: list[Any], workload: Workload, crew: int = 0) -> None:
-    """Work on all items, each thread on a part of them that lies together."""
+    """Work on all items, each thread on a contiguous part of them."""
     alone = int(np.prod(workload.chunks)) * 4 < 32768 and (workload.shards is None or workload.codec is not None)
     crew = min(crew or (1 if alone else os.cpu_count() or 1), len(items))
     shares = [items[k * len(items) // crew : (k + 1) * len(items) // crew] for k in range(crew)]
     errors: list[BaseException] = []
 
-    def share(own: list[Any]) -> None:
+    def run(share: list[Any]) -> None:
         try:
-            for item in own:
+            for item in share:
                 work(item)
         except BaseException as error:
             errors.append(error)
 
-    helpers = [threading.Thread(target=share, args=(own,)) for own in shares[1:]]
+    helpers = [threading.Thread(target=run, args=(share,)) for share in shares[1:]]
     for helper in helpers:
         helper.start()
-    for own in shares[:1]:
-        share(own)
+    for share in shares[:1]:
+        run(share)
     for helper in helpers:
         helper.join()
     if errors:
@@ -239,7 +239,7 @@ def _everywhere(work: Callable[[Any], None], items: list[Any], workload: Workloa
 
 
 def _decoder(codec: dict[str, Any] | None) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """The C function that decodes, with the array it makes."""
+    """Return the C function that decodes a chunk."""
     if codec is None:
         return lambda data, chunk: data.view("f4").reshape(chunk.shape)
     import numcodecs.blosc
@@ -260,7 +260,7 @@ def _decoder(codec: dict[str, Any] | None) -> Callable[[np.ndarray, np.ndarray],
 
 
 def _encoder(codec: dict[str, Any] | None) -> Callable[[np.ndarray], Any]:
-    """The C function that encodes."""
+    """Return the C function that encodes a chunk."""
     if codec is None:
         return lambda data: data
     import numcodecs.blosc

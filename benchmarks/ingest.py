@@ -147,7 +147,7 @@ def zarrista(source: np.ndarray, target: str, layout: dict[str, Any], s3: dict[s
 
 
 async def zarrista_s3(source: np.ndarray, target: str, step: tuple[int, ...], s3: dict[str, str]) -> None:
-    """Some of what is stored at once, as it leaves that to who calls it."""
+    """Store several chunks at a time, as the library leaves concurrency to its callers."""
     import zarrista as peer
     from obstore.store import S3Store
 
@@ -293,7 +293,7 @@ def measure(
             results[name].append(failed if process.returncode else json.loads(process.stdout))
             for path in (target, f"{target}-warm"):
                 remove(path, s3)
-    return {name: medians(own) for name, own in results.items()}
+    return {name: medians(runs) for name, runs in results.items()}
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ class Native:
         self._library = ctypes.CDLL(str(target))
         blosc, self._zstd = ctypes.CDLL(numcodecs.blosc.__file__), ctypes.CDLL(numcodecs.zstd.__file__)
         self._blosc, self._pack = (
-            ctypes.cast(own, POINTER) for own in (blosc.blosc_decompress_ctx, blosc.blosc_compress_ctx)
+            ctypes.cast(part, POINTER) for part in (blosc.blosc_decompress_ctx, blosc.blosc_compress_ctx)
         )
         self._zstd.ZSTD_createDCtx.restype = POINTER
         self._of_thread = threading.local()
@@ -65,9 +65,9 @@ class Native:
             out = np.empty((n, m), "f4")
             names, at, place = _plane(n, m, step)
 
-            def share(own: slice) -> int:
+            def share(part: slice) -> int:
                 return self._library.files(
-                    bytes(path), names, _at(at[own]), NUMBER(len(at[own])), decompress, _at(out), _at(place[own]),
+                    bytes(path), names, _at(at[part]), NUMBER(len(at[part])), decompress, _at(out), _at(place[part]),
                     NUMBER(step), NUMBER(4 * step), NUMBER(4 * m),
                 )  # fmt: skip
 
@@ -87,10 +87,10 @@ class Native:
                 (path / "c" / str(i)).mkdir(parents=True)
             names, at, place = _plane(n, m, step)
 
-            def share(own: slice) -> int:
+            def share(part: slice) -> int:
                 return self._library.store(
-                    bytes(path), names, _at(at[own]), NUMBER(len(at[own])), _at(data), _at(place[own]),
-                    NUMBER(step), NUMBER(4 * step), NUMBER(4 * m), NUMBER(own.start), compress,
+                    bytes(path), names, _at(at[part]), NUMBER(len(at[part])), _at(data), _at(place[part]),
+                    NUMBER(step), NUMBER(4 * step), NUMBER(4 * m), NUMBER(part.start), compress,
                 )  # fmt: skip
 
             _check(crew.map(share, _shares(len(at), threads)))
@@ -135,23 +135,23 @@ class Native:
                 low = np.maximum(begin, first * n + cells * c)
                 high = np.minimum(end, first * n + (cells + 1) * c)
                 spans.append((cells, low - first * n - cells * c, high - first * n - cells * c, low - part.start))
-            grid = np.meshgrid(*(np.arange(len(own[0])) for own in spans), indexing="ij")
-            picked = [[own[k][axis.reshape(-1)] for own, axis in zip(spans, grid, strict=True)] for k in range(4)]
+            grid = np.meshgrid(*(np.arange(len(part[0])) for part in spans), indexing="ij")
+            picked = [[part[k][axis.reshape(-1)] for part, axis in zip(spans, grid, strict=True)] for k in range(4)]
             numbers = np.ravel_multi_index(picked[0], counts)
-            place = sum(own * step for own, step in zip(picked[3], strides.tolist(), strict=True))
+            place = sum(part * step for part, step in zip(picked[3], strides.tolist(), strict=True))
             ends = [np.zeros(len(numbers), "i8"), np.ones(len(numbers), "i8")] * (3 - len(steps))
             for low, high in zip(picked[1], picked[2], strict=True):
                 ends += [low, high]
-            wanted, chosen = np.stack(ends, axis=1).astype("i8"), index[numbers].copy()
+            bounds, chosen = np.stack(ends, axis=1).astype("i8"), index[numbers].copy()
             moves = [0] * (3 - len(steps)) + strides.tolist()
 
             def share(
-                own: slice, shard: Any = shard, chosen: Any = chosen, place: Any = place, wanted: Any = wanted,
+                part: slice, shard: Any = shard, chosen: Any = chosen, place: Any = place, bounds: Any = bounds,
                 moves: Any = moves,
             ) -> int:  # fmt: skip
                 return self._library.inner(
-                    _at(shard), _at(chosen[own]), NUMBER(len(chosen[own])), self._blosc, _at(out), _at(place[own]),
-                    _at(wanted[own]), *map(NUMBER, three), NUMBER(moves[0]), NUMBER(moves[1]),
+                    _at(shard), _at(chosen[part]), NUMBER(len(chosen[part])), self._blosc, _at(out), _at(place[part]),
+                    _at(bounds[part]), *map(NUMBER, three), NUMBER(moves[0]), NUMBER(moves[1]),
                 )  # fmt: skip
 
             _check(crew.map(share, _shares(len(numbers), threads)))
@@ -173,10 +173,10 @@ class Native:
             names, at = _names([divmod(number, n // step) for number in numbers.tolist()])
             out = np.empty(len(ids), "f4")
 
-            def share(own: slice, context: ctypes.c_void_p) -> int:
+            def share(part: slice, context: ctypes.c_void_p) -> int:
                 return self._library.points(
-                    bytes(path), names, _at(at[own]), NUMBER(len(at[own])), decompress, context, NUMBER(4 * step * step),
-                    _at(edges[own.start :]), _at(inside), _at(order), _at(out),
+                    bytes(path), names, _at(at[part]), NUMBER(len(at[part])), decompress, context, NUMBER(4 * step * step),
+                    _at(edges[part.start :]), _at(inside), _at(order), _at(out),
                 )  # fmt: skip
 
             _check(crew.map(share, _shares(len(at), threads), contexts))
@@ -197,16 +197,16 @@ class Native:
 
         def call() -> np.ndarray:
             out = np.empty((len(rows), len(columns)), "f4")
-            runs = [_runs(own // side) for own in (rows, columns)]
+            runs = [_runs(part // side) for part in (rows, columns)]
             cuts = list(product(*runs))
             names, at = _names([(row[0], column[0]) for row, column in cuts])
-            wanted = np.array([(*row[1:], *column[1:]) for row, column in cuts])
+            bounds = np.array([(*row[1:], *column[1:]) for row, column in cuts])
             inside = rows % side, columns % side
 
-            def share(own: slice) -> int:
+            def share(part: slice) -> int:
                 return self._library.picks(
-                    bytes(path), names, _at(at[own]), NUMBER(len(at[own])), decompress, self._context(), NUMBER(side),
-                    _at(wanted[own]), _at(inside[0]), _at(inside[1]), _at(out), NUMBER(len(columns)),
+                    bytes(path), names, _at(at[part]), NUMBER(len(at[part])), decompress, self._context(), NUMBER(side),
+                    _at(bounds[part]), _at(inside[0]), _at(inside[1]), _at(out), NUMBER(len(columns)),
                 )  # fmt: skip
 
             _check(crew.map(share, _shares(len(at), threads)))
@@ -244,18 +244,18 @@ class Native:
         self, path: Path, name: str, box: tuple[slice, ...], crew: ThreadPoolExecutor | None = None, threads: int = 1
     ) -> np.ndarray:
         side = WORKLOADS[name].chunks[0]
-        spans = [range(*own.indices(n)) for own, n in zip(box, WORKLOADS[name].shape, strict=True)]
+        spans = [range(*part.indices(n)) for part, n in zip(box, WORKLOADS[name].shape, strict=True)]
         out = np.empty([len(span) for span in spans], "f4")
         cuts = list(product(*(_cuts(span, side) for span in spans)))
         names, at = _names([(row[0], column[0]) for row, column in cuts])
-        wanted = np.array([(*row[1], *column[1]) for row, column in cuts])
+        bounds = np.array([(*row[1], *column[1]) for row, column in cuts])
         place = np.array([row[2] * len(spans[1]) + column[2] for row, column in cuts])
         decompress = ctypes.cast(self._zstd.ZSTD_decompressDCtx, POINTER)
 
-        def share(own: slice) -> int:
+        def share(part: slice) -> int:
             return self._library.steps(
-                bytes(path), names, _at(at[own]), NUMBER(len(at[own])), decompress, self._context(), NUMBER(side),
-                _at(wanted[own]), _at(out), _at(place[own]), NUMBER(len(spans[1])),
+                bytes(path), names, _at(at[part]), NUMBER(len(at[part])), decompress, self._context(), NUMBER(side),
+                _at(bounds[part]), _at(out), _at(place[part]), NUMBER(len(spans[1])),
             )  # fmt: skip
 
         _check(map(share, [slice(0, len(at))]) if crew is None else crew.map(share, _shares(len(at), threads)))

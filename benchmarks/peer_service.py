@@ -1,6 +1,6 @@
 """A typical service for a Zarr array: FastAPI with zarr-python. Run by serving.py with uvicorn.
 
-Tiles consist of the same elements as those of zarrasync, and use the same PNG encoder, in FastAPI's threads.
+Tiles show the same elements as with zarrasync, and use the same PNG encoder, in FastAPI's threads.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def boxes() -> list[tuple[slice, ...]]:
 
 
 def make(root: Path) -> None:
-    """Write what is read."""
+    """Create the arrays."""
     from zarrasync import sync
 
     for name, options in ARRAYS_OF.items():
@@ -77,10 +77,10 @@ def make(root: Path) -> None:
 
 
 class Engine:
-    """A library at one setting; reads asynchronously what the tasks want.
+    """A library with one configuration.
 
     Attributes:
-        package: Its distribution's name, for the version.
+        package: The name of its distribution.
     """
 
     package = ""
@@ -98,7 +98,7 @@ class Engine:
         raise NotImplementedError("it has no points")
 
     async def run(self, task: str) -> Callable[[], Awaitable[Any]]:
-        """What is measured: reading is, opening is not, but where the task says so."""
+        """Return the call to measure. It does not include opening the array, except in the task for that."""
         if task == "fifty":
             return self._fifty
         array = await self.open("sharded" if task in ("points", "boxes") else task)
@@ -106,10 +106,10 @@ class Engine:
             where = points()
             return lambda: self.points(array, where)
         if task == "boxes":
-            wanted = boxes()
+            parts = boxes()
 
             async def read() -> Any:
-                return await asyncio.gather(*(self.get(array, box) for box in wanted))
+                return await asyncio.gather(*(self.get(array, box) for box in parts))
 
             return read
         return lambda: self.get(array, tuple(slice(0, n) for n in ARRAYS_OF[task]["shape"]))
@@ -263,17 +263,19 @@ class Client(Engine):
             return lambda: asyncio.gather(*(self._one(number) for number in range(ARRAYS)))
         return lambda: self._read(task)
 
-    async def _get(self, path: str, wanted: str = "") -> bytes:
-        async with self.session.get(f"{self.url}/{path}", headers={"Range": wanted} if wanted else {}) as answer:
-            return b"" if answer.status == 404 else await answer.read()
+    async def _get(self, path: str, byte_range: str = "") -> bytes:
+        async with self.session.get(
+            f"{self.url}/{path}", headers={"Range": byte_range} if byte_range else {}
+        ) as response:
+            return b"" if response.status == 404 else await response.read()
 
-    async def _chunks(self, shard: tuple[int, int], wanted: list[tuple[int, int]]) -> list[np.ndarray]:
+    async def _chunks(self, shard: tuple[int, int], coords: list[tuple[int, int]]) -> list[np.ndarray]:
         """Inner chunks of a shard: its index, then a request for each of them."""
         import numcodecs
 
         path = f"sharded/c/{shard[0]}/{shard[1]}"
         index = np.frombuffer((await self._get(path, f"bytes=-{16 * 256 + 4}"))[:-4], "<u8").reshape(16, 16, 2)
-        spans = [index[spot].tolist() for spot in wanted]
+        spans = [index[spot].tolist() for spot in coords]
         values = await asyncio.gather(*(self._get(path, f"bytes={a}-{a + n - 1}") for a, n in spans))
 
         def decode() -> list[np.ndarray]:
@@ -289,8 +291,8 @@ class Client(Engine):
             shards.setdefault((i // 16, j // 16), []).append(number)
 
         async def one(shard: tuple[int, int], numbers: list[int]) -> None:
-            found = await self._chunks(shard, [tuple(n % 16 for n in spots[number].tolist()) for number in numbers])
-            for number, chunk in zip(numbers, found, strict=True):
+            chunks = await self._chunks(shard, [tuple(n % 16 for n in spots[number].tolist()) for number in numbers])
+            for number, chunk in zip(numbers, chunks, strict=True):
                 mine = np.flatnonzero(which.reshape(-1) == number)
                 out[mine] = chunk[where[0][mine] % 128, where[1][mine] % 128]
 
@@ -306,8 +308,8 @@ class Client(Engine):
                 shards.setdefault((i // 16, j // 16), []).append((i, j))
 
         async def one(shard: tuple[int, int], spots: list[tuple[int, int]]) -> None:
-            found = await self._chunks(shard, [(i % 16, j % 16) for i, j in spots])
-            for (i, j), chunk in zip(spots, found, strict=True):
+            chunks = await self._chunks(shard, [(i % 16, j % 16) for i, j in spots])
+            for (i, j), chunk in zip(spots, chunks, strict=True):
                 canvas[(i - a) * 128 : (i - a + 1) * 128, (j - c) * 128 : (j - c + 1) * 128] = chunk
 
         await asyncio.gather(*(one(shard, spots) for shard, spots in shards.items()))
@@ -421,10 +423,10 @@ def measure(workers: list[EngineProcess], task: str, rounds: int) -> dict[str, A
             earlier = results[worker.name]
             if not any("failed" in result for result in earlier) and not (earlier and earlier[0]["ms"] > SLOW_MS):
                 earlier.append(worker.ask(task))
-    sums = {result["sum"] for own in results.values() for result in own if "sum" in result}
+    sums = {result["sum"] for runs in results.values() for result in runs if "sum" in result}
     if len(sums) > 1:
         raise SystemExit(f"{task}: the engines read different values: {sums}")
-    return {name: medians(own, ("ms", "cpu_ms")) for name, own in results.items()}
+    return {name: medians(runs, ("ms", "cpu_ms")) for name, runs in results.items()}
 
 
 def table(rows: dict[str, dict[str, Any]], names: list[str]) -> str:

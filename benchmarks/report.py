@@ -69,11 +69,11 @@ def summary(rows: list[dict[str, Any]]) -> str:
     """Return geometric means over rows of one kind, and over those that all libraries support."""
     best, floor = "best peer / ours, geometric mean (least)", "floor / ours, geometric mean (least)"
     lines = []
-    for kind, own in _kinds(rows).items():
-        common = [row["ratio"] for row in own if row["ratio"] and all("ms" in r for r in row["results"].values())]
-        ratios = [row["ratio"] for row in own if row["ratio"]]
-        floors = [row["floor_ratio"] for row in own if row["floor_ratio"]]
-        lines.append([kind, str(len(own)), _mean(ratios), f"{_mean(common)} of {len(common)}", _mean(floors)])
+    for kind, subset in _kinds(rows).items():
+        common = [row["ratio"] for row in subset if row["ratio"] and all("ms" in r for r in row["results"].values())]
+        ratios = [row["ratio"] for row in subset if row["ratio"]]
+        floors = [row["floor_ratio"] for row in subset if row["floor_ratio"]]
+        lines.append([kind, str(len(subset)), _mean(ratios), f"{_mean(common)} of {len(common)}", _mean(floors)])
     return markdown_table(["rows", "number", best, "the same, of rows that all can do", floor], lines)
 
 
@@ -81,10 +81,10 @@ def by_peer(rows: list[dict[str, Any]], names: list[str]) -> str:
     """Return geometric means of each peer's time over zarrasync's, and the number of rows that it supports."""
     peers = [name for name in names if name not in (OURS, FLOOR)]
     lines = []
-    for kind, own in _kinds(rows).items():
+    for kind, subset in _kinds(rows).items():
         cells = []
         for peer in peers:
-            results = [(row["results"].get(peer, {}), row["results"][OURS]) for row in own]
+            results = [(row["results"].get(peer, {}), row["results"][OURS]) for row in subset]
             ratios = [r["ms"] / ours["ms"] for r, ours in results if "ms" in r and "ms" in ours]
             cells.append(f"{_mean(ratios).partition(' ')[0]} of {len(ratios)}" if ratios else "–")
         lines.append([kind, *cells])

@@ -83,21 +83,21 @@ def measure(
     results: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
     for number in range(rounds):
         for worker in rotate(workers, number):
-            own = results[worker.name]
-            is_decided = worker.name != report.FLOOR and _is_far_behind(own, results)
-            if is_decided or any("failed" in result for result in own):
+            runs = results[worker.name]
+            is_decided = worker.name != report.FLOOR and _is_far_behind(runs, results)
+            if is_decided or any("failed" in result for result in runs):
                 continue
             path = source if target is None else target / worker.name.replace(" ", "-")
             command = {"task": task, "workload": workload, "path": str(path), "check": not number}
-            own.append(worker.ask(json.dumps({**command, "values": str(source.with_suffix(".npy"))})))
+            runs.append(worker.ask(json.dumps({**command, "values": str(source.with_suffix(".npy"))})))
             if target is not None:
                 shutil.rmtree(target, ignore_errors=True)
     return summarise(task, workload, results)
 
 
-def _is_far_behind(own: list[dict[str, Any]], results: dict[str, list[dict[str, Any]]]) -> bool:
+def _is_far_behind(runs: list[dict[str, Any]], results: dict[str, list[dict[str, Any]]]) -> bool:
     """Return whether an engine is so much slower than the fastest one that no more rounds are needed."""
-    times = [result["ms"] for result in own if "ms" in result]
+    times = [result["ms"] for result in runs if "ms" in result]
     if not times or min(times) <= SLOW:
         return False
     fastest = min(result["ms"] for others in results.values() for result in others if "ms" in result)
@@ -106,10 +106,10 @@ def _is_far_behind(own: list[dict[str, Any]], results: dict[str, list[dict[str, 
 
 def summarise(task: str, workload: str, rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Return the medians of one row, and the ratios to the best peer and to the floor."""
-    sums = {round(result["sum"], 2) for own in rounds.values() for result in own if "sum" in result}
+    sums = {round(result["sum"], 2) for runs in rounds.values() for result in runs if "sum" in result}
     if len(sums) > 1:
         raise SystemExit(f"{task} {workload}: the engines read different values: {sums}")
-    results = {name: medians(own, ("ms", "cpu_ms", "peak_mb")) for name, own in rounds.items() if own}
+    results = {name: medians(runs, ("ms", "cpu_ms", "peak_mb")) for name, runs in rounds.items() if runs}
     ours = results[report.OURS].get("ms")
     peers = {name: r["ms"] for name, r in results.items() if name not in (report.OURS, report.FLOOR) and "ms" in r}
     best = min(peers, key=peers.__getitem__) if peers else None

@@ -39,7 +39,7 @@ def scattered() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Engine:
-    """A library, as its documentation says to use it with S3.
+    """A library as its documentation recommends for S3.
 
     Attributes:
         root: The place in the bucket that the task has for itself.
@@ -48,10 +48,10 @@ class Engine:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
 
-    def open_array(self, path: str, *, write: bool = False, known: bool = True) -> Any:
+    def open_array(self, path: str, *, write: bool = False, with_format: bool = True) -> Any:
         raise NotImplementedError
 
-    def open_group(self, path: str, *, known: bool = True) -> Any:
+    def open_group(self, path: str, *, with_format: bool = True) -> Any:
         raise NotImplementedError("it has no groups")
 
     def children(self, group: Any) -> int:
@@ -87,11 +87,13 @@ class Zarrasync(Engine):
     def _call(self, name: str, path: str, **options: Any) -> Any:
         return getattr(self.sync, name)(f"s3://{BUCKET}/{path}", storage_options=self.options, **options)
 
-    def open_array(self, path: str, *, write: bool = False, known: bool = True) -> Any:
-        return self._call("open_array", path, mode="r+" if write else "r", **({"zarr_format": 3} if known else {}))
+    def open_array(self, path: str, *, write: bool = False, with_format: bool = True) -> Any:
+        return self._call(
+            "open_array", path, mode="r+" if write else "r", **({"zarr_format": 3} if with_format else {})
+        )
 
-    def open_group(self, path: str, *, known: bool = True) -> Any:
-        return self._call("open_group", path, **({"zarr_format": 3} if known else {}))
+    def open_group(self, path: str, *, with_format: bool = True) -> Any:
+        return self._call("open_group", path, **({"zarr_format": 3} if with_format else {}))
 
     def children(self, group: Any) -> int:
         return len(group.arrays())
@@ -124,11 +126,13 @@ class ZarrPython(Engine):
             f"s3://{BUCKET}/{path}", storage_options={**KEYS, "endpoint_url": self.endpoint}
         )
 
-    def open_array(self, path: str, *, write: bool = False, known: bool = True) -> Any:
-        return self.zarr.open_array(self._store(path), mode="r+" if write else "r", zarr_format=3 if known else None)
+    def open_array(self, path: str, *, write: bool = False, with_format: bool = True) -> Any:
+        return self.zarr.open_array(
+            self._store(path), mode="r+" if write else "r", zarr_format=3 if with_format else None
+        )
 
-    def open_group(self, path: str, *, known: bool = True) -> Any:
-        return self.zarr.open_group(self._store(path), mode="r", zarr_format=3 if known else None)
+    def open_group(self, path: str, *, with_format: bool = True) -> Any:
+        return self.zarr.open_group(self._store(path), mode="r", zarr_format=3 if with_format else None)
 
     def children(self, group: Any) -> int:
         return len(list(group.arrays()))
@@ -155,8 +159,8 @@ class TensorStore(Engine):
         }  # fmt: skip
         return {"driver": "zarr3", "kvstore": kvstore}
 
-    def open_array(self, path: str, *, write: bool = False, known: bool = True) -> Any:
-        if not known:
+    def open_array(self, path: str, *, write: bool = False, with_format: bool = True) -> Any:
+        if not with_format:
             raise NotImplementedError("the format is to be given")
         return self.ts.open(self._spec(path), read=True, write=write).result()
 
@@ -195,13 +199,13 @@ ENGINES: dict[str, type[Engine]] = {
 Begin = Callable[[Engine, str], Callable[[], Any]]
 
 
-def _open(*, known: bool) -> Begin:
-    return lambda engine, root: lambda: engine.open_array(f"{root}/plain", known=known)
+def _open(*, with_format: bool) -> Begin:
+    return lambda engine, root: lambda: engine.open_array(f"{root}/plain", with_format=with_format)
 
 
-def _group(*, consolidated: bool, known: bool) -> Begin:
+def _group(*, consolidated: bool, with_format: bool) -> Begin:
     path = "many-consolidated" if consolidated else "many"
-    return lambda engine, root: lambda: engine.children(engine.open_group(f"groups/{path}", known=known))
+    return lambda engine, root: lambda: engine.children(engine.open_group(f"groups/{path}", with_format=with_format))
 
 
 def _read(path: str, box: Any, *, warm: bool = False) -> Begin:
@@ -244,10 +248,10 @@ def _create(engine: Engine, root: str) -> Callable[[], Any]:
 READS = ("open", "detect", "group", "consolidated", "chunk", "chunks", "inner", "inner-warm", "scattered", "shard")
 ONE = (slice(3, 4), slice(3, 4))
 TASKS: dict[str, tuple[str, Begin, str]] = {
-    "open": ("open an array, format given", _open(known=True), "1 in 1: its document"),
-    "detect": ("open an array of any format", _open(known=False), "one per document of v3 and v2, in 1"),
-    "group": (f"open a group and its {CHILDREN:,} arrays", _group(consolidated=False, known=True), "group, list, 1 per array in 3"),
-    "consolidated": ("the same, consolidated", _group(consolidated=True, known=True), "1 in 1"),
+    "open": ("open an array, format given", _open(with_format=True), "1 in 1: its document"),
+    "detect": ("open an array of any format", _open(with_format=False), "one per document of v3 and v2, in 1"),
+    "group": (f"open a group and its {CHILDREN:,} arrays", _group(consolidated=False, with_format=True), "group, list, 1 per array in 3"),
+    "consolidated": ("the same, consolidated", _group(consolidated=True, with_format=True), "1 in 1"),
     "chunk": ("read one chunk", _read("plain", ONE), "1 in 1"),
     "chunks": ("read 10 x 10 chunks", _read("plain", (slice(0, 640), slice(0, 640))), "100 in 1"),
     "inner": ("read one inner chunk of a shard", _read("sharded", ONE), "2 in 2: index, chunk"),
@@ -265,7 +269,7 @@ TASKS: dict[str, tuple[str, Begin, str]] = {
 
 
 def prepare(endpoint: str, root: str) -> None:
-    """Write what is read."""
+    """Create the arrays."""
     from zarrasync import sync
 
     options = {**KEYS, "endpoint_url": endpoint}
@@ -279,7 +283,7 @@ def prepare(endpoint: str, root: str) -> None:
 
 
 def prepare_groups(endpoint: str) -> None:
-    """Write the groups, which nobody changes."""
+    """Create the groups."""
     from zarrasync import sync
 
     options = {**KEYS, "endpoint_url": endpoint}

@@ -179,10 +179,10 @@ def measure(path: Path, setting: str, clients: int, seconds: float, rounds: int)
             server.stop()
     return {
         engine: {
-            name: (max if name == "memory" else sum if name == "errors" else statistics.median)([r[name] for r in own])
-            for name in own[0]
+            name: (max if name == "memory" else sum if name == "errors" else statistics.median)([r[name] for r in runs])
+            for name in runs[0]
         }
-        for engine, own in results.items()
+        for engine, runs in results.items()
     }
 
 

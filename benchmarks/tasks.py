@@ -92,8 +92,8 @@ def boxes_apart(workload: Workload) -> list[tuple[slice, ...]]:
 
 
 def concurrent(engine: Engine, path: Path, workload: Workload) -> Call:
-    wanted = boxes_apart(workload)
-    return lambda: engine.concurrent(path, workload, wanted)
+    parts = boxes_apart(workload)
+    return lambda: engine.concurrent(path, workload, parts)
 
 
 def dask(engine: Engine, path: Path, workload: Workload) -> Call:

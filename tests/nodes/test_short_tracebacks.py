@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from zarrasync import errors, sync
+from zarrasync import errors, stores, sync
 from zarrasync._util import short_tracebacks
 
 _PACKAGE = str(Path(za.__file__).parent)
@@ -154,15 +154,23 @@ def test_the_error_that_users_were_handling_is_kept(root: str) -> None:
     assert not caught.value.__suppress_context__
 
 
-def fail(cause: Exception) -> None:
-    """Raise a ``CodecError`` with a cause that has a context."""
+FAIL = """
+def fail(cause):
     try:
         try:
             raise KeyError("inner")
         except KeyError:
-            raise cause  # noqa: B904  # with the context
+            raise cause
     except Exception as error:
         raise errors.CodecError("could not decode 'a': OSError: disk full") from error
+"""
+
+
+def fail(cause: Exception) -> None:
+    """Raise a ``CodecError`` with a cause that has a context, as a module of the library does."""
+    names: dict[str, Any] = {"errors": errors}
+    exec(compile(FAIL, str(Path(_PACKAGE) / "codecs" / "some.py"), "exec"), names)
+    names["fail"](cause)
 
 
 def test_causes_are_kept_if_the_message_lacks_them() -> None:
@@ -180,4 +188,52 @@ def test_causes_are_kept_if_the_message_lacks_them() -> None:
     assert isinstance(new.__cause__, ValueError)
     assert new.__cause__.__traceback__ is None
     assert new.__cause__.__context__ is None
+    short_tracebacks.shorten(repeated)  # as another function of the library does on the way up
+    assert isinstance(repeated.__context__, OSError)
     assert shortened(ExceptionGroup("several", [ValueError()])).__context__ is None
+
+
+class _Closed(stores.MemoryStore):
+    """A store of a user, which fails."""
+
+    async def fetch(self, *args: Any, **options: Any) -> Any:
+        try:
+            raise PermissionError("the vault is closed")
+        except PermissionError as error:
+            raise errors.StoreError("could not read", key="c/0") from error
+
+    fetch_values = fetch
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_programs_find_the_cause_of_errors_of_their_stores(inside: bool, is_async: bool) -> None:
+    store = _Closed()
+    with pytest.raises(errors.StoreError) as caught:
+        if inside:
+            try:
+                raise KeyError("handled by the user")
+            except KeyError:
+                await _read(store, is_async=is_async)
+        else:
+            await _read(store, is_async=is_async)
+    assert isinstance(caught.value.__cause__ or caught.value.__context__, PermissionError)
+
+
+async def _read(store: _Closed, *, is_async: bool) -> None:
+    if is_async:
+        await za.open_array(store)
+    else:
+        sync.open_array(store)
+
+
+def test_errors_that_users_raise_keep_their_causes(root: str) -> None:
+    class VaultError(errors.StoreError):
+        pass
+
+    def progress(nbytes: int) -> None:
+        raise VaultError("stop", key="k") from KeyError("k")
+
+    with pytest.raises(VaultError) as caught:
+        sync.open_array(root, path="t2m").view[...].read(progress=progress)
+    assert isinstance(caught.value.__cause__, KeyError)

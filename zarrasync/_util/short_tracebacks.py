@@ -27,6 +27,8 @@ C = TypeVar("C", bound=type)
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _LIBRARY = str(Path(os.__file__).parent) + os.sep
 _THIRD_PARTY = ("site-packages", "dist-packages")
+_SHORTENED = "_is_shortened"
+"""An attribute of errors whose causes were looked at: other functions of the library may see the error on its way up."""
 
 
 def shorten(error: ZarrError, kept: int | None = None) -> None:
@@ -41,16 +43,33 @@ def shorten(error: ZarrError, kept: int | None = None) -> None:
     """
     if config.get().debug_errors:
         return
-    error.__traceback__ = _without_internal(error.__traceback__, kept)
+    trace = error.__traceback__
+    is_ours = _is_internal(_last(trace).tb_frame) if trace is not None else False
+    error.__traceback__ = _without_internal(trace, kept)
+    if is_ours and not getattr(error, _SHORTENED, False):
+        setattr(error, _SHORTENED, True)
+        _shorten_chain(error, _handled_outside(error, sys._getframe(1)))  # noqa: SLF001  # the caller's frame
+
+
+def _shorten_chain(error: ZarrError, outer: BaseException | None) -> None:
+    """Hide causes that say no more than an error itself. Programs still find a hidden cause in ``__context__``.
+
+    Args:
+        error: An error that this library has raised.
+        outer: The error that the caller was handling, which stays visible.
+    """
     cause = error.__cause__
-    outer = _handled_outside(error, sys._getframe(1))  # noqa: SLF001  # the documented way to the caller's frame
-    if cause is not None and cause is not outer and _adds_information(cause, error):
-        cause.__traceback__ = None
-        _set_context(cause, outer)
-    else:
+    if cause is outer:
+        cause = None
+    is_hidden = cause is None or isinstance(cause, BaseExceptionGroup) or not _adds_information(cause, error)
+    if cause is None or (is_hidden and isinstance(cause, BaseExceptionGroup)):
         _set_context(error, outer)
-        if outer is None and not isinstance(cause, BaseExceptionGroup):
-            error.__context__ = cause  # for programs: it is not printed
+    elif is_hidden and outer is None:
+        _set_context(error, None)
+        error.__context__ = cause
+    else:
+        cause.__traceback__ = _without_internal(cause.__traceback__, None)
+        _set_context(cause, outer)
 
 
 def short_tracebacks(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -135,10 +154,26 @@ def _set_context(error: BaseException, context: BaseException | None) -> None:
 
 
 def _adds_information(cause: BaseException, error: ZarrError) -> bool:
-    """Return whether the message of an error says less than its cause."""
-    if isinstance(cause, BaseExceptionGroup) or isinstance(
-        error, StoreError
-    ):  # stores put all that matters into theirs
-        return False
+    """Return whether a cause says more than the message of its error, or comes from code of the user.
+
+    Stores put all that matters of a cause into their messages.
+    """
+    if _is_from_user(cause):
+        return True
     message, reason = str(error), str(cause).partition("\n\n")[0]
-    return type(cause).__name__ not in message and reason not in message
+    return not isinstance(error, StoreError) and type(cause).__name__ not in message and reason not in message
+
+
+def _is_from_user(error: BaseException) -> bool:
+    """Return whether code that is neither ours nor an installed package raised an error, such as a codec or a store."""
+    trace = error.__traceback__
+    if trace is None:
+        return False
+    frame = _last(trace).tb_frame
+    return not _is_internal(frame) and not any(name in frame.f_code.co_filename for name in _THIRD_PARTY)
+
+
+def _last(trace: TracebackType) -> TracebackType:
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace

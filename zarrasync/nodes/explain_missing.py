@@ -34,10 +34,10 @@ async def add_members(error: NodeNotFoundError, group: NodeHandle, path: str) ->
     if not group.store.blocking and group.consolidated is None:
         return
     with suppress(OSError, MetadataError):
-        parent = path.rpartition("/")[0]
-        while not (suffix := await _members(group.at(parent), path)) and len(parent) > len(group.path):
-            parent = parent.rpartition("/")[0]
-        error.args = (f"{error}{suffix}",)
+        parent = group
+        while (name := _next_name(parent, path)) in await parent.children():  # a listing for each level that exists
+            parent = parent.at(f"{parent.path}/{name}".lstrip("/"))
+        error.args = (f"{error}{await _members(parent, path)}",)
 
 
 async def _explain(handle: NodeHandle) -> str:
@@ -69,6 +69,10 @@ async def _members(group: NodeHandle, missing: str) -> str:
     if not names:
         return ""
     shown = ", ".join(names[:_MOST_SHOWN]) + (f", … ({len(names)} in total)" if len(names) > _MOST_SHOWN else "")
-    name = missing[len(group.path) :].strip("/").partition("/")[0]
-    similar = get_close_matches(name, names, 1)
+    similar = get_close_matches(_next_name(group, missing), names, 1)
     return f". Members of {group.name}: {shown}." + (f" Did you mean {similar[0]!r}?" if similar else "")
+
+
+def _next_name(group: NodeHandle, path: str) -> str:
+    """Return the first name of a path below a group."""
+    return path[len(group.path) :].strip("/").partition("/")[0]

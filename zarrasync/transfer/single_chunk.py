@@ -21,6 +21,8 @@ from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
 
 __all__ = ["SingleChunk", "find_single_chunk", "read_single_chunk"]
 
+_COPIED = 1 << 20
+"""Bytes of a chunk that is decoded by itself and then copied: for larger ones, fresh memory costs more than a plan."""
 _SMALL = 1 << 16
 """Bytes of a chunk that are read without a budget, and on asynchronous stores decoded by the event loop."""
 
@@ -59,7 +61,8 @@ def find_single_chunk(chunks: Chunks, transform: Transform) -> SingleChunk | Non
         return None
     coords, inner_key = touched
     if not chain.supports_partial_reads:
-        return SingleChunk(coords, inner_key, None)
+        # Plans decode larger chunks right into the result, or into scratch memory.
+        return SingleChunk(coords, inner_key, None) if chain.nbytes <= _COPIED else None
     byte_range = _contiguous_range(chain, inner_key) if chain.is_raw and chain.decodes_to_output else None
     return None if byte_range is None else SingleChunk(coords, inner_key, byte_range)
 
@@ -93,7 +96,11 @@ class _Read:
     async def here(self) -> Array:
         """Read from a blocking store on this thread."""
         if self._chunk.byte_range is not None:
-            return await self._read_bytes(*self._chunk.byte_range)
+            start, length = self._chunk.byte_range
+            if length <= _SMALL:
+                return await self._read_bytes(start, length)
+            async with self._chunks.budget(2 * min(length, self._chunks.config.coalesce_size)):
+                return await self._read_bytes(start, length)
         hint = self._chain.read_size_hint
         if self._chain.nbytes <= _SMALL:
             (value,) = await self._chunks.store.fetch_values([self._key], [np.empty(hint, np.uint8) if hint else None])

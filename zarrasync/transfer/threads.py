@@ -144,14 +144,15 @@ class StealingPool:
             wanted = self._threads - 1 - len(self._helpers) - self._starting
             count = max(0, min(wanted, jobs, free_threads))
             self._starting += count
-        helpers: list[Future[None]] = []
         with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: work without help
-            # In the caller's context: spans of traces begin below the current one.
             pool = helper_pool(self._settings)
-            helpers.extend(pool.submit(copy_context().run, self._work) for _ in range(count))
+            for _ in range(count):  # noted one by one, in case of Ctrl-C
+                # In the caller's context: spans of traces begin below the current one.
+                helper = pool.submit(copy_context().run, self._work)
+                with self._lock:
+                    self._helpers.append(helper)
         with self._lock:
             self._starting -= count
-            self._helpers.extend(helpers)
 
     def _stop_helpers(self) -> None:
         """Wait for helpers that work, and call off the others."""

@@ -58,7 +58,8 @@ class ZarrError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions pickle as cls(*args) by default, which loses keyword-only fields.
-        return _rebuild, (type(self), self.args, dict(self.__dict__))
+        fields = {name: value for name, value in self.__dict__.items() if name == "__notes__" or name[:1] != "_"}
+        return _rebuild, (type(self), self.args, fields)
 
     def __str__(self) -> str:
         # KeyError would quote the message, and OSError would expect an error number.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -237,3 +238,10 @@ def test_errors_that_users_raise_keep_their_causes(root: str) -> None:
     with pytest.raises(VaultError) as caught:
         sync.open_array(root, path="t2m").view[...].read(progress=progress)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_shortened_errors_can_be_pickled(root: str) -> None:
+    with pytest.raises(errors.NodeNotFoundError) as caught:
+        sync.open(root, path="none")
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), copied.path) == (str(caught.value), caught.value.path)

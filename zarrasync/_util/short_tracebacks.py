@@ -59,12 +59,9 @@ def _shorten_chain(error: ZarrError, outer: BaseException | None) -> None:
         outer: The error that the caller was handling, which stays visible.
     """
     cause = error.__cause__
-    if cause is outer:
-        cause = None
-    is_hidden = cause is None or isinstance(cause, BaseExceptionGroup) or not _adds_information(cause, error)
-    if cause is None or (is_hidden and isinstance(cause, BaseExceptionGroup)):
+    if cause is None or cause is outer or isinstance(cause, BaseExceptionGroup):
         _set_context(error, outer)
-    elif is_hidden and outer is None:
+    elif outer is None and not _adds_information(cause, error):
         _set_context(error, None)
         error.__context__ = cause
     else:

@@ -60,7 +60,7 @@ class EngineProcess:
         command: The command that starts the process.
 
     Attributes:
-        hello: Its first line, with the version of the engine or the reason why there is none.
+        hello: Its first line, with the version of the engine or the reason why it cannot run.
     """
 
     def __init__(self, name: str, command: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Measures reads from a server whose responses begin after 50 ms, like those of object stores.
+"""Measures reads from a server whose responses begin after 50 ms, as object stores' responses do.
 
     python benchmarks/remote.py [--rounds N] [--delay MS] [--only TASK …] [--engines ENGINE …] [--out DIRECTORY]
 

@@ -1,10 +1,10 @@
-"""A service on aiohttp with an array behind it, and the viewer mounted beside.
+"""An aiohttp service that reads from arrays, with the viewer mounted in it.
 
     pip install 'zarrasync[serve]'
     python aiohttp_service.py s3://bucket/weather.zarr
 
-``/series/NAME?row=&column=`` answers with JSON; ``/browse/`` is the page to look at everything. Work ends when its client
-leaves: ``handler_cancellation=True`` lets aiohttp say so.
+``/series/NAME?row=&column=`` returns JSON; ``/browse/`` is the viewer. If a client disconnects, its reads are cancelled:
+``handler_cancellation=True`` turns this on in aiohttp.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def series(request: web.Request) -> web.Response:
 
 
 def make_app(url: str) -> web.Application:
-    """The application: what is mounted shares the store, and so its connections and its limits."""
+    """Return the application. The mounted viewer shares the store, and so its connections and limits."""
     store = stores.resolve(url)
 
     async def opened(app: web.Application) -> AsyncIterator[None]:

@@ -2,8 +2,8 @@
 
     python ingestion_job.py [DIRECTORY]
 
-Each process writes regions of its own, made of whole shards: nobody waits for anybody, and nothing is read. A job that
-was killed is started again as it was; it writes what is missing.
+Each process writes separate regions of whole shards, so no process waits for another and nothing is read. If the job was
+killed, run the same command again; it writes only the missing regions.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python migrate_v2_to_v3.py [DIRECTORY]
 
-What is stored in the same way in both formats is copied as it is; what gets another layout is decoded and written again,
-block by block. The copy can be interrupted: ``resume=True`` goes on with it.
+Chunks that both formats store in the same way are copied unchanged; arrays with a new layout are decoded and written
+again, block by block. If the copy is interrupted, ``resume=True`` continues it.
 """
 
 from __future__ import annotations

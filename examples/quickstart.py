@@ -33,7 +33,7 @@ BUCKET = "earth"
 CHUNKS, SHARDS = (300, 300), (3600, 3600)  # 2.5 and 30 degrees
 COARSER = 8
 SOURCE = "global-land-mask (PyPI)"
-OME = {  # says that the two arrays are one picture in two resolutions, to the viewer among others
+OME = {  # declares the two arrays as one picture in two resolutions, for the viewer and other tools
     "version": "0.5",
     "multiscales": [
         {
@@ -149,7 +149,7 @@ async def read_back(store: stores.CountingStore, mask: np.ndarray) -> None:
         found = await asyncio.gather(*(land[box].read() for box in boxes.values()))
     for (name, box), values in zip(boxes.items(), found, strict=True):
         if not np.array_equal(values, mask[box]):
-            raise SystemExit(f"{name}: what was read differs from the source")
+            raise SystemExit(f"{name}: the values read differ from the source")
         print(f"    {name:<15}{values.shape!s:>14}  {values.mean():6.1%} land  as in the source")
     with step("one point, cold", store):
         point = await land[window(lat, slice(47.0, 90.0)).start, window(lon, slice(8.5, 180.0)).start]
@@ -225,7 +225,7 @@ def main() -> None:
         print(f"Ingesting into {url} (moto at {options['endpoint_url']})")
         with step("write mask, coordinates and pyramid", store):
             asyncio.run(ingest(store, mask, latitude, longitude))
-        print("What is there")
+        print("Stored hierarchy")
         print("  " + sync.open_group(store).tree().replace("\n", "\n  "))
         land = sync.open_array(store, path="land")
         print(

@@ -28,7 +28,7 @@ def a_year(year: int) -> xr.Dataset:
 
 
 def main(folder: Path) -> None:
-    """Write two years, append a third, and look at what is unusual."""
+    """Write two years, append a third, and compute anomalies."""
     url = str(folder / "climate.zarr")
     first = xr.concat([a_year(2023), a_year(2024)], "time")
     write_dataset(first, url, encoding={"t2m": {"chunks": (12, 45, 90)}})

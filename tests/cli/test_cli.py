@@ -369,7 +369,7 @@ def test_archives_with_other_files(workdir, capsys):
     np.save("alone.npy", TEMPERATURE)
     os.rename("alone.npy", "alone.npz")
     assert main(["ingest", "alone.npz", "alone.zarr"]) == 1
-    assert "alone.npz can not be read" in capsys.readouterr().err
+    assert "alone.npz cannot be read" in capsys.readouterr().err
 
 
 def test_hdf5_with_unreadable_datasets(workdir, capsys):
@@ -383,7 +383,7 @@ def test_hdf5_with_unreadable_datasets(workdir, capsys):
     assert main(["ingest", "empty.h5", "empty.zarr"]) == 1
     assert "that is 'nothing' of empty.h5" in capsys.readouterr().err
     assert main(["ingest", "dangling.h5", "dangling.zarr"]) == 1
-    assert "dangling.h5 can not be read by xarray" in capsys.readouterr().err
+    assert "dangling.h5 cannot be read by xarray" in capsys.readouterr().err
     assert not os.path.exists("dangling.zarr")
 
 

@@ -213,7 +213,7 @@ def test_cast_value_rounds(rounding: str, wanted: list[int]):
 )
 def test_cast_value(source: str, target: str, values: Any, options: dict[str, Any], wanted: Any):
     if wanted is None:
-        with pytest.raises(CodecError, match="cast_value can not encode"):
+        with pytest.raises(CodecError, match="cast_value cannot encode"):
             cast(source, target, values, **options)
         return
     found = cast(source, target, values, **options)

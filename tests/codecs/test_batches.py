@@ -67,9 +67,9 @@ def test_a_damaged_value_of_a_batch_is_named(kind, tmp_path):
     assert a.metadata.chain.decodes_batches
     path = tmp_path / "c" / "7" / "3"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} can not decode: "):
+    with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} cannot decode: "):
         a[...]
-    with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} can not decode: "):
+    with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} cannot decode: "):
         a.vindex[[1, 29, 33], [2, 13, 5]]
     np.testing.assert_array_equal(a[:28], data[:28])
     path.unlink()
@@ -90,9 +90,9 @@ def test_values_are_decompressed_into_existing_memory(kind, own, whole, tmp_path
     name = "c/5/0" if whole else "c/5/1"
     if damage is not None:
         (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
-        with pytest.raises(CodecError, match=rf"^{name} in .*: codec {codec} can not decode: "):
+        with pytest.raises(CodecError, match=rf"^{name} in .*: codec {codec} cannot decode: "):
             a[...]
-        with pytest.raises(CodecError, match=rf"^{name} in .*: codec {codec} can not decode: "):
+        with pytest.raises(CodecError, match=rf"^{name} in .*: codec {codec} cannot decode: "):
             a.vindex[[200, 163, 3], [500, 511, 20]]
     np.testing.assert_array_equal(a[:160], data[:160])
     np.testing.assert_array_equal(a.vindex[[150, 3, 40], [500, 511, 20]], data[[150, 3, 40], [500, 511, 20]])
@@ -156,7 +156,7 @@ def test_an_invalid_value_of_a_batch_is_named():
     values = np.ones(40, "u1")
     values[8:12] = 0  # only the fill value: not encoded
     values[20:24] = 9
-    with pytest.raises(CodecError, match=r"^c/5 in .*codec picky can not encode: bad"):
+    with pytest.raises(CodecError, match=r"^c/5 in .*codec picky cannot encode: bad"):
         a[...] = values
 
 

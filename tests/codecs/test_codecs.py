@@ -105,7 +105,9 @@ def test_checksums():
     chain = bound(["crc32c"])
     data = bytearray(chain.encode(DATA))
     data[5] ^= 1
-    with pytest.raises(ChecksumError, match=r"stored checksum is 0x[0-9a-f]{8}, that of the bytes 0x") as error:
+    with pytest.raises(
+        ChecksumError, match=r"stored checksum is 0x[0-9a-f]{8}, but the bytes have checksum 0x"
+    ) as error:
         chain.decode(bytes(data))
     assert error.value.codec == "crc32c"
     assert isinstance(error.value, CodecError)
@@ -175,7 +177,7 @@ def test_codecs_that_do_not_fit():
         with pytest.raises(MetadataError, match=message):
             bound(codecs)
     text = ArraySpec((2,), from_numpy(str), "")
-    with pytest.raises(MetadataError, match="'bytes' can not store data type 'string'"):
+    with pytest.raises(MetadataError, match="'bytes' cannot store data type 'string'"):
         bound(["bytes"], text)
     sizes = ShardingCodec(
         (2, 3), chain_of([], SPEC), index_codecs=parse_codecs([BytesCodec("little").to_json(), "gzip"])

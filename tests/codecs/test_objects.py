@@ -54,7 +54,7 @@ async def test_objects_of_format_2(api: Api):
         assert not array.filters
         with pytest.raises(UnknownCodecError, match="makes bytes of objects"):
             await api(api.create_array({}, shape=2, dtype="i4", zarr_format=2, filters=[codec]))
-    with pytest.raises(MetadataError, match="says nothing about what is stored"):
+    with pytest.raises(MetadataError, match="does not define how elements are stored"):
         await api(api.create_array({}, shape=2, dtype=object, zarr_format=2))
-    with pytest.raises(MetadataError, match="use str for text"):
+    with pytest.raises(MetadataError, match="use str or bytes"):
         await api(api.create_array({}, shape=2, dtype=object))

@@ -332,7 +332,7 @@ async def test_shape_mismatches_say_both_shapes(api):
     assert (error.value.found, error.value.wanted) == ((3,), (2, 7))
     with pytest.raises(ShapeError, match=r"out has shape \(2,\) and dtype float64"):
         await api(array.get_basic_selection(slice(0, 2), out=np.empty(2)))
-    with pytest.raises(CodecError, match=r"\['a', 'b'\] can not be stored as int32: invalid literal"):
+    with pytest.raises(CodecError, match=r"\['a', 'b'\] cannot be stored as int32: invalid literal"):
         await api.write(array, slice(0, 2), ["a", "b"])
     await api.write(array, slice(0, 2), np.ones((1, 1, 1, 7)))  # NumPy drops leading axes of size 1
     assert (await api(array[0:2]) == 1).all()
@@ -343,7 +343,7 @@ async def test_read_only_memory_is_refused(api, compressors):
     data = np.arange(1 << 16, dtype="i4").reshape(4, -1)
     array = await api(api.create_array({}, data=data, chunks=(1, 1 << 14), compressors=compressors))
     kept = bytes(data.nbytes)
-    with pytest.raises(ShapeError, match="out can not be written to"):
+    with pytest.raises(ShapeError, match="out cannot be written to"):
         await api(array.get_basic_selection(..., out=np.frombuffer(kept, "i4").reshape(4, -1)))
     assert kept == bytes(data.nbytes)
 

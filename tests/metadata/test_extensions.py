@@ -263,7 +263,7 @@ class Shorter(codecs.ArrayArrayCodec):
 async def test_codecs_of_others_that_store_unreadable_data(api: Api, wanted: dict[str, Any], message: str):
     store: dict[str, bytes] = {}
     array = await api(api.create_array(store, shape=(4,), chunks=(2,), dtype="i4", **wanted))
-    with pytest.raises(CodecError, match=f"c/0 in .* can not encode: {message}"):
+    with pytest.raises(CodecError, match=f"c/0 in .* cannot encode: {message}"):
         await api.write(array, ..., [1, 2, 3, 4])
     assert list(store) == ["zarr.json"]
 
@@ -309,7 +309,7 @@ async def test_codecs_of_others_that_fail_for_damaged_data(api: Api):
     assert (await api(array[...])).tolist() == [0, 1, 2, 3]
     for damage, message in ((b"\xff", "AssertionError: marked"), (b"\xfe", "7 bytes came out, not 8")):
         store["c/1"] = damage * 8
-        with pytest.raises(CodecError, match=f"c/1 in .* can not decode: {message}"):
+        with pytest.raises(CodecError, match=f"c/1 in .* cannot decode: {message}"):
             await api(array[...])
 
 

@@ -154,9 +154,9 @@ async def test_masked_elements_become_the_fill_value(api):
 async def test_strings_are_never_made_from_other_types(api):
     a = await api(api.create_array({}, shape=2, dtype=str))
     for wrong in ([None, "a"], 5, np.array([1, 2])):
-        with pytest.raises(CodecError, match="can not be stored as StringDType"):
+        with pytest.raises(CodecError, match="cannot be stored as StringDType"):
             await api.write(a, ..., wrong)
-    with pytest.raises(CodecError, match="can not be stored as StringDType"):
+    with pytest.raises(CodecError, match="cannot be stored as StringDType"):
         await api(a.append([5]))
     await api.write(a, ..., np.array(["x", "yz"]))
     await api.write(a, 0, "é")
@@ -206,7 +206,7 @@ async def test_absence_is_explained(api, tmp_path):
         ({"store": root, "path": "g/a/b"}, "/g/a is an array, which has no members"),
         ({"store": root, "path": "g/b"}, ": no array or group there. Members of /g: a."),
         ({"store": root, "path": "h/a"}, ". Members of /: g."),
-        ({"store": tmp_path / "nowhere"}, "there is no directory"),
+        ({"store": tmp_path / "nowhere"}, "nowhere' does not exist"),
         ({"store": tmp_path / "file"}, "file' is a file"),
         ({"store": tmp_path / "other"}, "is a directory that holds data.csv"),
         ({"store": None}, "the store is empty"),
@@ -294,7 +294,7 @@ def test_missing_packages_are_named(monkeypatch):
 
 async def test_values_that_do_not_fit_name_the_array(api):
     a = await api(api.create_array({}, name="x", shape=8, chunks=2, dtype="i4"))
-    with pytest.raises(CodecError, match=r"^/x in MemoryStore\(.*\): values of <U1 can not be stored as int32"):
+    with pytest.raises(CodecError, match=r"^/x in MemoryStore\(.*\): values of <U1 cannot be stored as int32"):
         await api.write(a, ..., np.array(["a"] * 8))
     assert await api(a.nchunks_initialized()) == 0
 

@@ -78,11 +78,11 @@ def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "zarrasync.lock").is_file()
     monkeypatch.setattr(local_locks, "_LOCK_FILE", "sys")  # a lock file of another user cannot be opened
     monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
-    with pytest.raises(StoreError, match="no place for the file"):
+    with pytest.raises(StoreError, match="cannot create or open the lock file"):
         array[1] = 6
     monkeypatch.setattr(local_locks, "_LOCK_FILE", "zarrasync.lock")
     monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc",))
-    with pytest.raises(StoreError, match="no place for the file"):
+    with pytest.raises(StoreError, match="cannot create or open the lock file"):
         array[1] = 6
     assert array[:3].tolist() == [0, 5, 2]
 
@@ -156,7 +156,7 @@ def test_references_to_remote_files(s3, http, remote: str, tmp_path: Path):
     ],
 )
 def test_what_can_not_be_opened_is_an_error_of_ours(url: str, options: dict[str, Any]):
-    with pytest.raises(StoreError, match="can not be opened"):
+    with pytest.raises(StoreError, match="cannot be opened"):
         sync.open(url, storage_options=options)
 
 
@@ -264,7 +264,7 @@ def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):
     [
         ("s3://", {}, "names no bucket"),
         ("gs:///x", {"token": "anon"}, "names no bucket"),
-        ("az://c/x", {}, "'az://c' can not be opened: .*Account must be specified$"),
+        ("az://c/x", {}, "'az://c' cannot be opened: .*Account must be specified$"),
         ("s3://b/x", {"endpoint_url": "127.0.0.1:9"}, "has no scheme: 'https://127.0.0.1:9'"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Where work runs and who waits for what: drivers, thread pools, gates, key locks, retries, the sync bridge."""
+"""Running and synchronizing work: drivers, thread pools, gates, key locks, retries, the sync bridge."""

@@ -123,7 +123,7 @@ def _get() -> _Loop:
     with _lock:
         if _current is None or _current.pid != os.getpid():
             _current = _Loop()
-            # Exit handlers run in reverse order: this one before those of filesystems, which close clients on other loops.
+            # Exit handlers run in reverse order: this one precedes filesystems' own, which close clients on other loops.
             atexit.unregister(_stop)
             atexit.register(_stop)
         return _current

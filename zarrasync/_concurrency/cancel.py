@@ -36,7 +36,7 @@ def cancel_flag() -> CancelFlag:
 
 
 def as_call(flag: CancelFlag) -> None:
-    """Make a flag that of the current call, in the current context."""
+    """Use a flag for the current call, in the current context."""
     _call_flag.set(flag)
 
 

@@ -1,7 +1,7 @@
 """The seam for simulation: time, randomness and threads come from one object that a test can replace.
 
 The library takes the time, random pauses, sleeping, waiting, executors and threads from this module. A simulator installs
-an ``Environment`` of its own, in an event loop of its own for the timeouts of asyncio, and then decides what runs when.
+its own ``Environment``, in its own event loop for the timeouts of asyncio, and then decides what runs when.
 """
 
 from __future__ import annotations

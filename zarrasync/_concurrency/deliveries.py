@@ -34,7 +34,7 @@ class Deliveries:
         loop = self._loop()
         if loop is not None:
             self._scheduled = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
                 loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:

@@ -27,8 +27,8 @@ class Waiter:
     """One who waits: a thread for an event, or a task for a future of its loop.
 
     Attributes:
-        amount: What it asked for.
-        granted: Whether it was let through.
+        amount: The requested amount.
+        granted: Whether the amount was granted.
     """
 
     __slots__ = ("_event", "_flag", "_future", "_loop", "amount", "granted")
@@ -82,8 +82,8 @@ class FifoGate:
     at once, because the permits it would wait for may be held by tasks of that loop.
 
     Args:
-        capacity: What can be held at the same time.
-        shared: Whether other calls take permits, too. If not, a call that blocks an event loop waits like any other.
+        capacity: The amount that calls can hold at the same time.
+        shared: Whether other calls also take permits. If not, a call that blocks an event loop waits like any other.
     """
 
     def __init__(self, capacity: int, *, shared: bool = True) -> None:
@@ -98,7 +98,7 @@ class FifoGate:
 
     @property
     def free(self) -> int:
-        """What can be taken without waiting."""
+        """The amount that can be taken without waiting."""
         return self._free
 
     async def acquire(self, amount: int = 1) -> None:

@@ -29,7 +29,8 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 async def gather_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """Return the results of concurrent calls, each of which runs to its end even if others fail.
 
-    If the caller is cancelled meanwhile, it is cancelled when all have ended, so that it is known what was done.
+    If the caller is cancelled meanwhile, the cancellation is raised after all calls have ended, so that their outcome is
+    known.
     """
     tasks = [asyncio.ensure_future(_await(call)) for call in calls]
     cancelled: asyncio.CancelledError | None = None

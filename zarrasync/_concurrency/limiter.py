@@ -81,7 +81,7 @@ class AdaptiveLimiter(FifoGate):
 
 _limiters: weakref.WeakValueDictionary[Hashable, AdaptiveLimiter] = weakref.WeakValueDictionary()
 _recent: deque[AdaptiveLimiter] = deque(maxlen=64)
-"""Limiters kept alive while no store uses them, for what they have learnt about their servers."""
+"""Limiters kept alive while no store uses them, because they have measured their servers."""
 _lock = thread_lock()
 
 

@@ -16,7 +16,7 @@ __all__ = ["KeyLock", "KeyLocks", "holds_key_lock"]
 
 
 class _Holder:
-    """Who holds a lock (the event loop of its task, ``None`` for a thread), and who waits for it."""
+    """The holder of a lock (the event loop of its task, ``None`` for a thread), and the waiters."""
 
     __slots__ = ("loop", "waiters")
 
@@ -31,7 +31,7 @@ _held_locks: ContextVar[int] = ContextVar("zarrasync_held_locks", default=0)
 
 
 def holds_key_lock() -> bool:
-    """Return whether the current call holds a lock on a value, so that it may change what it reads."""
+    """Return whether the current call holds a lock on a value, so that it may change the value it reads."""
     return _held_locks.get() > 0
 
 

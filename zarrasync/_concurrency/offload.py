@@ -56,7 +56,7 @@ async def compute(function: Callable[[], T]) -> T:
 
 
 async def run_in_new_thread(function: Callable[[], T]) -> T:
-    """Return the result of a function that makes blocking calls of this library, on a thread of its own.
+    """Run a function that makes blocking calls of this library on a new thread, and return its result.
 
     The calls may wait for workers, so they must not occupy one.
     """
@@ -91,7 +91,7 @@ def run_abandonable(call: Callable[[], T], limit: float) -> T:
     """Return the result of a call that may never return, and go on without it when cancelled or after a time limit.
 
     Args:
-        call: What to do, on a thread of its own.
+        call: The function to run on a new thread.
         limit: Seconds to wait at most; 0 for no limit.
 
     Raises:

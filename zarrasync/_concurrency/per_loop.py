@@ -48,7 +48,7 @@ class PerLoop(Generic[T]):
                 if other.is_closed():
                     self._entries.pop(other, None)  # closed without shutdown_asyncgens
             guard = _guard(self._entries, loop, self._close)
-            # In a task of its own, so that cancelling one waiter does not fail the others.
+            # In a separate task, so that cancelling one waiter does not fail the others.
             entry = self._entries[loop] = loop.create_task(self._set_up(loop, guard)), guard
         client: T = await asyncio.shield(entry[0])
         return client

@@ -30,8 +30,8 @@ class ConflictBackoff:
     """Pauses between attempts at a conditional write: random, growing, and limited in total.
 
     Args:
-        seconds: How long to go on; 0 for no limit.
-        target: What is written, for error messages.
+        seconds: How long to retry; 0 for no limit.
+        target: The written value or node, for error messages.
     """
 
     def __init__(self, seconds: float, target: str) -> None:

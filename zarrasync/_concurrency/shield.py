@@ -47,7 +47,7 @@ async def shielded(call: Callable[[], Awaitable[T]], on_success: Callable[[], No
 async def run_cleanup(repair: Callable[[], Awaitable[None]]) -> None:
     """Repair the state after a failed or cancelled call. Failures of the repair are logged, as the first error counts.
 
-    A caller that is cancelled again still waits: it holds locks on what is repaired.
+    A caller that is cancelled again still waits, because it holds locks on the repaired values.
     """
 
     async def attempt() -> None:

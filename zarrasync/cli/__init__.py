@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: The arguments; by default those of the process.
+        arguments: The arguments; by default ``sys.argv[1:]``.
 
     Returns:
         The exit code.
@@ -140,7 +140,7 @@ def _refuse(parser: argparse.ArgumentParser, command: str, extra: Sequence[str])
             f"{len(extra)} arguments too many, from {extra[0]!r} on; call the command once for each file"
         )
     name = unknown[0].partition("=")[0]
-    similar = get_close_matches(name, command_parser._option_string_actions, 1)  # noqa: SLF001  # there is no public list
+    similar = get_close_matches(name, command_parser._option_string_actions, 1)  # noqa: SLF001  # has no public list
     command_parser.error(f"no option {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else ""))
 
 

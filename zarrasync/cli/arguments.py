@@ -158,6 +158,6 @@ def arrays_of(args: argparse.Namespace) -> list[tuple[str, sync.Array]]:
 
 
 def select(array: sync.Array, text: str) -> sync.Selection:
-    """Select a part of an array by a selection as text."""
+    """Select a part of an array by a selection written as a string."""
     view: sync.Selection = array.view[parse_selection(text, array.shape, axis_names(array.metadata))]
     return view

@@ -103,7 +103,7 @@ async def _largest_array(node: AsyncArray | AsyncGroup) -> AsyncArray:
     """Return the node itself, or the largest array below a group.
 
     Raises:
-        SelectionError: If there is no array with elements.
+        SelectionError: If no array has elements.
     """
     if isinstance(node, AsyncArray):
         if not node.size:

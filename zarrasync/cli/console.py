@@ -26,7 +26,7 @@ class Console:
         self._rich = None if as_json else _terminal()
 
     def text(self, text: object) -> None:
-        """Print lines of text."""
+        """Print one or more lines."""
         print(printable(str(text), lines=True))
 
     def data(self, value: Any) -> None:

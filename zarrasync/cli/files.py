@@ -59,7 +59,7 @@ def _with_name(file: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise ValueError(f"{file} can not be read: {error}") from error
+        raise ValueError(f"{file} cannot be read: {error}") from error
 
 
 # ------------------------------------------------------------------ NumPy
@@ -110,7 +110,7 @@ class NpzMember:
 
 
 def _open_zarr(args: argparse.Namespace) -> Contents | None:
-    """Open the arrays of a Zarr node; ``None`` if there is no node."""
+    """Open the arrays of a Zarr node; ``None`` if the node does not exist."""
     try:
         node = open_node(args)
     except ZarrError:
@@ -139,7 +139,7 @@ def _open_with_xarray(path: str, group_path: str) -> Contents:
     Raises:
         ImportError: If xarray is not installed.
         ValueError: If the file cannot be read.
-        NodeNotFoundError: If there is no such group.
+        NodeNotFoundError: If the group does not exist.
     """
     try:
         from zarrasync.integrations.xarray import stored_variables
@@ -150,7 +150,7 @@ def _open_with_xarray(path: str, group_path: str) -> Contents:
         try:
             groups = _open_groups(path)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # bugs of libraries with invalid files
-            raise ValueError(f"{path} can not be read by xarray ({type(error).__name__}: {error})") from error
+            raise ValueError(f"{path} cannot be read by xarray ({type(error).__name__}: {error})") from error
     top = f"/{normalize_path(group_path)}".rstrip("/")
     datasets = {
         name.removeprefix(top).strip("/"): dataset

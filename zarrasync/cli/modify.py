@@ -39,7 +39,7 @@ def add(command: Commands) -> None:
         examples=["convert old.zarr new.zarr --to 3 --shards 1024,1024 --verify"],
     )
     add_destination(convert)
-    add_layout(convert, "keep", "that of the source")
+    add_layout(convert, "keep", "as in the source")
     copy = command(
         "copy",
         "copy an array, or a group with all below it, as it is",

@@ -46,7 +46,7 @@ def _serve(args: argparse.Namespace, console: Console) -> int:
     from zarrasync.server import Limits, create_app
     from zarrasync.server import run as run_app
 
-    open_node(args).close()  # raises if there is no node
+    open_node(args).close()  # raises if the node does not exist
     app = create_app(
         args.url,
         path=args.path,

@@ -86,7 +86,7 @@ class Codec:
             message: The reason.
             direction: ``"decode"`` or ``"encode"``.
         """
-        return CodecError(f"codec {self.label} can not {direction}: {message}", codec=self.label, direction=direction)
+        return CodecError(f"codec {self.label} cannot {direction}: {message}", codec=self.label, direction=direction)
 
 
 @dataclass(frozen=True)

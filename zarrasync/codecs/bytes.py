@@ -86,7 +86,7 @@ class _BoundBytes:
         dtype = spec.dtype.numpy
         if spec.dtype.is_variable:
             raise MetadataError(
-                f"codec 'bytes' can not store data type {spec.dtype.name!r}, whose elements vary in size; "
+                f"codec 'bytes' cannot store data type {spec.dtype.name!r}, whose elements vary in size; "
                 "use 'vlen-utf8' or 'vlen-bytes'"
             )
         if codec.stored is None and codec.endian is None and dtype.fields is None and has_byte_order(dtype):

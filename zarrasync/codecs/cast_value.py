@@ -51,7 +51,7 @@ class CastValueCodec(ArrayArrayCodec):
         if self.out_of_range not in (None, "clamp", "wrap"):
             raise ValueError(f"out_of_range is 'clamp' or 'wrap', found {self.out_of_range!r}")
         if not is_real_number(self.data_type):
-            raise ValueError(f"numbers can not be stored as data type {self.data_type.name!r}")
+            raise ValueError(f"numbers cannot be stored as data type {self.data_type.name!r}")
         if self.out_of_range == "wrap" and is_float(self.data_type.numpy):
             raise ValueError("floating-point numbers do not wrap; out_of_range may be 'clamp'")
 
@@ -90,7 +90,7 @@ class CastValueCodec(ArrayArrayCodec):
             decoded = self._convert(self.decode_map, self.data_type, spec.dtype, stored)
         except ValueError as error:
             raise MetadataError(
-                f"codec 'cast_value' can not store the fill value {spec.fill_value!r}: {error}"
+                f"codec 'cast_value' cannot store the fill value {spec.fill_value!r}: {error}"
             ) from error
         if not (decoded[0] == fill[0] or (np.isnan(decoded[0]) and np.isnan(fill[0]))):
             raise MetadataError(f"codec 'cast_value' makes {decoded[0]!r} of the fill value {spec.fill_value!r}")

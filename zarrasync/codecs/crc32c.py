@@ -40,7 +40,7 @@ class Crc32cCodec(BytesBytesCodec):
         computed = _crc32c()(content)
         if computed != stored:
             raise ChecksumError(
-                f"codec crc32c: the stored checksum is {stored:#010x}, that of the bytes {computed:#010x}",
+                f"codec crc32c: the stored checksum is {stored:#010x}, but the bytes have checksum {computed:#010x}",
                 codec=self.name,
             )
         return content

@@ -18,7 +18,7 @@ _WORD_SIZES = (1, 2, 4, 8)
 
 
 def fill_word(fill: Array) -> Any:
-    """Return a fill value as an unsigned integer of its width, or ``None`` if there is no such integer type."""
+    """Return a fill value as an unsigned integer of its width, or ``None`` if no integer type has this width."""
     if fill.dtype.kind in "biufcmM" and fill.dtype.itemsize in _WORD_SIZES:
         return fill.reshape(1).view(f"u{fill.dtype.itemsize}")[0]
     return None

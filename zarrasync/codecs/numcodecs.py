@@ -118,7 +118,7 @@ _DEFLATE_WINDOWS = {"zlib": ZLIB_WINDOW, "gzip": GZIP_WINDOW}
 
 
 def _decoder_factory(config: Mapping[str, Any]) -> DecoderFactory | None:
-    """Return the factory of bounded decoders for a configuration, or ``None`` if there is none."""
+    """Return the factory of bounded decoders for a configuration, or ``None`` if the codec has none."""
     if config["id"] == "lzma" and config.get("filters") is not None:
         return stream_decoder(partial(_lzma_filter_stream, config.get("format", 1), config["filters"]))
     return _DECODERS.get(config["id"])
@@ -198,7 +198,7 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
                 fill = np.asarray(spec.fill_value).astype(dtype.numpy)[()]
         except (ValueError, TypeError) as error:
             raise MetadataError(
-                f"codec {self.label!r} can not store the fill value {spec.fill_value!r}: {error}"
+                f"codec {self.label!r} cannot store the fill value {spec.fill_value!r}: {error}"
             ) from error
         return spec.replace(dtype=dtype, fill_value=fill)
 

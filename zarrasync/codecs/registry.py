@@ -109,7 +109,7 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
         The codec, or ``None`` for an unknown one with ``must_understand: false``.
 
     Raises:
-        UnknownCodecError: If there is no such codec.
+        UnknownCodecError: If no such codec is registered.
         MetadataError: If the entry or its configuration is invalid.
     """
     entry = {"name": value} if isinstance(value, str) else value
@@ -167,7 +167,7 @@ def parse_codecs(value: Any, location: str = "$.codecs", key: str = "") -> Codec
         key: The document's key.
 
     Raises:
-        UnknownCodecError: If there is no such codec.
+        UnknownCodecError: If no such codec is registered.
         MetadataError: If an entry is invalid or the codecs are out of order.
     """
     if not isinstance(value, list):
@@ -247,7 +247,7 @@ def default_array_bytes(spec: ArraySpec) -> ArrayBytesCodec:
     """
     if spec.dtype.name == "object":
         raise MetadataError(
-            "data type object says nothing about what is stored: use str for text or bytes for byte strings, or in "
+            "data type object does not define how elements are stored: use str or bytes, or in "
             "Zarr format 2 a filter that stores objects, such as numcodecs.JSON()"
         )
     if spec.dtype.name == "string":
@@ -259,7 +259,7 @@ def chain_of(codecs: Iterable[Any], spec: ArraySpec) -> CodecChain:
     """Return the chain for codecs in any form that ``as_codec`` accepts.
 
     Args:
-        codecs: The codecs in order. If there is no array -> bytes codec, the default one is inserted.
+        codecs: The codecs in order. If the array -> bytes codec is missing, the default one is inserted.
         spec: The spec of the arrays to encode.
 
     Raises:

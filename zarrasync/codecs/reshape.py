@@ -37,7 +37,7 @@ class ReshapeCodec(ArrayArrayCodec):
         for item in entries:
             numbers, least = (item, 0) if isinstance(item, tuple) else ((item,), -1)
             if not all(type(n) is int and n >= least for n in numbers) or item == 0:
-                raise ValueError(f"shape has sizes, lists of axes and one -1 at the most; found {item!r}")
+                raise ValueError(f"shape may contain sizes, lists of axes and at most one -1; found {item!r}")
         if sum(item == -1 for item in entries) > 1:
             raise ValueError("shape has more than one -1")
         object.__setattr__(self, "shape", entries)

@@ -57,7 +57,7 @@ class ScaleOffsetCodec(ArrayArrayCodec):
             fill = self._encode_flat(np.array([spec.fill_value], spec.dtype.numpy), spec.dtype)[0]
         except ValueError as error:
             raise MetadataError(
-                f"codec 'scale_offset' can not store the fill value {spec.fill_value!r}: {error}"
+                f"codec 'scale_offset' cannot store the fill value {spec.fill_value!r}: {error}"
             ) from error
         return spec.replace(fill_value=fill)
 

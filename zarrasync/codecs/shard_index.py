@@ -89,7 +89,7 @@ class ShardIndex:
         is_possible = (sizes >= np.uint64(least)) & (sizes <= np.uint64(most))
         for number in np.flatnonzero(~is_missing & ~is_possible):
             length = int(sizes[number])
-            raise self._codec.fail(f"its index gives inner chunk {number} {length} bytes, which it can not have")
+            raise self._codec.fail(f"its index gives {length} bytes for inner chunk {number}, which is impossible")
         table = entries.astype(np.int64)
         table[is_missing] = (0, -1)
         return table

@@ -114,8 +114,8 @@ def store(
         **options: For ``dask.array.store``.
 
     Raises:
-        ShapeError: If the source does not fit, or blocks share chunks; the message says how to rechunk.
-        StoreError: If other processes would write into copies of a store in the memory of this one.
+        ShapeError: If the source does not fit, or blocks share chunks; the message suggests how to rechunk.
+        StoreError: If other processes would write into copies of a store in the memory of this process.
         TypeError: If the source is not a dask array, or the target not an array.
     """
     _check_source(source)
@@ -248,8 +248,8 @@ def to_zarr(
 
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set.
-        ShapeError: If blocks share chunks; the message says how to rechunk.
-        StoreError: If other processes would write into copies of a store in the memory of this one.
+        ShapeError: If blocks share chunks; the message suggests how to rechunk.
+        StoreError: If other processes would write into copies of a store in the memory of this process.
         TypeError: If the source is not a dask array, or an option is not a parameter of ``create_array``.
     """
     _check_source(source)

@@ -81,7 +81,7 @@ async def _compare(target: AsyncArray, expected: tuple[Region, int]) -> None:
     block = await target.view[region].read()
     if await compute(partial(checksum, block)) != expected_checksum:
         text = ", ".join(f"{part.start}:{part.stop}" for part in region)
-        raise ChecksumError(f"{target.name}[{text}] in {target.store!r} is not what was written there")
+        raise ChecksumError(f"{target.name}[{text}] in {target.store!r} differs from the written values")
 
 
 # ------------------------------------------------------------------ targets that can be stopped

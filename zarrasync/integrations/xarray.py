@@ -73,8 +73,8 @@ async def write_dataset_async(
     """Write a dataset, all variables concurrently, in the way xarray's own engine for Zarr would write it.
 
     Args:
-        dataset: The dataset. All dask variables are one computation on the configured scheduler, so that what they
-            share is computed once. Blocks are rechunked to whole stored chunks.
+        dataset: The dataset. All dask variables are one computation on the configured scheduler, so that tasks they
+            share run once. Blocks are rechunked to whole stored chunks.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         group: The group's path in the store.
         mode: ``"w-"`` creates a group, ``"w"`` replaces one, ``"r+"`` writes into an existing one, and ``"a"`` adds
@@ -86,9 +86,9 @@ async def write_dataset_async(
             ones. Every variable of the store with this dimension must be in the dataset.
         region: The slices to write into by dimension, or ``"auto"`` to locate one by its coordinates; ``"auto"`` alone
             for all dimensions. Coordinates that are stored already are not written again.
-        encoding: Encodings by variable: those of xarray (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and
+        encoding: Encodings by variable: xarray's keys (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and
             parameters of ``create_array`` (``chunks``, ``shards``, ``compressors``, ``filters``, …).
-        zarr_format: 2 or 3. Default: that of the existing group, or 3.
+        zarr_format: 2 or 3. Default: the existing group's format, or 3.
         consolidated: Whether to write consolidated metadata; ``None`` for format 2 only.
         verify: Read all values back and compare them.
         storage_options: Options for the filesystem of a URL.
@@ -144,7 +144,7 @@ def _check_arguments(dataset: Dataset, mode: Any, append_dim: str | None, region
         raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
     if (append_dim is not None or region is not None) and chosen in ("w", "w-"):
         name = "region" if append_dim is None else "append_dim"
-        raise ValueError(f"mode={chosen!r} makes a new group, {name} adds to one that is there: give one of them")
+        raise ValueError(f"mode={chosen!r} creates a group, but {name} adds to an existing one: pass one of them")
     if append_dim is not None and append_dim not in dataset.dims:
         raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(map(str, dataset.dims))}")
     return chosen

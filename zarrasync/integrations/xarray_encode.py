@@ -196,7 +196,7 @@ def inherit_encoding(name: str, variable: Variable, stored: Variable) -> dict[st
     layout = {key: stored.encoding[key] for key in _LAYOUT if key in stored.encoding}
     if {"chunks", "shards"} & encoding.keys():
         layout = {key: value for key, value in layout.items() if key not in _PER_AXIS}
-    is_loaded = variable._in_memory  # noqa: SLF001  # xarray's public API does not tell without loading the values
+    is_loaded = variable._in_memory  # noqa: SLF001  # xarray has no public property for this
     if set(_VALUE_ENCODING) & encoding.keys() or not is_loaded or not _is_restorable(name, variable, stored):
         return {**layout, **encoding}
     inherited = {key: stored.encoding[key] for key in _VALUE_ENCODING + _PER_DTYPE if key in stored.encoding}
@@ -241,8 +241,8 @@ def cast_lossless(name: str, encoded: Variable, stored: Variable, *, is_time: bo
     has_units = "units" in stored.encoding or is_time
     if has_units and _reference_times(stored.encoding) != _reference_times(encoded.attrs):
         raise CodecError(
-            f"the values of {name} can not be stored in the units {stored_units!r} of those that are there, "
-            f"but in {units!r}",
+            f"the values of {name} have units {units!r} and cannot be stored in the units {stored_units!r} of the "
+            "existing values",
             direction="encode",
         )
     dtype = _stored_dtype(stored)
@@ -286,10 +286,10 @@ def _cast(
     are_strings = block.dtype.kind == dtype.kind and dtype.kind in "SU"
     if not are_strings and not (block.dtype.kind in _NUMERIC and dtype.kind in _NUMERIC):
         raise CodecError(
-            f"the values of {name} have type {block.dtype}, those that are there {dtype}", direction="encode"
+            f"the values of {name} have type {block.dtype}, the existing values {dtype}", direction="encode"
         )
     if block.dtype.kind == "c" != dtype.kind and np.imag(block).any():
-        raise CodecError(f"the values of {name} are complex, those that are there {dtype}", direction="encode")
+        raise CodecError(f"the values of {name} are complex, the existing values {dtype}", direction="encode")
     values = np.rint(block) if is_packed and block.dtype.kind == "f" and dtype.kind in "iu" else block
     with np.errstate(all="ignore"):
         result = values.astype(dtype)
@@ -299,7 +299,7 @@ def _cast(
     if lost.any():
         example, unit_text = values[lost].flat[0].item(), f" ({units})" if units else ""
         raise CodecError(
-            f"the value {example!r}{unit_text} of {name} does not fit {dtype}, the type of those that are there",
+            f"the value {example!r}{unit_text} of {name} does not fit {dtype}, the type of the existing values",
             direction="encode",
         )
     return result

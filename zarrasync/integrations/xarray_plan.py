@@ -92,7 +92,7 @@ class Planner:
 
         Raises:
             ShapeError: If it does not fit the stored variable.
-            NodeNotFoundError: If a region is written and there is no such variable.
+            NodeNotFoundError: If a region is written and the variable does not exist.
             ValueError: If the encoding is unknown or cannot be chosen, or the variable has no dimension of the region.
             CodecError: If values cannot be stored in the data type or the units of the stored variable.
         """
@@ -103,7 +103,7 @@ class Planner:
             return self._plan_creation(name, variable, encoding, stored)
         if encoding:
             raise ValueError(
-                f"{name} is encoded like the existing values; its encoding {dict(encoding)} can not be chosen"
+                f"{name} is encoded like the existing values; its encoding {dict(encoding)} cannot be chosen"
             )
         return self._plan_update(name, variable, stored)
 
@@ -141,7 +141,7 @@ class Planner:
         if any(dim != self.append_dim and stored_size != size for dim, stored_size, size in sizes):
             action = f"appended along {self.append_dim!r}" if self.append_dim in stored.dims else "written there"
             raise ShapeError(
-                f"{name} has shape {stored.shape}; {encoded.shape} can not be {action}",
+                f"{name} has shape {stored.shape}; {encoded.shape} cannot be {action}",
                 found=encoded.shape,
                 wanted=stored.shape,
             )

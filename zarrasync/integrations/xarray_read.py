@@ -24,7 +24,7 @@ __all__ = ["FILL", "FILTERS", "GroupDataStore", "stored_variable"]
 
 FILL = "_FillValue"
 FILTERS = "v2_filters"
-"""The encoding with the filters of format 2; ``filters`` has those of format 3."""
+"""The encoding with the filters of format 2; ``filters`` contains the filters of format 3."""
 _MISSING = "missing_value"
 _NETCDF_PREFIXES = ("_nczarr", "_ncproperties", "_nc3_strict")
 """Beginnings, in lower case, of the names of netCDF's internal attributes."""

@@ -32,7 +32,7 @@ def locate_region(
         ValueError: If coordinates are missing from the store, are not consecutive or differ there.
     """
     if isinstance(region, str) and region != "auto":
-        raise ValueError(f"the region is 'auto', or says of dimensions where to write, found {region!r}")
+        raise ValueError(f"the region must be 'auto' or a mapping of dimensions to slices, found {region!r}")
     requests = dict.fromkeys(map(str, dataset.dims), "auto") if isinstance(region, str) else dict(region)
     slices: dict[str, slice] = {}
     for dim, request in requests.items():
@@ -58,8 +58,8 @@ def _is_stored(dim: str, part: slice, dataset: Dataset, stored: Mapping[str, Var
         return True
     if not _is_unwritten(stored_index):
         raise ValueError(
-            f"the coordinates along {dim!r} are others in the store; drop_vars({dim!r}) writes beside those that are "
-            "there, region='auto' looks for the dataset's own"
+            f"the coordinates along {dim!r} differ from the stored ones; drop them with drop_vars({dim!r}) to keep the "
+            "stored ones, or locate the region by its coordinates with region='auto'"
         )
     return False
 
@@ -96,12 +96,14 @@ def _find_slice(dim: str, dataset: Dataset, stored: Mapping[str, Variable]) -> s
     if dim not in dataset.indexes or dim not in stored:
         length = next((variable.sizes[dim] for variable in stored.values() if dim in variable.dims), None)
         if dim in dataset.indexes or dataset.sizes.get(dim) != length:
-            raise ValueError(f"the region along {dim!r} can not be found: that takes coordinates here and in the store")
+            raise ValueError(
+                f"the region along {dim!r} cannot be located: the dataset and the store both need coordinates along it"
+            )
         return slice(0, length)
     positions = _index_of(stored[dim]).get_indexer(dataset.indexes[dim])
     if (positions < 0).any():
         missing = dataset.indexes[dim][positions < 0][0]
-        raise ValueError(f"the region along {dim!r} can not be found: the store has no coordinate {missing}")
+        raise ValueError(f"the region along {dim!r} cannot be located: the store has no coordinate {missing}")
     if (np.diff(positions) != 1).any():
         raise ValueError(f"the coordinates along {dim!r} do not follow each other in the store")
     return slice(int(positions[0]), int(positions[-1]) + 1) if len(positions) else slice(0, 0)

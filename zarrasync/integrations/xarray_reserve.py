@@ -29,8 +29,8 @@ _CATCH_UP_SECONDS = 10.0
 async def reserve(job: WriteJob) -> tuple[AsyncGroup, list[Target]]:
     """Extend arrays and create new ones. Returns the group, and the array and region of each variable.
 
-    Appended rows are reserved in one array, that of the coordinates if possible, and get the same position in all
-    others. The rows of concurrent writers then stay together.
+    Appended rows are reserved in one array, the coordinates if possible, and get the same position in all others. The
+    rows of concurrent writers then stay together.
 
     Raises:
         ShapeError: If arrays differ in length, so that rows would be overwritten or left out.
@@ -133,7 +133,7 @@ async def _create_arrays(job: WriteJob, group: AsyncGroup) -> None:
 
 
 async def _existing_names(job: WriteJob, group: AsyncGroup, names: set[str]) -> set[str]:
-    """Return the names of existing arrays, and of those of which an interrupted replacement has left chunks."""
+    """Return the names of existing arrays, and of arrays with chunks left by an interrupted replacement."""
     existing = names & job.arrays.keys()
     if job.request.mode != "w" and names - existing:
         children = await handle_of(_without_consolidated(group)).children()

@@ -59,9 +59,9 @@ async def write(dataset: Dataset, request: WriteRequest) -> dict[str, IngestRepo
 
 def _check_names(dataset: Dataset, request: WriteRequest) -> None:
     if unknown := sorted(set(request.encoding) - set(map(str, dataset.variables))):
-        raise ValueError(f"the encoding names {unknown[0]!r}, which is no variable of the dataset")
+        raise ValueError(f"the encoding names {unknown[0]!r}, which is not a variable of the dataset")
     if invalid := [name for name in (*dataset.variables, *dataset.dims) if not isinstance(name, str)]:
-        raise TypeError(f"variables and dimensions have texts for names where they are stored; found {invalid[0]!r}")
+        raise TypeError(f"names of variables and dimensions must be strings, found {invalid[0]!r}")
     for name in dataset.variables:
         normalize_path(join(request.group, str(name)))
 
@@ -126,7 +126,7 @@ async def _validate(job: WriteJob) -> None:
     if any(is_dask_array(plan.encoded.data) for plan in job.plans):
         from zarrasync.integrations.dask_targets import check_reach
 
-        await compute(partial(check_reach, request.store))  # on a thread: this loop may be that of dask's client
+        await compute(partial(check_reach, request.store))  # on a thread: dask's client may run on this loop
     check_sizes(job.plans, job.stored, request.append_dim)
     check_lengths(job.plans, job.stored, request.append_dim)
     job.attributes = checked_attributes(json_attributes(attributes))
@@ -138,14 +138,16 @@ async def _refuse_groups(group: AsyncGroup, names: Sequence[str]) -> None:
     """Refuse variables with the names of groups, which would be replaced together with their members."""
     for name, node in zip(names, await gather([partial(group.get, name) for name in names]), strict=True):
         if isinstance(node, AsyncGroup):
-            raise NodeExistsError(f"{node.name} in {group.store!r} is a group; a variable {name!r} can not go there")
+            raise NodeExistsError(
+                f"{node.name} in {group.store!r} is a group, so variable {name!r} cannot be stored there"
+            )
 
 
 # ------------------------------------------------------------------ write
 
 
 async def _write_values(job: WriteJob, targets: Sequence[Target]) -> dict[str, IngestReport]:
-    """Write all values concurrently, those of dask in one computation.
+    """Write all values concurrently, dask arrays in one computation.
 
     Blocks that are not aligned to chunks would make dask hold more than the memory budget; then regions are computed
     one by one.
@@ -170,7 +172,7 @@ async def _write_values(job: WriteJob, targets: Sequence[Target]) -> dict[str, I
 
         writes = [_dask_write(job, plan, array, region) for plan, array, region in lazy]
         budget = settings.resolve(job.request.config).memory_budget
-        on_cluster = await compute(current_cluster) is not None  # on a thread: this loop may be that of the client
+        on_cluster = await compute(current_cluster) is not None  # on a thread: dask's client may run on this loop
         fits = [on_cluster or write.held_bytes <= budget for write in writes]
         calls += [partial(write_one, *item) for item, fit in zip(lazy, fits, strict=True) if not fit]
 

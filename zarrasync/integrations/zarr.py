@@ -36,7 +36,7 @@ def zarr_store(
 class ZarrStore(Store):
     """A store of zarrasync with the interface of zarr-python.
 
-    Retries, limits and caches are those of the inner store.
+    The inner store provides retries, limits and caches.
 
     Args:
         inner: The store.

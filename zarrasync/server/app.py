@@ -46,7 +46,7 @@ def create_app(
 ) -> web.Application:
     """Return an aiohttp application that serves a hierarchy read-only.
 
-    Run it by itself, or mount it in another application with ``add_subapp``. Its routes are:
+    Run it alone, or mount it in another application with ``add_subapp``. Its routes are:
 
     * ``/``: a page that shows arrays;
     * ``/zarr/…``: the hierarchy in format 3, whatever its format is; ``/raw/…``: the store's keys as they are;
@@ -63,8 +63,8 @@ def create_app(
         limits: Limits of requests.
         cache_bytes: Bytes of memory for caches: half for decoded chunks, a quarter for tiles, the rest for stored
             values.
-        max_age: Seconds for which clients and the server reuse what they have read; ``math.inf`` for no limit. Results
-            that are derived from it, such as tiles, are reused for as long again.
+        max_age: Seconds for which clients and the server reuse read values; ``math.inf`` for no limit. Derived
+            results, such as tiles, are reused for as long again.
         storage_options: Options for the filesystem of a URL.
         config: Settings.
 
@@ -134,7 +134,7 @@ def run(app: web.Application, *, host: str = "127.0.0.1", port: int = 8000, **op
 
     Args:
         app: The result of ``create_app``, or an application that it is mounted in.
-        host: The address to listen at; by default that of this machine only.
+        host: The address to listen at; by default only this machine can connect.
         port: The port.
         **options: Passed to ``aiohttp.web.run_app``.
     """

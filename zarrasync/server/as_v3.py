@@ -107,7 +107,7 @@ class V3Store(Store):
     # -------------------------------------------------------------- documents
 
     async def _document(self, path: str) -> bytes | None:
-        """Return the document of a node, that of the root with consolidated metadata."""
+        """Return the metadata document of a node; for the root, with consolidated metadata."""
         try:
             node = await self._hierarchy.node(path)
         except NodeNotFoundError:

@@ -51,7 +51,7 @@ class ChunkReader:
 
         Args:
             view: The selection.
-            as_text: Whether the response contains the elements as text.
+            as_text: Whether the response formats the elements, as JSON or CSV.
 
         Returns:
             The chunks and bytes that it touches.
@@ -60,7 +60,7 @@ class ChunkReader:
             TooMuch: If it exceeds the limits.
         """
         limits = self._limits
-        _check_limit(view.size if as_text else 0, limits.max_cells, "elements as text")
+        _check_limit(view.size if as_text else 0, limits.max_cells, "formatted elements")
         _check_limit(view.nbytes, limits.max_result_bytes, "bytes")
         explanation = view.explain()
         _check_limit(explanation.decoded_bytes, limits.max_decoded_bytes, "bytes of chunks to decode")

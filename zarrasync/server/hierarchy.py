@@ -83,7 +83,7 @@ class Hierarchy:
         self._versions: dict[str, list[tuple[int, ArrayMetadata]]] = {}
 
     async def cached(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of a call, or that of an earlier one with the same key."""
+        """Return the result of a call, or the result of an earlier call with the same key."""
         value: T = await self._cache.get(key, compute)
         return value
 

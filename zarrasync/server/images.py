@@ -55,7 +55,7 @@ def palette_of(name: str) -> bytes:
     """Return red, green and blue of the 256 palette entries of a colour map. The first entry is transparent.
 
     Raises:
-        BadQuery: If there is no such map.
+        BadQuery: If no map has this name.
     """
     try:
         colormap = cmap.Colormap(name)
@@ -71,7 +71,7 @@ def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None 
     Args:
         values: Real numbers of shape (rows, columns).
         style: Their colours.
-        size: The height and the width in pixels; by default those of the values.
+        size: The height and the width in pixels; by default one pixel per value.
 
     Raises:
         SelectionError: If the values are not real numbers.

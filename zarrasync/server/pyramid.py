@@ -38,7 +38,7 @@ class Level:
     factors: tuple[float, ...]
 
     def index(self, finest: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the indices on this level's leading axes that correspond to those of the finest level."""
+        """Return the indices on this level's leading axes that correspond to indices on the finest level."""
         items = zip(finest, self.factors, self.array.shape[:-2], strict=False)
         return tuple(min(int((index + 0.5) / factor), size - 1) for index, factor, size in items)
 
@@ -109,7 +109,7 @@ class Pyramid:
             The level, and its rows and columns: one per pixel of the tile inside the plane.
 
         Raises:
-            SelectionError: If there is no such tile.
+            SelectionError: If the tile does not exist.
         """
         step = self.step(zoom)
         numbers = list(zip((y, x), self.shape, strict=True))

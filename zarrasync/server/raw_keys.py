@@ -91,7 +91,7 @@ class RawKeys:
             await self._stream(response, key, start, stop, first)
         except (asyncio.CancelledError, ConnectionError):
             raise
-        except Exception as error:  # the status has been sent: only a broken connection tells the client
+        except Exception as error:  # the status has been sent: only a broken connection can signal the failure
             raise ConnectionResetError(f"{key!r} could not be sent completely: {type(error).__name__}") from error
         return response
 
@@ -171,5 +171,5 @@ def _first_request(key: str, byte_range: ByteRange | None) -> Request:
 
 def _not_found(key: str) -> web.Response:
     # Not cached: a client that believes in an absent chunk reads fill values, even after it has been written.
-    body = {"error": "NotFound", "message": f"there is no {key!r}"}
+    body = {"error": "NotFound", "message": f"{key!r} does not exist"}
     return web.json_response(body, status=404, headers={"Cache-Control": "no-cache"})

@@ -7,7 +7,7 @@ changed. A subclass implements these, and erasing and listing if it can.
 Rules for every store, tested on each:
 
 * The value of an absent key is ``None``. Any other failure is a ``StoreError``.
-* A byte range is clipped to the value, like a slice: there are no bytes past the end.
+* A byte range is clipped to the value, like a slice.
 * A value is stored completely or not at all.
 * Coroutines of a *blocking* store never suspend; the engine runs them on threads.
 """
@@ -330,7 +330,7 @@ class Store(ABC):
         return ""
 
     def _unsupported(self, verb: str) -> UnsupportedOperation:
-        return UnsupportedOperation(f"{self!r} can not {verb}")
+        return UnsupportedOperation(f"{self!r} cannot {verb}")
 
     async def close(self) -> None:  # noqa: B027  # optional
         """Close connections that this store opened. A later call opens new ones."""

@@ -53,7 +53,7 @@ class CacheEntries:
         self.nbytes = 0
 
     def find(self, request: Request, *, versions: bool) -> Entry | None:
-        """Return the result of a request, taken from its own entry or from that of the whole value."""
+        """Return the result of a request, from its own entry or from the entry for the whole value."""
         own_part: Part = request[:4]
         for part in dict.fromkeys((own_part, (request.key, 0, None, False))):
             entry = self._entries.get(part)

@@ -137,7 +137,7 @@ class DiskCachingStore(WrapperStore):
         return self.directory / name[:2] / name[2:]
 
     def _find(self, request: Request, versions: bool) -> _CachedResult | None:
-        """Return the result of a request, from its own entry or from that of the whole value."""
+        """Return the result of a request, from its own entry or from the entry for the whole value."""
         folder = self._folder(request.key)
         for part in dict.fromkeys((request[1:4], (0, None, False))):
             result = self._read(folder / _file_name(part), versions)

@@ -47,7 +47,7 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
         hint = f" (the bucket lies in another region: pass storage_options={options})"
     reason = f"{kind}: {message_of(error)}"
     if is_missing_bucket(error):
-        hint, reason = "", "there is no such bucket; check its name, and the endpoint and account in storage_options"
+        hint, reason = "", "the bucket does not exist; check its name, and the endpoint and account in storage_options"
     elif (kind == "NoCredentialsError" or _NO_CREDENTIALS.search(str(error))) and not store.near:
         hint, reason = "", f"no credentials were found; {_ANONYMOUS}, else pass credentials or set them up"
     return StoreError(f"could not {verb} {key!r} in {store!r}: {reason}{hint}", key=key)

@@ -91,7 +91,7 @@ class LocalStore(Store):
         if full_path.is_file():
             return f"{str(full_path)!r} is a file"
         if not full_path.exists():
-            return f"there is no directory {str(full_path)!r}"
+            return f"directory {str(full_path)!r} does not exist"
         names = sorted(entry.name for entry in itertools.islice(os.scandir(full_path), 100))
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         return f"{str(full_path)!r} is a directory that holds {shown or 'nothing'}"

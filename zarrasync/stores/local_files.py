@@ -38,7 +38,7 @@ _token = ""
 
 
 def temporary_path(path: str) -> str:
-    """Return a path for a temporary file beside another file, which no other process uses, even on shared disks."""
+    """Return a path next to ``path`` for a temporary file. No other process uses it, even on shared disks."""
     global _token
     process = f"{os.getpid():x}."
     if not _token.startswith(process):  # the first call, or the first one after a fork

@@ -157,7 +157,7 @@ def _open_lock_file() -> int:
             failures.append(str(error))
             if os.path.lexists(path):
                 break
-    raise StoreError(f"there is no place for the file by which processes lock values: {failures}")
+    raise StoreError(f"cannot create or open the lock file that processes share: {'; '.join(failures)}")
 
 
 def _create_lock_file(path: str) -> int:

@@ -138,7 +138,7 @@ class RemoteStore(Store):
         """Replace one version of a value by another (compare-and-swap), and return the new version.
 
         If the response to a write is lost, the write must not simply be repeated, or ``append`` would append twice.
-        Each write stores a random mark beside the value, by which it is recognised.
+        Each write stores a random mark in the value's metadata, by which a retry recognises it.
 
         Older Ceph gateways send entity tags in quotes but compare them without. If such a gateway reports a conflict
         although the version has not changed, the write is repeated with the unquoted tag.
@@ -197,7 +197,7 @@ class RemoteStore(Store):
     def _conditions_unsupported(self) -> ConditionsUnsupported:
         """Return the error for a service without conditional writes, and remember that it has none."""
         self.conditional = False
-        return ConditionsUnsupported(f"{self!r} can not compare versions")
+        return ConditionsUnsupported(f"{self!r} cannot compare versions")
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a request, repeating it after transient failures within the limits of the settings.

@@ -93,7 +93,7 @@ class RemoteZipStore(Store):
         if tail is not None and tail.size is None:
             (tail,) = await self.inner.fetch([Request(self.key)], versions=True)
         if tail is None:
-            raise StoreError(f"there is no value {self.key!r} in {self.inner!r}", key=self.key)
+            raise StoreError(f"{self.key!r} does not exist in {self.inner!r}", key=self.key)
         size = len(tail.data) if tail.size is None else tail.size
         self._version = tail.version
         data = tail.data

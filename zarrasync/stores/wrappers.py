@@ -232,7 +232,7 @@ class AliasStore(WrapperStore):
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         if if_version is not None:
-            raise self._unsupported("compare versions")  # the version may be that of another key
+            raise self._unsupported("compare versions")  # the version may belong to another key
         await self.erase_values([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:

@@ -110,7 +110,7 @@ class ZipStore(Store):
                 except BlockingIOError:
                     raise StoreError(f"{self!r} is being written by another process or store; close it first") from None
                 except FileNotFoundError:
-                    raise StoreError(f"there is no file {str(self._path)!r}") from None
+                    raise StoreError(f"file {str(self._path)!r} does not exist") from None
                 except PermissionError as error:
                     raise StoreError(f"{self!r} cannot be opened: {error}") from error
                 except DAMAGE_ERRORS as error:

@@ -160,7 +160,7 @@ def find_end(file: Any, size: int) -> int:
         size: Its size in bytes.
 
     Raises:
-        zipfile.BadZipFile: If there is no complete directory.
+        zipfile.BadZipFile: If the file has no complete directory.
     """
     stop = size
     while True:
@@ -178,7 +178,7 @@ def find_end(file: Any, size: int) -> int:
 
 
 def _find_last(file: Any, pattern: bytes, stop: int) -> int:
-    """Return the last position of a pattern that ends before ``stop``; -1 if there is none."""
+    """Return the last position of a pattern that ends before ``stop``; -1 if it does not occur."""
     block = 1 << 20
     while stop >= len(pattern):
         start = max(0, stop - block)

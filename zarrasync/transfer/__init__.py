@@ -2,7 +2,7 @@
 
 Planning is pure. A plan is carried out in one of two ways. On a blocking store, jobs fetch, decode and place a batch of
 chunks on one thread, without a task or a future per chunk, and the caller's thread takes part. On an asynchronous store
-tasks fetch, bounded by the store's limiter and the process's byte budget, while the codec threads decode what has arrived.
+tasks fetch, bounded by the store's limiter and the process's byte budget, while the codec threads decode fetched values.
 
 Locks are always taken in this order: byte budget, thread turn, key lock, request permit.
 """

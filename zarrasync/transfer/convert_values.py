@@ -55,7 +55,7 @@ def fit(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fil
     Args:
         values: The values.
         shape: The shape of the selection that they are written to.
-        dtype: The dtype of the selection, which is that of the written fields.
+        dtype: The dtype of the selection, with only the written fields.
         fill: What masked elements become.
         data_type: The array's data type.
 
@@ -76,7 +76,7 @@ def fit(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fil
     if data_type == BYTES:
         for value in array.reshape(-1).tolist():
             if not isinstance(value, _BYTES_TYPES):
-                raise CodecError(f"{value!r} can not be stored: it is not bytes", direction="encode")
+                raise CodecError(f"{value!r} cannot be stored: it is not bytes", direction="encode")
     if array.shape == shape:
         array = array.view()
         array.flags.writeable = False  # like the result of broadcasting: no codec may change the caller's memory
@@ -102,7 +102,7 @@ def as_array(values: npt.ArrayLike, dtype: np.dtype[Any], fill: Any) -> Array:
     except CodecError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
-        raise CodecError(f"{_shortened(values)} can not be stored as {dtype}: {error}", direction="encode") from error
+        raise CodecError(f"{_shortened(values)} cannot be stored as {dtype}: {error}", direction="encode") from error
 
 
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -119,7 +119,7 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
         if dtype.kind == array.dtype.kind and dtype.kind in "mM" and _wraps_around(array, result):
             raise OverflowError("some are beyond its range")
     except (ValueError, TypeError, OverflowError) as error:
-        text = f"values of {array.dtype} can not be stored as {dtype}: {error}"
+        text = f"values of {array.dtype} cannot be stored as {dtype}: {error}"
         raise CodecError(text, direction="encode") from error
     return result
 
@@ -128,7 +128,7 @@ def check_cast(values: Any, result: Array) -> None:
     """Check that a cast has not changed values, apart from rounding floating-point numbers.
 
     Args:
-        values: What was cast. Only arrays of numbers, times or strings are checked.
+        values: The values before the cast. Only arrays of numbers, times or strings are checked.
         result: The cast values.
 
     Raises:
@@ -205,7 +205,7 @@ def _from_fixed_strings(values: Any, dtype: np.dtype[Any]) -> Array:
         return np.asarray(values, dtype)
     for value in elements:
         if value is None or _is_nan(value) or type(value).__name__ in _PANDAS_MISSING:
-            raise TypeError(f"{value!r} is no text, and there is no way to say that some is missing")
+            raise TypeError(f"{value!r} is not a string, and the data type has no missing value")
     return array
 
 

@@ -134,7 +134,7 @@ class Placement:
         return workspace.memory(chain, run.count) if reuse_pays else None
 
     def workspace(self, chain: ChunkDecoder, count: int) -> Workspace | nullcontext[None]:
-        """Return scratch memory for so many chunks, if decoding does not make memory of its own."""
+        """Return scratch memory for ``count`` chunks, unless decoding allocates memory itself."""
         size = chain.raw_size
         if not size or size * count > LARGEST_SCRATCH or chain.stored_dtype is None:
             return nullcontext()
@@ -268,7 +268,7 @@ class Placement:
     # -------------------------------------------------------------- absent chunks, progress
 
     def fill(self, run: ChunkRun, out: Array, key: str) -> None:
-        """Place the fill value for absent chunks; ``key`` is that of the chunk, or of the shard it would be in."""
+        """Place the fill value for absent chunks; ``key`` belongs to the chunk or to the shard it would be in."""
         if self.missing == "error":
             self.absent.extend([self.chunks.full_key(key)] * run.count)
         fill: Any = self.chain.spec.scalar
@@ -316,7 +316,7 @@ def _decoded_together(fetched: Sequence[FetchedPiece], most: int) -> Iterator[Se
 
 
 def _would_only_copy(chain: ChunkDecoder, values: Sequence[Buffer], memory: DecodeMemory) -> bool:
-    """Return whether decoding into memory is a mere copy of a raw value, which can be placed from where it is."""
+    """Return whether decoding would only copy a raw value, which can be placed without that copy."""
     return chain.is_raw and len(values) == 1 and values[0] is not memory.each[0]
 
 

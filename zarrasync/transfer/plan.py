@@ -93,7 +93,7 @@ def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array
 
 
 def _runs_to_read(chunks: Chunks, transform: Transform) -> Sequence[Run]:
-    """Return runs of chunks; of chunks of which single elements are picked, all in one where that pays."""
+    """Return runs of chunks. Chunks with only a few selected elements form one run if that is faster."""
     chain, projection, grid = chunks.metadata.chain, transform.layout.projection(), chunks.metadata.grid
     if chain.run_length > 1 and chunks.metadata.edges is None and not chain.supports_partial_reads:
         points = split_points(projection, grid)

@@ -127,4 +127,4 @@ def _check_out(out: Array, transform: Transform, dtype: np.dtype[Any]) -> None:
             wanted=transform.shape,
         )
     if not out.flags.writeable:
-        raise ShapeError("out can not be written to: it is a read-only array")
+        raise ShapeError("out cannot be written to: it is a read-only array")

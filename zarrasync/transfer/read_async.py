@@ -1,4 +1,4 @@
-"""Reading from asynchronous stores: tasks fetch, and the codec threads decode and place what has arrived."""
+"""Reading from asynchronous stores: tasks fetch values, and the codec threads decode and place them."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class _BlockingRead:
     # -------------------------------------------------------------- parts of shards
 
     def _search(self, search: ShardSearch) -> list[Job] | None:
-        """Find the wanted inner chunks of a shard; fetching and decoding them makes jobs of its own."""
+        """Find the wanted inner chunks of a shard; further jobs fetch and decode them."""
         placement = self._placement
         if wants_whole(placement, search.part):
             self._read_shard(search)

@@ -28,7 +28,7 @@ _kept = _Kept()
 class ScratchMemory:
     """Memory of this thread for the length of a ``with`` block.
 
-    The memory is removed from where it is kept while in use, so nested calls get other memory.
+    Memory in use is not in the thread's cache, so nested calls get other memory.
 
     Args:
         purpose: What the memory is for; one piece is kept per purpose.

@@ -1,7 +1,7 @@
 """Indexes of shards that were read before, each with the version of the shard it belongs to.
 
-A cached index is used only together with bytes fetched from the shard afterwards. Their version tells whether the index
-is still the shard's, so a replaced shard is noticed without a request to check.
+A cached index is used only together with bytes fetched from the shard afterwards. If their version differs from the
+index's, the shard was replaced. Detecting this takes no extra request.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Fetch: TypeAlias = Callable[[Sequence[Request]], Coroutine[Any, Any, Sequence[Va
 
 
 class ShardChanged(Exception):
-    """A shard was replaced between the fetch of its index and that of its inner chunks."""
+    """A shard was replaced after its index and before its inner chunks were fetched."""
 
 
 class Span(NamedTuple):
@@ -126,7 +126,7 @@ class ShardSearch:
         return cut(self._placement.present(self.key, self.pieces), view)
 
     def restarted(self) -> ShardSearch:
-        """Return a new search, without what was found in a version of the shard that is gone."""
+        """Return a new search, without the results from a version of the shard that no longer exists."""
         self._indexes.drop(self.key)
         return ShardSearch(self._placement, self.key, self.part, self._new_locator())
 
@@ -160,7 +160,7 @@ class ShardSearch:
         return [cached.data]
 
     def _data(self, values: Sequence[Value | None]) -> list[Buffer | None]:
-        """Return fetched bytes, all of one version of the shard; cache the index, if that is what they are."""
+        """Return fetched bytes, all of one version of the shard; cache them if they are the index."""
         if not self._knows_version:
             self._knows_version = True
             self.version, self._size = next(((v.version, v.size) for v in values if v is not None), (None, None))
@@ -173,7 +173,7 @@ class ShardSearch:
         return [None if value is None else value.data for value in values]
 
     def _finds_nothing(self) -> bool:
-        """Return whether no inner chunk will be fetched whose version could tell that a cached index is out of date."""
+        """Return whether no inner chunk will be fetched, so that no version can reveal an outdated cached index."""
         return not any(piece.length >= 0 for piece in self.pieces or ())
 
     def _start_again(self) -> None:

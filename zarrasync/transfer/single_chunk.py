@@ -22,7 +22,7 @@ from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
 __all__ = ["SingleChunk", "find_single_chunk", "read_single_chunk"]
 
 _COPIED = 1 << 20
-"""Bytes of a chunk that is decoded by itself and then copied: for larger ones, fresh memory costs more than a plan."""
+"""Bytes of a chunk that is decoded alone and then copied: for larger ones, fresh memory costs more than a plan."""
 _SMALL = 1 << 16
 """Bytes of a chunk that are read without a budget, and on asynchronous stores decoded by the event loop."""
 
@@ -133,7 +133,7 @@ class _Read:
         return out
 
     def _pick(self, value: Buffer | None) -> Array:
-        """Decode the chunk, and return the picked elements as an array of their own."""
+        """Decode the chunk, and return the selected elements as a new array."""
         if value is None:
             return self._fill()
         chain = self._chain

@@ -27,7 +27,7 @@ MakeJobs = Callable[[Sequence[R], int], Sequence[Job]]
 _SMALL = 1 << 15
 """Bytes of a chunk below which the interpreter's share of its decoding counts."""
 _TRIAL, _STRETCH = 64, 4096
-"""Chunks per thread whose time tells whether several threads pay, and chunks after which that is tried again."""
+"""Chunks per thread timed to decide whether several threads are faster, and chunks after which to decide again."""
 _PAYS = 0.8
 """The share of one thread's time that several have to stay below: threads in each other's way lose now and then."""
 

@@ -104,7 +104,7 @@ class StealingPool:
         _raise_if_cancelled(self._flag)
 
     def _work(self) -> None:
-        """Do jobs until there are none. Runs on each thread."""
+        """Run jobs until the queue is empty. Runs on each thread."""
         queue = deque[Job]()
         with self._lock:
             self._queues.append(queue)

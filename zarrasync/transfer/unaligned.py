@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
-"""How to treat chunks that are written in part: if that is safe, never, or always."""
-_ALLOW = ", or allow it with config={'unaligned': 'allow'} if nobody else writes at the same time"
+"""When chunks may be written in part: if that is safe, never, or always."""
+_ALLOW = ", or allow it with config={'unaligned': 'allow'} if this is the only writer"
 
 
 def check_unaligned(unaligned: Unaligned) -> None:
@@ -54,10 +54,10 @@ def check_region(
 
     Args:
         chunks: The array's chunks.
-        start: Where the written region begins.
-        stop: Where it ends.
-        unaligned: What is allowed.
-        safe: Whether no other writer's part can be lost.
+        start: The start of the written region on each axis.
+        stop: The stop of the written region on each axis.
+        unaligned: Which partial writes are allowed.
+        safe: Whether no other writer's values can be lost.
 
     Raises:
         ShapeError: If a chunk is, and that is not allowed.
@@ -89,14 +89,14 @@ def check_assignment(chunks: Chunks, transform: Transform, fields: Fields = None
 
 
 def check_append(chunks: Chunks, metadata: ArrayMetadata, axis: int, start: int, stop: int) -> None:
-    """Check that an append can not lose another writer's rows, unless the array's settings allow it.
+    """Check that an append cannot lose another writer's rows, unless the array's settings allow it.
 
     Args:
         chunks: The array's chunks, as they are.
         metadata: The array's metadata as it will be.
         axis: The axis along which it grows.
-        start: Where along it the values go.
-        stop: Where they end.
+        start: The first index of the new rows along ``axis``.
+        stop: The stop of the new rows along ``axis``.
 
     Raises:
         ShapeError: If two writers could append to the same place, or chunks are changed in part, and that is not
@@ -107,8 +107,8 @@ def check_append(chunks: Chunks, metadata: ArrayMetadata, axis: int, start: int,
         return
     if not store.guarded:
         raise ShapeError(
-            f"{store!r} can not compare what it replaces, so that two who append to {chunks.name} at the same "
-            f"time could write to the same place; resize it once, and write regions of whole chunks{_ALLOW}",
+            f"{store!r} cannot write conditionally, so concurrent appends to {chunks.name} could overwrite each "
+            f"other; resize it once and write regions of whole chunks{_ALLOW}",
             found=chunks.metadata.shape,
             wanted=metadata.shape,
         )

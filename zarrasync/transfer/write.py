@@ -52,7 +52,7 @@ async def write(
 
     Raises:
         ShapeError: If the values do not broadcast to the selection, or ``check`` raises it.
-        CodecError: If values can not be encoded, or a chunk that is changed in part does not decode.
+        CodecError: If values cannot be encoded, or a chunk that is changed in part does not decode.
         StoreError: If a value could not be read or stored.
     """
     compares = chunks.store.conditional

@@ -199,7 +199,7 @@ class ChunkWriter:
         return part.is_full and options.fields is None and not (self._store.exclusive or options.only_present)
 
     async def _change_locked(self, key: str, part: ChunkRun, compute: Compute) -> None:
-        """Change a chunk that nobody else changes while this call holds its lock."""
+        """Change a chunk while this call holds its lock, so that no other call changes it."""
         (value,) = await self._store.fetch([Request(key)])
         if value is None and self._options.only_present:
             return

@@ -35,7 +35,7 @@ def test_values_that_the_stored_units_cannot_express_are_refused():
     for first, other in ((days, days[:1] + half), (days - days[0], days[1:2] - days[0] + half)):
         store = stored(first)
         for place in ({"append_dim": "t"}, {"region": {"t": slice(1, 2)}}):
-            with pytest.raises(CodecError, match="can not be stored in the units 'days"):
+            with pytest.raises(CodecError, match="cannot be stored in the units 'days"):
                 write_dataset(xr.Dataset({"a": ("t", other)}), store, **place)
         np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, first)
         write_dataset(xr.Dataset({"a": ("t", first[:1])}), store, append_dim="t", verify=True)
@@ -111,7 +111,7 @@ def test_units_in_other_spellings(units: str):
 
 def test_times_are_not_appended_to_numbers():
     store = stored(np.array([1, 2]))
-    with pytest.raises(CodecError, match="in the units None of those that are there"):
+    with pytest.raises(CodecError, match="in the units None of the existing values"):
         write_dataset(xr.Dataset({"a": ("t", np.array(["2000-01-01"], "M8[ns]"))}), store, append_dim="t")
 
 
@@ -166,16 +166,16 @@ SIX = xr.Dataset({"a": ("t", np.arange(6.0)), "b": ("t", np.arange(6.0) + 10)}, 
 @pytest.mark.parametrize(
     ("dataset", "options", "error", "match"),
     [
-        (SIX, {"mode": "w", "append_dim": "t"}, ValueError, "append_dim adds to one that is there"),
-        (SIX, {"mode": "w-", "region": {"t": slice(0, 6)}}, ValueError, "region adds to one that is there"),
+        (SIX, {"mode": "w", "append_dim": "t"}, ValueError, "append_dim adds to an existing one"),
+        (SIX, {"mode": "w-", "region": {"t": slice(0, 6)}}, ValueError, "region adds to an existing one"),
         (SIX, {"mode": "a", "zarr_format": 2}, NodeExistsError, "of Zarr format 3"),
         (SIX, {"append_dim": "t", "zarr_format": 2}, NodeExistsError, "of Zarr format 3"),
         (SIX.rename(a="../x"), {"mode": "w"}, InvalidKeyError, "../x"),
-        (SIX.rename(a=1), {"mode": "w"}, TypeError, "texts for names"),
-        (SIX.rename(t=0), {"mode": "w"}, TypeError, "texts for names"),
+        (SIX.rename(a=1), {"mode": "w"}, TypeError, "must be strings"),
+        (SIX.rename(t=0), {"mode": "w"}, TypeError, "must be strings"),
         (SIX[["a"]].isel(t=slice(0, 4)), {"mode": "a"}, ShapeError, "a has 4 elements along 't', where b has 6"),
         (SIX, {"mode": "w", "encoding": {"a": {"chunk": (10,)}}}, ValueError, "unknown encoding 'chunk'"),
-        (SIX, {"append_dim": "t", "encoding": {"a": {"chunks": (10,)}}}, ValueError, "can not be chosen"),
+        (SIX, {"append_dim": "t", "encoding": {"a": {"chunks": (10,)}}}, ValueError, "cannot be chosen"),
         (SIX["a"], {"mode": "w"}, TypeError, "takes a Dataset, found DataArray"),
     ],
 )

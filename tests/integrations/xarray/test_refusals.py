@@ -32,7 +32,7 @@ def contents(store: Any) -> dict[str, list[float]]:
 def test_a_group_is_not_replaced_by_a_variable(tmp_path: Path, zarr_format: Any):
     root = sync.create_group(tmp_path / "x", zarr_format=zarr_format)
     root.create_array("station/wind", data=np.arange(3.0))
-    with pytest.raises(NodeExistsError, match=r"/station in .* is a group; a variable 'station'"):
+    with pytest.raises(NodeExistsError, match=r"/station in .* is a group, so variable 'station'"):
         write_dataset(days("new", "station"), tmp_path / "x", mode="a")
     assert [name for name, _ in root.members(None)] == ["station", "station/wind"]
     write_dataset(days("station"), tmp_path / "x", mode="w")
@@ -69,7 +69,7 @@ def test_all_variables_become_longer_or_none():
 def test_an_unknown_region_keyword_is_refused():
     store = stores.MemoryStore()
     write_dataset(days("t"), store, mode="w")
-    with pytest.raises(ValueError, match="'auto', or says of dimensions where to write, found 'nonsense'"):
+    with pytest.raises(ValueError, match="must be 'auto' or a mapping of dimensions to slices, found 'nonsense'"):
         write_dataset(days("t", start=1, count=1), store, region="nonsense")
 
 

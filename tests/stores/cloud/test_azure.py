@@ -169,7 +169,7 @@ def test_refused_credentials_are_an_error(between: Between, missing: tuple[int, 
 
 
 def test_a_missing_container_is_not_a_missing_key(between: Between):
-    with pytest.raises(StoreError, match="there is no such bucket"):
+    with pytest.raises(StoreError, match="the bucket does not exist"):
         sync.open_array("az://no-such-container/x", storage_options=options(between, "", "key"))
 
 

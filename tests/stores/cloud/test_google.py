@@ -45,7 +45,7 @@ async def test_public_google_objects_use_the_lean_client(api: Api, google: Googl
     changed[3, 3] = -1
     np.testing.assert_array_equal(await api(opened.view[...].read()), changed)
     np.testing.assert_array_equal(await api(opened.view[:4, :4].read()), changed[:4, :4])
-    with pytest.raises(StoreError, match="there is no such bucket"):
+    with pytest.raises(StoreError, match="the bucket does not exist"):
         await api(api.open_array("gs://nobodys/x", storage_options=google.anonymous()))
 
 

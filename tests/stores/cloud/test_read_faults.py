@@ -100,12 +100,12 @@ async def test_a_missing_bucket_is_not_a_missing_key(s3: tuple[str, dict[str, An
         "erase": lambda: store.erase_values(["key"]),
     }
     for verb, attempt in attempts.items():
-        with pytest.raises(StoreError, match=rf"(?s)^could not {verb} '\w*' in .*there is no such bucket") as found:
+        with pytest.raises(StoreError, match=rf"(?s)^could not {verb} '\w*' in .*the bucket does not exist") as found:
             await attempt()
         assert str(found.value).count("could not") == 1
         assert "<Error>" not in str(found.value)
     await store.close()
-    with pytest.raises(StoreError, match="there is no such bucket"):
+    with pytest.raises(StoreError, match="the bucket does not exist"):
         sync.open_array("s3://no-bucket-of-anybody/below", storage_options=options)
 
 
@@ -129,7 +129,7 @@ def test_a_bucket_that_disappears_is_an_error(bucket: Bucket):
     array = sync.open_array("s3://bucket", storage_options=bucket.options())
     gone = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
     bucket.fault = lambda key, data: (404, {"Content-Type": "application/xml"}, gone)
-    with pytest.raises(StoreError, match="there is no such bucket"):
+    with pytest.raises(StoreError, match="the bucket does not exist"):
         array[...]
     bucket.fault = lambda key, data: None
     assert clients_of(bucket, array.store, path=array.path) == {LEAN}

@@ -82,9 +82,9 @@ async def test_values_and_ranges(http):
         ]
         (value,) = await store.fetch([stores.Request("a/b", 2, 3)], versions=True)
         assert (value.size, bool(value.version)) == (10, True)
-        with pytest.raises(UnsupportedOperation, match="can not write"):
+        with pytest.raises(UnsupportedOperation, match="cannot write"):
             await store.set("k", b"v")
-        with pytest.raises(UnsupportedOperation, match="can not list"):
+        with pytest.raises(UnsupportedOperation, match="cannot list"):
             await store.list()
     assert await pickle.loads(pickle.dumps(store)).get("a/b") == VALUE
 

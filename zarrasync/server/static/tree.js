@@ -42,7 +42,7 @@ export class Tree {
     note.textContent = {
       array: () => `${node.shape.join(" × ")} ${node.dtype}`,
       group: () => (node.pyramid ? "pyramid" : ""),
-      broken: () => "can not be read",
+      broken: () => "cannot be read",
     }[node.kind]();
     row.append(name, note);
     item.append(row);

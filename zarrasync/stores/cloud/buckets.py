@@ -23,7 +23,7 @@ def open_bucket(
 ) -> Any:
     """Return an obstore store of a whole bucket, the same one for equal settings and environment.
 
-    Making one takes 15 ms, and each has connections and credentials of its own. Stores with Google's default
+    Making one takes 15 ms, and each has its own connections and credentials. Stores with Google's default
     credentials are not shared, because the files with these credentials may be replaced.
 
     Args:
@@ -48,7 +48,7 @@ def open_bucket(
                 bucket_url, config=config, client_options=client_options, retry_config=retry_config, **provider
             )
         except Exception as error:
-            raise ValueError(f"{url!r} can not be opened: {message_of(error)}") from error
+            raise ValueError(f"{url!r} cannot be opened: {message_of(error)}") from error
 
     try:
         options = (settings, client_options, retry_config, os.environ)

@@ -42,7 +42,7 @@ def service_of(store: Any) -> tuple[str, ...]:
 
 
 def bucket_of(store: Any) -> tuple[str, ...]:
-    """Return service, endpoint and bucket, equal to those of fsspec's filesystems; empty for other services."""
+    """Return service, endpoint and bucket, as for fsspec's filesystems; empty for other services."""
     location, service = _location(store), _SERVICES.get(kind_of(store), "")
     if service not in ("s3", "gcs") or "bucket" not in location:
         return ()

@@ -45,7 +45,7 @@ class UrlAccess(NamedTuple):
 
     Attributes:
         service: The service.
-        sign: Makes the URLs for a method and paths of objects. Raises obstore's errors if there are no credentials.
+        sign: Makes the URLs for a method and paths of objects. Raises obstore's errors if credentials are missing.
         methods: The HTTP methods that work.
     """
 
@@ -61,7 +61,7 @@ async def url_access(store: Any, settings: Config) -> UrlAccess | None:
     """Return how to request objects of an obstore store by URLs; ``None`` if obstore must make the requests.
 
     Raises:
-        Exception: One of obstore's, if there are no credentials.
+        Exception: One of obstore's, if credentials are missing.
     """
     access = _SERVICES.get(type(store).__name__)
     if access is None or not settings.retries:

@@ -197,7 +197,7 @@ class ObjectStore(RemoteStore):
             await self._fallback_store.close()
 
     async def _call(self, key: str, verb: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of a call of obstore, which retries by itself; ``None`` for an absent key."""
+        """Return the result of a call of obstore, which retries internally; ``None`` for an absent key."""
         gate = self.limiter()
         await gate.acquire()
         start = clock.monotonic()

@@ -12,14 +12,14 @@ _REFUSALS = {"PermissionDeniedError": 403, "UnauthenticatedError": 401}
 
 
 def response_status(error: BaseException | None) -> int | None:
-    """Return the HTTP status of the response; ``None`` if there was no response."""
+    """Return the HTTP status of the response; ``None`` without a response."""
     match = _STATUS.search(str(error))
     return int(match[1]) if match else None
 
 
 def refusal_status(error: Exception) -> int:
     """Return 401 or 403 if the service refused a request; 0 for other errors."""
-    if "credential provider" in str(error):  # no request was made, as there are no credentials
+    if "credential provider" in str(error):  # credentials are missing, so no request was made
         return 0
     return _REFUSALS.get(type(error).__name__, 0)
 

@@ -1,7 +1,7 @@
 """Access to single objects of S3, Azure and Google through presigned URLs and the lean HTTP client.
 
-obstore passes each response to the event loop from a thread of its own, which takes as much CPU time as the rest of a
-request. It still handles proxies, settings that change requests, and refusals.
+obstore passes each response to the event loop from one of its threads, which takes as much CPU time as the rest of a
+request. It still handles proxies, settings that change requests, and rejected requests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PresignedRequests:
         """Return requests for an obstore store; ``None`` if obstore must make all of them.
 
         Raises:
-            Exception: One of obstore's, if there are no credentials.
+            Exception: One of obstore's, if credentials are missing.
         """
         from urllib.request import getproxies
 
@@ -72,7 +72,7 @@ class PresignedRequests:
         """Return the request targets for objects, valid for 15 minutes.
 
         Raises:
-            Exception: One of obstore's, if there are no credentials.
+            Exception: One of obstore's, if credentials are missing.
         """
         return [url[self._origin_length :] for url in await self._sign(method, paths)]
 

@@ -29,7 +29,7 @@ _LONG_OPERATIONS = frozenset({"find", "rm"})
 _VERBS = {"pipe_file": "write", "rm_file": "erase", "rm": "erase", "call_s3": "erase"}
 
 _PROCESS_TOKEN = secrets.token_hex(8)
-"""Distinguishes this process from those of other machines with the same process id."""
+"""Distinguishes this process from processes with the same id on other machines."""
 
 
 class Filesystem:
@@ -141,7 +141,7 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
     Args:
         url: The URL.
         options: Storage options of the filesystem.
-        connections: Maximum number of connections for clients with a limit of their own.
+        connections: Maximum number of connections for clients that limit connections themselves.
 
     Raises:
         ValueError: If no filesystem is known for the URL's protocol.
@@ -165,7 +165,7 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
             check_names(get_filesystem_class(protocol), options)
         fs, path = url_to_fs(url, **options)
     except OSError as error:
-        raise StoreError(f"{redact_queries(url)!r} can not be opened: {type(error).__name__}: {error}") from error
+        raise StoreError(f"{redact_queries(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
     except ImportError as error:
         install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error

@@ -42,7 +42,7 @@ _existing_buckets: set[Hashable] = set()
 
 
 class ReadableFsspecStore(RemoteStore):
-    """Files of an fsspec filesystem under a path, without writing. Arguments and attributes are those of ``FsspecStore``."""
+    """Read-only files of an fsspec filesystem under a path. Arguments and attributes are as in ``FsspecStore``."""
 
     def __init__(self, fs: Any, path: str = "", *, concurrency: int = 0, missing: Iterable[int] = ()) -> None:
         from fsspec.implementations.dirfs import DirFileSystem

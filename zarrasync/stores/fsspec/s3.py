@@ -104,7 +104,7 @@ def is_unsupported_condition(error: Exception) -> bool:
 
 
 def status_of(error: Exception) -> int | None:
-    """Return the HTTP status of the response; ``None`` if there was no response."""
+    """Return the HTTP status of the response; ``None`` without a response."""
     status = (_response_of(error).get("ResponseMetadata") or {}).get("HTTPStatusCode")
     return None if status is None else int(status)
 

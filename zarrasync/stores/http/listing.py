@@ -16,7 +16,7 @@ _OTHER_SCHEME = re.compile(r"(mailto|javascript|data|tel):", re.IGNORECASE)
 
 
 def parse_listing(body: bytes, content_type: str, path: str) -> list[str] | None:
-    """Return the names in a directory listing; those of directories end with ``/``.
+    """Return the names in a directory listing; directory names end with ``/``.
 
     Args:
         body: The page.

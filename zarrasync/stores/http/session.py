@@ -133,7 +133,7 @@ class Session:
         return aiohttp.ClientSession(headers=dict(self._headers), **{**defaults, **self._client_options})
 
     async def close(self) -> None:
-        """Leave the shared connections, and close those of aiohttp."""
+        """Release the shared connections, and close aiohttp's connections."""
         if self._lean is not None:
             self._lean.close()
         if self._aiohttp_session is not None:

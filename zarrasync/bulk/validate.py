@@ -31,6 +31,8 @@ from zarrasync.nodes.find import find
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import ReadOnlyStore, StoreLike, resolve
+from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.wrappers import ListedStore
 
 __all__ = ["validate"]
 
@@ -86,6 +88,7 @@ async def _validate(
     if keys is None:
         validation.add("note", handle.path or "/", "the store can not list: nothing below the node was looked at")
     else:
+        validation.root = replace(validation.root, store=ListedStore(validation.root.store, KeyIndex(keys)))
         await find_nodes(validation)
     for path, node in validation.nodes.items():
         check_parent(validation, path)

@@ -189,16 +189,17 @@ def _unused_keys(validation: Validation, keys: Sequence[str]) -> list[str]:
     documents = {key for path in (*nodes, *validation.unreadable) for key in format_.document_keys(path)}
     documents |= {str(format_.consolidated_key(path)) for path in nodes} | {format_.entry_point or ""}
     # Keys of unreadable nodes cannot be judged.
-    unreadable = tuple(format_.chunk_prefix(path) for path in validation.unreadable)
+    unreadable = {format_.chunk_prefix(path) for path in validation.unreadable}
 
-    def is_chunk(key: str) -> bool:
-        prefix = next((prefix for prefix in _prefixes(key) if prefix in arrays), None)
-        if prefix is None:
-            return False
+    def may_be_chunk(key: str) -> bool:
+        prefixes = _prefixes(key)
+        prefix = next((prefix for prefix in prefixes if prefix in arrays), None)
+        if prefix is None or not unreadable.isdisjoint(prefixes):
+            return not unreadable.isdisjoint(prefixes)
         metadata = arrays[prefix]
         return metadata.keys.decode(key[len(prefix) :], metadata.ndim) is not None
 
-    return [key for key in keys if key not in documents and not key.startswith(unreadable) and not is_chunk(key)]
+    return [key for key in keys if key not in documents and not may_be_chunk(key)]
 
 
 def _prefixes(key: str) -> list[str]:

@@ -16,7 +16,8 @@ from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.stores.base import Store
-from zarrasync.stores.values import ABSENT, Listing, Request
+from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.values import ABSENT, Request
 
 __all__ = ["Consolidated", "put_consolidated"]
 
@@ -37,6 +38,7 @@ class Consolidated:
     def __init__(self, format: Format, path: str, documents: Mapping[str, bytes], *, complete: bool) -> None:
         self.format, self.path, self.complete = format, path, complete
         self.documents = dict(documents)
+        self._indexed: tuple[Mapping[str, bytes], KeyIndex] | None = None
 
     def covers(self, path: str) -> bool:
         """Return whether a path lies below the group, so that the copies should include its documents."""
@@ -47,15 +49,13 @@ class Consolidated:
         copies = {key: self.documents.get(key) for key in keys}
         return copies if self.complete or any(data is not None for data in copies.values()) else None
 
-    def list_prefix(self, prefix: str) -> list[str]:
-        """Return the keys that start with a prefix."""
-        return [key for key in self.documents if key.startswith(prefix)]
-
-    def list_dir(self, prefix: str) -> Listing:
-        """Return the keys and prefixes directly below a prefix, as ``Store.list_dir`` does."""
-        parts = [key[len(prefix) :].partition("/") for key in self.list_prefix(prefix)]
-        keys = tuple(prefix + name for name, slash, _ in parts if not slash)
-        return Listing(keys, tuple(sorted({f"{prefix}{name}/" for name, slash, _ in parts if slash})))
+    @property
+    def keys(self) -> KeyIndex:
+        """The keys of the documents."""
+        documents, indexed = self.documents, self._indexed
+        if indexed is None or indexed[0] is not documents:  # an update has replaced them
+            indexed = self._indexed = (documents, KeyIndex(documents))
+        return indexed[1]
 
     def members(self, path: str) -> list[tuple[str, ArrayMetadata | GroupMetadata]] | None:
         """Return the relative paths and the metadata of all nodes below a path.
@@ -63,7 +63,7 @@ class Consolidated:
         ``None`` if the copies are not sufficient, because they are incomplete or damaged.
         """
         start = f"{path}/" if path else ""
-        paths = {key.rpartition("/")[0] for key in self.list_prefix(start)} - {path}
+        paths = {key.rpartition("/")[0] for key in self.keys.list_prefix(start)} - {path}
         nodes = []
         for node_path in sorted(paths):
             try:
@@ -120,8 +120,10 @@ class Consolidated:
             if value is not None
         }
 
+        changed = set(changed_keys)
+
         def apply(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-            outdated = {key for key in documents if key.startswith(erased_prefixes) or key in changed_keys}
+            outdated = {key for key in documents if key.startswith(erased_prefixes) or key in changed}
             return {**{key: data for key, data in documents.items() if key not in outdated}, **fresh}
 
         self.documents = apply(self.documents)  # a new dict: other tasks may be reading the old one

@@ -7,9 +7,10 @@ except for implicit groups (of the v3 draft), which have no document.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from zarrasync import formats
@@ -202,7 +203,7 @@ class _Lookup:
     path: str
     keys: list[str]
     documents: dict[str, bytes | None] | None = None
-    versions: dict[str, object] = field(default_factory=dict)
+    versions: Mapping[str, object] = MappingProxyType({})
 
 
 def _document_keys(path: str, candidates: Sequence[Format], kind: Kind | None, consolidated: bool | None) -> list[str]:
@@ -236,7 +237,7 @@ def _detect(
         if match is None:
             return None
         format_, metadata = match
-        if metadata.source is not None:
+        if metadata.source is not None and lookup.versions:
             metadata.source.versions.update(lookup.versions)
         if isinstance(metadata, ArrayMetadata):
             _check_array(lookup.path, metadata, config)

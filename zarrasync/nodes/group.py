@@ -129,7 +129,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         """
         handle = self._cell.handle
         nodes = await run_on_store(partial(nodes_below, handle, max_depth), self.store)
-        return tuple((path, make_node(handle.child(path), metadata)) for path, metadata in nodes)
+        return tuple((path, make_node(handle.below(path), metadata)) for path, metadata in nodes)
 
     async def arrays(self) -> tuple[tuple[str, AsyncArray], ...]:
         """Return the members that are arrays, as pairs of name and array."""

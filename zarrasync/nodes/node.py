@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -15,6 +15,8 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import AliasStore, PrefixStore, Request, Store
+from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.wrappers import ListedStore
 
 __all__ = ["NodeHandle", "run_on_store"]
 
@@ -67,7 +69,12 @@ class NodeHandle:
 
     def at(self, path: str) -> NodeHandle:
         """Return the handle of another path in the same store."""
-        return replace(self, path=path)
+        return self._at(path, self.ancestor_group)
+
+    def _at(self, path: str, ancestor_group: str | None) -> NodeHandle:
+        # replace() takes several times as long, which matters where groups have many members.
+        known, copies = self.is_format_known, self.consolidated
+        return NodeHandle(self.store, path, self.format, self.config, known, ancestor_group, copies)
 
     def child(self, name: str) -> NodeHandle:
         """Return the handle of a member of this group, or of a node further below.
@@ -81,7 +88,11 @@ class NodeHandle:
         relative_path = normalize_path(name)
         if not relative_path:
             raise InvalidKeyError(f"{name!r} names no member of {self.name}", key=name)
-        return replace(self, path=join(self.path, relative_path), ancestor_group=self.path)
+        return self.below(relative_path)
+
+    def below(self, relative_path: str) -> NodeHandle:
+        """Return the handle of a node below this group whose path is normalized already, as listings return it."""
+        return self._at(join(self.path, relative_path), self.path)
 
     def without_consolidated(self) -> NodeHandle:
         """Return a handle that reads the documents themselves, because copies may be outdated."""
@@ -124,6 +135,17 @@ class NodeHandle:
             )
         return replace(self, format=stored_format)
 
+    async def with_listing(self) -> NodeHandle:
+        """Return a handle for a walk over all nodes below this group. It lists a store without directories only once.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+        """
+        if self.consolidated is not None or not self.store.flat:
+            return self
+        keys = await self.store.list_prefix(self.format.listing_prefix(self.path))
+        return replace(self, store=ListedStore(self.store, KeyIndex(keys)))
+
     async def children(self, max_depth: int | None = 0) -> dict[str, bool]:
         """Return the paths of possible nodes below this group, from one listing.
 
@@ -140,16 +162,15 @@ class NodeHandle:
         if self.format.separates_metadata and max_depth != 0:
             return await self._descendants(prefix, max_depth)
         if self.consolidated is not None:
-            listing = self.consolidated.list_dir(prefix)
+            listing = self.consolidated.keys.list_dir(prefix)
             return self.format.children(self.path, listing.keys, listing.prefixes)
         listing = await self.store.list_dir(prefix)
         prefixes = [inner for inner in listing.prefixes if not await self._holds_only_copies(inner)]
         return self.format.children(self.path, listing.keys, prefixes)
 
     async def _descendants(self, prefix: str, max_depth: int | None) -> dict[str, bool]:
-        source = self.store if self.consolidated is None else self.consolidated
-        listed = source.list_prefix(prefix)
-        keys = await listed if isinstance(listed, Awaitable) else listed
+        copies = self.consolidated
+        keys = await self.store.list_prefix(prefix) if copies is None else copies.keys.list_prefix(prefix)
         nodes = self.format.children(self.path, keys, ())
         return {path: implicit for path, implicit in nodes.items() if max_depth is None or path.count("/") <= max_depth}
 

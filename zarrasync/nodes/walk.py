@@ -32,6 +32,7 @@ async def nodes_below(group: NodeHandle, max_depth: int | None) -> list[tuple[st
     """
     if max_depth is not None and max_depth < 0:
         raise ValueError(f"max_depth is at least 0 or None, found {max_depth}")
+    group = await group.with_listing() if max_depth != 0 else group
     nodes: list[tuple[str, Metadata]] = []
     level, depth = [""], 0
     while level:
@@ -62,7 +63,7 @@ async def _members_of(root: NodeHandle, groups: list[str], max_depth: int | None
 async def documents_below(group: NodeHandle) -> dict[str, bytes]:
     """Return all metadata documents below a group by key, with one batch of requests per level."""
     format_, documents = group.format, dict[str, bytes]()
-    level = [group]
+    level = [await group.with_listing()]
     while level:
         listings = await gather([partial(handle.children, None) for handle in level])
         members = [handle.child(name) for handle, names in zip(level, listings, strict=True) for name in names]

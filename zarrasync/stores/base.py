@@ -78,6 +78,11 @@ class Store(ABC):
         return True
 
     @property
+    def flat(self) -> bool:
+        """Whether listing one directory takes as long as listing everything below it."""
+        return type(self).list_dir is Store.list_dir
+
+    @property
     def guarded(self) -> bool:
         """Whether read-modify-write cycles are safe: other writers are excluded or detected."""
         return self.conditional or self.exclusive

@@ -1,4 +1,4 @@
-"""Stores around stores: a prefix, aliases, write protection. They can be nested in any order."""
+"""Stores around stores: a prefix, aliases, write protection, a listing. They can be nested in any order."""
 
 # Some overriding methods return the coroutine of another store, and a property overrides an attribute that can be set.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
@@ -15,9 +15,10 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
 from zarrasync.stores.base import Store
+from zarrasync.stores.key_index import KeyIndex
 from zarrasync.stores.values import Listing, Request, Value
 
-__all__ = ["AliasStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
+__all__ = ["AliasStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
 
 
 class WrapperStore(Store):
@@ -68,6 +69,10 @@ class WrapperStore(Store):
     @property
     def portable(self) -> bool:
         return self.inner.portable
+
+    @property
+    def flat(self) -> bool:
+        return self.inner.flat
 
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return await self.inner.unfinished(prefix)
@@ -276,3 +281,29 @@ class ReadOnlyStore(WrapperStore):
 
     async def erase_prefix(self, prefix: str) -> None:
         raise self._refuse(prefix)
+
+
+class ListedStore(WrapperStore):
+    """A store whose keys were listed before. Listings return these keys without a request.
+
+    Args:
+        inner: The store.
+        keys: The keys. Those below prefixes that are listed must be complete.
+    """
+
+    def __init__(self, inner: Store, keys: KeyIndex) -> None:
+        super().__init__(inner)
+        self.keys = keys
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    @property
+    def flat(self) -> bool:
+        return False
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        return self.keys.list_prefix(check_prefix(prefix))
+
+    async def list_dir(self, prefix: str) -> Listing:
+        return self.keys.list_dir(check_prefix(prefix))

@@ -186,20 +186,19 @@ class WriteableArchive(ReadableArchive):
         info = zipfile.ZipInfo(name, time.localtime(clock.wall_time())[:6])
         info.external_attr = 0o644 << 16
         archive: Any = self._zip
-        previous, start = archive.filelist[:], archive.start_dir
+        start = archive.start_dir
         with self._file_lock:
+            older = archive.NameToInfo.pop(name, None)
             try:
-                # The older member stays in the directory until the new one is complete.
-                archive.NameToInfo.pop(name, None)
                 archive.writestr(info, memoryview(data).cast("B") if len(data) else b"")
                 self._file.flush()
-            except BaseException:
-                archive._writing = False  # noqa: SLF001  # as if the member had not been begun
-                archive.filelist[:], archive.start_dir = previous, start
-                archive.NameToInfo.clear()
-                archive.NameToInfo.update({entry.filename: entry for entry in previous})
+            except BaseException:  # as if the member had not been begun
+                archive._writing = False  # noqa: SLF001  # there is no public way
+                archive.start_dir = start
+                archive.NameToInfo.pop(name, None)
+                if older is not None:
+                    archive.NameToInfo[name] = older
                 raise
-            archive.filelist[:] = [entry for entry in archive.filelist if entry is info or entry.filename != name]
         member = Member(info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC)
         self.members[name] = member
         return member
@@ -215,7 +214,6 @@ class WriteableArchive(ReadableArchive):
         if removed:
             for name in removed:
                 self._zip.NameToInfo.pop(name, None)
-            self._zip.filelist[:] = [entry for entry in self._zip.filelist if entry.filename not in removed]
             self._zip._didModify = True  # type: ignore[attr-defined]  # noqa: SLF001  # closing writes the directory
 
     def _check_process(self) -> None:
@@ -260,6 +258,7 @@ def _finish(archive: Any, file: Any, pid: int, *, close_file: bool) -> None:
     try:
         if os.getpid() != pid:  # a fork must not write to its parent's file
             archive._didModify = False  # noqa: SLF001  # otherwise closing writes the directory
+        archive.filelist[:] = archive.NameToInfo.values()  # without replaced, removed and failed members
         archive.close()
     finally:
         if close_file:

@@ -84,6 +84,10 @@ class ReadableFsspecStore(RemoteStore):
     def portable(self) -> bool:
         return self._filesystem.portable
 
+    @property
+    def flat(self) -> bool:
+        return self.protocol == "memory"
+
     def location(self, key: str) -> Hashable:
         if self.local_store is not None:
             return self.local_store.location(key)

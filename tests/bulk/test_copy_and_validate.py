@@ -215,15 +215,18 @@ async def test_invalid_copies_erase_nothing(api: Api, tmp_path: Path):
     store: dict[str, bytes] = {}
     await api(api.create_array(store, path="a/b", data=np.arange(1, 7), chunks=3))
     before = dict(store)
-    for source, dest in (("a/b", "a"), ("a", ""), ("a", "a"), ("a", "a/c")):
-        with pytest.raises(NodeExistsError, match="one lies in the other"):
-            await api(api.copy(store, store, source_path=source, dest_path=dest, overwrite=True))
+    for source, dest in (("a/b", "a"), ("a", ""), ("a", "a"), ("a", "a/c"), ("a/b", "a/b/c"), ("", "a/d")):
+        for options in ({}, {"overwrite": True}, {"resume": True}):
+            with pytest.raises(NodeExistsError, match="one lies in the other"):
+                await api(api.copy(store, store, source_path=source, dest_path=dest, **options))
     assert store == before
-    await api(api.create_array(tmp_path / "s", path="x", data=[1]))
-    for source, dest in ((tmp_path / "s", tmp_path / "s" / "x"), (tmp_path / "s" / "x", tmp_path / "s")):
-        with pytest.raises(NodeExistsError, match="one lies in the other"):
-            await api(api.copy(source, dest, overwrite=True))
-    await api(api.copy(store, store, source_path="a", dest_path="a/backup"))
+    await api(api.copy(store, store, source_path="a", dest_path="backup"))
+    assert (await api(api.load(store, path="backup/b"))).tolist() == list(range(1, 7))
+
+
+async def test_conversions_that_fail_erase_nothing(api: Api):
+    store: dict[str, bytes] = {}
+    await api(api.create_array(store, path="a/b", data=np.arange(1, 7), chunks=3))
     texts: dict[str, bytes] = {}
     await api(api.create_array(texts, path="t", data=np.array(["a"])))
     with pytest.raises(UnsupportedByFormat):

@@ -15,7 +15,7 @@ from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy_nodes import CopyPlan, create_copies, plan_copies
 from zarrasync.bulk.copy_values import compare_arrays, copy_array
-from zarrasync.bulk.overwrite_guard import physical_location
+from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.config import Config
 from zarrasync.display.progress import report_progress
@@ -100,7 +100,7 @@ async def copy(
     store = resolve(dest, dest_options, values)
     format_ = handle_of(root).format if zarr_format is None else formats.by_name(zarr_format)
     target = NodeHandle(store, normalize_path(dest_path), format_.for_unknown_store(), values)
-    _check_apart(handle_of(root), target, overwrites=not resume and not overwrite)
+    _check_apart(handle_of(root), target)
     nodes = [("", root), *members]
     arrays = [node for _, node in nodes if isinstance(node, AsyncArray)]
     for name, shape in (("chunks", chunks), ("shards", shards)):
@@ -132,18 +132,13 @@ async def _open_source(
         return root, await root.members(max_depth=None)
 
 
-def _check_apart(source: NodeHandle, dest: NodeHandle, *, overwrites: bool) -> None:
+def _check_apart(source: NodeHandle, dest: NodeHandle) -> None:
     """Check that a copy neither replaces its source nor contains itself.
 
     Raises:
         NodeExistsError: If source and destination overlap.
     """
-    *source_root, source_path = physical_location(source.store, source.path)
-    *dest_root, dest_path = physical_location(dest.store, dest.path)
-    if source_root != dest_root:
-        return
-    is_below, is_above = dest_path.startswith(source_path), source_path.startswith(dest_path)
-    if is_above or (is_below and not overwrites):
+    if overlap(source.store, source.path, dest.store, dest.path):
         raise NodeExistsError(
             f"{source.name} in {source.store!r} can not be copied to {dest.name} in {dest.store!r}: one lies in the other",
             path=dest.path,

@@ -12,7 +12,7 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import Store, resolve
 
-__all__ = ["physical_location", "refuse_self_overwrite"]
+__all__ = ["overlap", "refuse_self_overwrite"]
 
 _OPERANDS = (
     "async_",  # of synchronous arrays
@@ -24,12 +24,10 @@ _OPERANDS = (
 _SCALARS = (str, bytes, int, float, ModuleType, type)
 
 
-def physical_location(store: Store, path: str) -> tuple[Any, ...]:
-    """Return a value that is equal for stores over the same data; its last part is a path that ends with a slash."""
-    location = store.location(path or ".")
-    parts = location if isinstance(location, tuple) else (location,)
-    last = str(parts[-1]).removesuffix(".")
-    return (*parts[:-1], last.rstrip("/") + "/" if path else last)
+def overlap(store: Store, path: str, other_store: Store, other_path: str) -> bool:
+    """Return whether two paths, possibly of two stores, are the same place, or one lies in the other."""
+    lineage, other_lineage = store.lineage(path), other_store.lineage(other_path)
+    return lineage[0] in other_lineage or other_lineage[0] in lineage
 
 
 def refuse_self_overwrite(store: Store, path: str, *sources: Any) -> None:
@@ -41,9 +39,8 @@ def refuse_self_overwrite(store: Store, path: str, *sources: Any) -> None:
     Raises:
         NodeExistsError: If a source reads the node, a node below it or one above it.
     """
-    *root, target = physical_location(store, path)
-    for *source_root, source_path in _locations(sources):
-        if root == source_root and (source_path.startswith(target) or target.startswith(source_path)):
+    for source_store, source_path in _places(sources):
+        if overlap(store, path, source_store, source_path):
             raise NodeExistsError(
                 f"/{path} in {store!r} can not be replaced by what is read from it, as it is erased before; "
                 "read the values first, or write elsewhere",
@@ -52,8 +49,8 @@ def refuse_self_overwrite(store: Store, path: str, *sources: Any) -> None:
             )
 
 
-def _locations(sources: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the physical locations of the stored arrays that sources read."""
+def _places(sources: Iterable[Any]) -> Iterator[tuple[Store, str]]:
+    """Yield the stores and the paths of the stored arrays that sources read."""
     pending, visited = list(sources), dict[int, Any]()  # visited values stay alive, so that ids remain unique
     while pending:
         value = pending.pop()
@@ -61,11 +58,11 @@ def _locations(sources: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
             continue
         visited[id(value)] = value
         if isinstance(value, AsyncArray):
-            yield physical_location(value.store, value.path)
+            yield value.store, value.path
         elif isinstance(value, AsyncSelection):
             pending.append(array_of(value))
         elif (store_path := _attribute(value, "store_path")) is not None:  # an array of zarr-python
-            yield physical_location(resolve(store_path.store), store_path.path)
+            yield resolve(store_path.store), store_path.path
         elif isinstance(value, Mapping):  # not every mapping: the values of one may be all objects of a bucket
             if isinstance(value, dict) or type(value).__module__.partition(".")[0] in ("xarray", "dask"):
                 pending.extend(value.values())

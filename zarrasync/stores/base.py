@@ -318,6 +318,24 @@ class Store(ABC):
         """Return a value that is equal for two keys, possibly of two stores, that refer to the same value."""
         return (self.identity, key)
 
+    def lineage(self, path: str) -> tuple[Hashable, ...]:
+        """Return identities of a path and of all places above it, the nearest first.
+
+        If the first identity of a path is among those of another path, possibly in another store, then the second path
+        is the first one or lies below it.
+
+        Args:
+            path: The path of a node, or of a value.
+        """
+        location = self.location(path or ".")
+        *root, full_path = location if isinstance(location, tuple) else (location,)
+        place = (str(full_path) if path else str(full_path).removesuffix(".")).rstrip("/")
+        places = [place]
+        while place:
+            place = place.rpartition("/")[0]
+            places.append(place)
+        return tuple((*root, place) for place in places)
+
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         """Return the lock of a value: for the process, and for all processes of the machine if the store supports that."""
         return KeyLock(self.location(key))

@@ -24,6 +24,7 @@ from zarrasync.stores.local_files import (
     READ_FLAGS,
     SINGLE_READ_LIMIT,
     TEMPORARY_SUFFIX,
+    lineage_of,
     read_fully,
     readv,
     remove_directory,
@@ -80,6 +81,9 @@ class LocalStore(Store):
 
     def location(self, key: str) -> Hashable:
         return ("file", f"{self._real_root}/{key}")
+
+    def lineage(self, path: str) -> tuple[Hashable, ...]:
+        return lineage_of(self._base + path)
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from collections.abc import Hashable
 
 from zarrasync.codecs.spec import Buffer
 
@@ -14,6 +15,7 @@ __all__ = [
     "SAFE_FLAGS",
     "SINGLE_READ_LIMIT",
     "TEMPORARY_SUFFIX",
+    "lineage_of",
     "read_fully",
     "readv",
     "remove_directory",
@@ -49,6 +51,26 @@ def temporary_path(path: str) -> str:
 def version_of(state: os.stat_result) -> object:
     """Return the version of a file."""
     return (state.st_mtime_ns, state.st_ino, state.st_size)
+
+
+def lineage_of(path: str) -> tuple[Hashable, ...]:
+    """Return identities of a file or directory and of all directories above it, the nearest first.
+
+    Existing ones are identified by device and inode, so that symbolic links, bind mounts and other spellings of a name
+    make no difference. Missing ones are identified by their names below the nearest existing directory.
+    """
+    place = os.path.realpath(path)
+    missing: list[str] = []
+    while not os.path.exists(place):
+        place, name = os.path.split(place)
+        missing.insert(0, name)
+    state = os.stat(place)
+    nearest = ("inode", state.st_dev, state.st_ino)
+    identities: list[Hashable] = [(*nearest, *missing[:count]) for count in range(len(missing), -1, -1)]
+    while (above := os.path.dirname(place)) != place:
+        place, state = above, os.stat(above)
+        identities.append(("inode", state.st_dev, state.st_ino))
+    return tuple(identities)
 
 
 def read_fully(handle: int, start: int, length: int, into: Buffer | None) -> Buffer:

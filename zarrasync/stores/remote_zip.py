@@ -65,6 +65,9 @@ class RemoteZipStore(Store):
     def identity(self) -> Hashable:
         return ("zip", self.inner.location(self.key))
 
+    def lineage(self, path: str) -> tuple[Hashable, ...]:
+        return (*super().lineage(path), *self.inner.lineage(self.key))
+
     @property
     def viewer(self) -> Hashable:
         return self.inner.viewer

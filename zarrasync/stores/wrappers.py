@@ -116,6 +116,9 @@ class WrapperStore(Store):
     def location(self, key: str) -> Hashable:
         return self.inner.location(key)
 
+    def lineage(self, path: str) -> tuple[Hashable, ...]:
+        return self.inner.lineage(path)
+
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return self.inner.lock(key)
 
@@ -205,6 +208,9 @@ class PrefixStore(WrapperStore):
 
     def location(self, key: str) -> Hashable:
         return self.inner.location(self.prefix + key)
+
+    def lineage(self, path: str) -> tuple[Hashable, ...]:
+        return self.inner.lineage((self.prefix + path).rstrip("/"))
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return self.inner.lock(self.prefix + key)

@@ -80,6 +80,9 @@ class ZarrPythonStore(RemoteStore):
     def location(self, key: str) -> Hashable:
         return super().location(key) if self._equivalent is None else self._equivalent.location(key)
 
+    def lineage(self, path: str) -> tuple[Hashable, ...]:
+        return super().lineage(path) if self._equivalent is None else self._equivalent.lineage(path)
+
     @property
     def identity(self) -> Hashable:
         if self._token is not None:

@@ -16,6 +16,7 @@ from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
+from zarrasync.stores.local_files import lineage_of
 from zarrasync.stores.values import ABSENT, Request, Value
 from zarrasync.stores.zip_archive import ReadableArchive, WriteableArchive
 from zarrasync.stores.zip_format import DAMAGE_ERRORS
@@ -65,6 +66,10 @@ class ZipStore(Store):
     @property
     def identity(self) -> Hashable:
         return ("zip", id(self._file)) if self._path is None else ("zip", os.path.realpath(self._path))
+
+    def lineage(self, path: str) -> tuple[Hashable, ...]:
+        archive = () if self._path is None else lineage_of(str(self._path))
+        return (*super().lineage(path), *archive)
 
     @property
     def lasting(self) -> bool:

@@ -93,6 +93,9 @@ class ReadableFsspecStore(RemoteStore):
             return self.local_store.location(key)
         return (*self._filesystem.service, self._path(key))
 
+    def lineage(self, path: str) -> tuple[Hashable, ...]:
+        return super().lineage(path) if self.local_store is None else self.local_store.lineage(path)
+
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return super().lock(key) if self.local_store is None else self.local_store.lock(key)
 

@@ -204,6 +204,8 @@ def resolve(config: Config | Mapping[str, Any] | None) -> Config:
         return get()
     unknown = sorted({*config} - {field.name for field in fields(Config)})
     if unknown:
-        names = ", ".join(field.name for field in fields(Config))
-        raise TypeError(f"unknown setting {unknown[0]!r}; the settings are {names}")
+        names = [field.name for field in fields(Config)]
+        similar = get_close_matches(unknown[0], names, 1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"the settings are {', '.join(names)}"
+        raise TypeError(f"unknown setting {unknown[0]!r}; {hint}")
     return replace(get(), **config)

@@ -801,14 +801,10 @@ def open(
         StoreError: If the store failed.
     """
     store_ = resolve(store, storage_options, config)
-    result: Array | Group = to_sync(
-        run(
-            _functions.open(
-                store_, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
-            ),
-            blocking=store_.blocking,
-        )
+    coroutine_ = _functions.open(
+        store_, path=path, mode=mode, zarr_format=zarr_format, use_consolidated=use_consolidated, config=config
     )
+    result: Array | Group = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -842,12 +838,8 @@ def open_array(
         NodeExistsError: If a node exists and the mode is ``"w-"``.
     """
     store_ = resolve(store, storage_options, config)
-    result: Array = to_sync(
-        run(
-            _functions.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options),
-            blocking=store_.blocking,
-        )
-    )
+    coroutine_ = _functions.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options)
+    result: Array = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -883,20 +875,16 @@ def open_group(
         NodeExistsError: If a node exists and the mode is ``"w-"``.
     """
     store_ = resolve(store, storage_options, config)
-    result: Group = to_sync(
-        run(
-            _functions.open_group(
-                store_,
-                path=path,
-                mode=mode,
-                zarr_format=zarr_format,
-                use_consolidated=use_consolidated,
-                attributes=attributes,
-                config=config,
-            ),
-            blocking=store_.blocking,
-        )
+    coroutine_ = _functions.open_group(
+        store_,
+        path=path,
+        mode=mode,
+        zarr_format=zarr_format,
+        use_consolidated=use_consolidated,
+        attributes=attributes,
+        config=config,
     )
+    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -958,32 +946,28 @@ def create_array(
         UnsupportedByFormat: If the format cannot store the array. Nothing is written then.
     """
     store_ = resolve(store, storage_options, config)
-    result: Array = to_sync(
-        run(
-            _functions.create_array(
-                store_,
-                name=name,
-                path=path,
-                shape=shape,
-                dtype=dtype,
-                data=data,
-                chunks=chunks,
-                shards=shards,
-                filters=filters,
-                serializer=serializer,
-                compressors=compressors,
-                fill_value=fill_value,
-                order=order,
-                zarr_format=zarr_format,
-                attributes=attributes,
-                chunk_key_encoding=chunk_key_encoding,
-                dimension_names=dimension_names,
-                overwrite=overwrite,
-                config=config,
-            ),
-            blocking=store_.blocking,
-        )
+    coroutine_ = _functions.create_array(
+        store_,
+        name=name,
+        path=path,
+        shape=shape,
+        dtype=dtype,
+        data=data,
+        chunks=chunks,
+        shards=shards,
+        filters=filters,
+        serializer=serializer,
+        compressors=compressors,
+        fill_value=fill_value,
+        order=order,
+        zarr_format=zarr_format,
+        attributes=attributes,
+        chunk_key_encoding=chunk_key_encoding,
+        dimension_names=dimension_names,
+        overwrite=overwrite,
+        config=config,
     )
+    result: Array = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -1012,14 +996,10 @@ def create_group(
         NodeExistsError: If a node exists and ``overwrite`` is not set.
     """
     store_ = resolve(store, storage_options, config)
-    result: Group = to_sync(
-        run(
-            _functions.create_group(
-                store_, path=path, zarr_format=zarr_format, attributes=attributes, overwrite=overwrite, config=config
-            ),
-            blocking=store_.blocking,
-        )
+    coroutine_ = _functions.create_group(
+        store_, path=path, zarr_format=zarr_format, attributes=attributes, overwrite=overwrite, config=config
     )
+    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -1052,12 +1032,8 @@ def create_hierarchy(
         MetadataError: If JSON cannot represent an attribute, or a parameter of an array is invalid.
     """
     store_ = resolve(store, storage_options, config)
-    result: dict[str, Array | Group] = to_sync(
-        run(
-            _functions.create_hierarchy(store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config),
-            blocking=store_.blocking,
-        )
-    )
+    coroutine_ = _functions.create_hierarchy(store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config)
+    result: dict[str, Array | Group] = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -1090,12 +1066,8 @@ def consolidate_metadata(
         UnsupportedOperation: If the store cannot list.
     """
     store_ = resolve(store, storage_options, config)
-    result: Group = to_sync(
-        run(
-            _functions.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config),
-            blocking=store_.blocking,
-        )
-    )
+    coroutine_ = _functions.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config)
+    result: Group = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -1121,10 +1093,8 @@ def save(
         **arrays: Arrays by name, stored in a group.
     """
     store_ = resolve(store, storage_options, config)
-    run(
-        _functions.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays),
-        blocking=store_.blocking,
-    )
+    coroutine_ = _functions.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays)
+    run(coroutine_, blocking=store_.blocking)
 
 
 def load(
@@ -1152,7 +1122,8 @@ def load(
         UnsupportedOperation: If the node is a group and the store cannot list.
     """
     store_ = resolve(store, storage_options, config)
-    return run(_functions.load(store_, path=path, zarr_format=zarr_format, config=config), blocking=store_.blocking)
+    coroutine_ = _functions.load(store_, path=path, zarr_format=zarr_format, config=config)
+    return run(coroutine_, blocking=store_.blocking)
 
 
 def list_nodes(
@@ -1182,10 +1153,8 @@ def list_nodes(
         UnsupportedOperation: If the store cannot list.
     """
     store_ = resolve(store, storage_options, config)
-    return run(
-        _functions.list_nodes(store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config),
-        blocking=store_.blocking,
-    )
+    coroutine_ = _functions.list_nodes(store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config)
+    return run(coroutine_, blocking=store_.blocking)
 
 
 create = create_array
@@ -1246,24 +1215,22 @@ def copy(
     """
     source_ = resolve(source, source_options, config)
     dest_ = resolve(dest, dest_options, config)
-    return run(
-        _copy.copy(
-            source_,
-            dest_,
-            source_path=source_path,
-            dest_path=dest_path,
-            zarr_format=zarr_format,
-            chunks=chunks,
-            shards=shards,
-            compressors=compressors,
-            overwrite=overwrite,
-            resume=resume,
-            verify=verify,
-            progress=progress,
-            config=config,
-        ),
-        blocking=source_.blocking and dest_.blocking,
+    coroutine_ = _copy.copy(
+        source_,
+        dest_,
+        source_path=source_path,
+        dest_path=dest_path,
+        zarr_format=zarr_format,
+        chunks=chunks,
+        shards=shards,
+        compressors=compressors,
+        overwrite=overwrite,
+        resume=resume,
+        verify=verify,
+        progress=progress,
+        config=config,
     )
+    return run(coroutine_, blocking=source_.blocking and dest_.blocking)
 
 
 def ingest(
@@ -1324,22 +1291,20 @@ def ingest(
         WriteConflictError: If other writers kept changing a chunk.
     """
     store_ = resolve(store, storage_options, config)
-    return run(
-        _ingest.ingest(
-            source,
-            store_,
-            path=path,
-            mode=mode,
-            region=region,
-            unaligned=unaligned,
-            verify=verify,
-            concurrency=concurrency,
-            progress=progress,
-            config=config,
-            **options,
-        ),
-        blocking=store_.blocking,
+    coroutine_ = _ingest.ingest(
+        source,
+        store_,
+        path=path,
+        mode=mode,
+        region=region,
+        unaligned=unaligned,
+        verify=verify,
+        concurrency=concurrency,
+        progress=progress,
+        config=config,
+        **options,
     )
+    return run(coroutine_, blocking=store_.blocking)
 
 
 def validate(
@@ -1369,10 +1334,8 @@ def validate(
         StoreError: If the store failed.
     """
     store_ = resolve(store, storage_options, config)
-    return run(
-        _validate.validate(store_, path=path, data=data, zarr_format=zarr_format, config=config),
-        blocking=store_.blocking,
-    )
+    coroutine_ = _validate.validate(store_, path=path, data=data, zarr_format=zarr_format, config=config)
+    return run(coroutine_, blocking=store_.blocking)
 
 
 register(_array.AsyncArray, Array)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import zarrasync as za
 from zarrasync import errors, stores, sync
+from zarrasync._concurrency import bridge
 from zarrasync._util import short_tracebacks
 
 _PACKAGE = str(Path(za.__file__).parent)
@@ -55,6 +57,15 @@ SYNC: dict[str, Callable[[str], Any]] = {
     "a write to a node opened for reading": lambda root: sync.open_group(root).create_group("h"),
     "values of another shape": lambda root: sync.open_array(root, path="t2m", mode="r+").append(np.ones(3)),
 }
+ARGUMENTS: dict[str, Callable[[str], Any]] = {
+    "an unknown mode": lambda root: sync.open(root, mode="x"),  # type: ignore[arg-type]
+    "an unknown parameter": lambda root: sync.open_array(root, path="t2m", chunk=2),
+    "an unknown choice": lambda root: sync.open_array(root, path="t2m").view[:].read(missing="raise"),
+    "an object that is not a store": lambda root: sync.open(5),
+    "an unknown protocol": lambda root: sync.open("s4://bucket/x.zarr"),
+    "an unknown setting": lambda root: sync.open(root, config={"retrys": 3}),
+    "an option of another backend": lambda root: sync.open("s3://b/x.zarr", storage_options={"backend": "boto"}),
+}
 ASYNC: dict[str, Callable[[str], Awaitable[Any]]] = {}
 
 
@@ -94,11 +105,23 @@ def test_sync_errors_end_at_the_called_function(root: str, name: str) -> None:
     check(caught.value)
 
 
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_checks_of_arguments_end_at_the_called_function(root: str, name: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        ARGUMENTS[name](root)
+    check(caught.value)
+
+
 @pytest.mark.parametrize("name", ASYNC)
 async def test_async_errors_end_at_the_called_function(root: str, name: str) -> None:
-    with pytest.raises(errors.ZarrError) as caught:
+    with pytest.raises((errors.ZarrError, TypeError)) as caught:
         await ASYNC[name](root)
     check(caught.value)
+
+
+@asynchronous("an unknown parameter")
+async def _(root: str) -> None:
+    await za.open_array(root, path="t2m", chunk=2)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -137,11 +160,7 @@ def test_frames_and_errors_of_users_are_kept(root: str) -> None:
 
     with pytest.raises(errors.NodeNotFoundError) as caught:
         sync.ingest(values, {}, shape=(4,), dtype="f8")
-    trace, names = caught.value.__traceback__, []
-    while trace is not None:
-        names.append(trace.tb_frame.f_code.co_name)
-        trace = trace.tb_next
-    assert names == ["test_frames_and_errors_of_users_are_kept", "ingest", "values"]
+    assert functions(caught.value) == ["test_frames_and_errors_of_users_are_kept", "ingest", "values"]
 
 
 def test_the_error_that_users_were_handling_is_kept(root: str) -> None:
@@ -164,14 +183,49 @@ def fail(cause):
             raise cause
     except Exception as error:
         raise errors.CodecError("could not decode 'a': OSError: disk full") from error
+
+async def parse(value):
+    number = int(value)
+    if number < 0:
+        raise ValueError("below 0")
 """
+
+
+def module() -> dict[str, Any]:
+    """Return the functions of a module of the library that contains ``FAIL``."""
+    names: dict[str, Any] = {"errors": errors}
+    exec(compile(FAIL, str(Path(_PACKAGE) / "codecs" / "some.py"), "exec"), names)
+    return names
+
+
+def functions(error: BaseException) -> list[str]:
+    """Return the names of the functions in a traceback."""
+    return [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
 def fail(cause: Exception) -> None:
     """Raise a ``CodecError`` with a cause that has a context, as a module of the library does."""
-    names: dict[str, Any] = {"errors": errors}
-    exec(compile(FAIL, str(Path(_PACKAGE) / "codecs" / "some.py"), "exec"), names)
-    names["fail"](cause)
+    module()["fail"](cause)
+
+
+def test_unexpected_errors_keep_their_frames() -> None:
+    parse = module()["parse"]
+    with pytest.raises(ValueError, match="below 0") as expected:
+        bridge.run(parse("-1"), blocking=True)
+    assert functions(expected.value) == ["test_unexpected_errors_keep_their_frames"]
+    with pytest.raises(ValueError, match="invalid literal") as unexpected:
+        bridge.run(parse("x"), blocking=True)
+    assert functions(unexpected.value)[-1] == "parse"
+
+
+def test_errors_of_callbacks_keep_their_frames(root: str) -> None:
+    def progress(nbytes: int) -> None:
+        raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop") as caught:
+        sync.open_array(root, path="t2m").view[...].read(progress=progress)
+    assert functions(caught.value)[-1] == "progress"
+    assert len(functions(caught.value)) > 4
 
 
 def test_causes_are_kept_if_the_message_lacks_them() -> None:
@@ -191,6 +245,9 @@ def test_causes_are_kept_if_the_message_lacks_them() -> None:
     assert new.__cause__.__context__ is None
     short_tracebacks.shorten(repeated)  # as another function of the library does on the way up
     assert isinstance(repeated.__context__, OSError)
+    explicit = ValueError("no space")
+    explicit.__cause__ = RuntimeError("the disk is full")
+    assert isinstance((shortened(explicit).__cause__ or explicit).__cause__, RuntimeError)
     assert shortened(ExceptionGroup("several", [ValueError()])).__context__ is None
 
 

@@ -20,8 +20,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 from zarrasync._concurrency.gates import BLOCKED_LOOP
-from zarrasync._util.short_tracebacks import shorten
-from zarrasync.errors import ZarrError
+from zarrasync._util.short_tracebacks import RAISED, shorten
 
 __all__ = ["iterate", "run"]
 
@@ -154,7 +153,7 @@ def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
             coroutine.close()
             raise RuntimeError("a synchronous call was made inside zarrasync's own event loop; use the async API there")
         return _wait(bridge, coroutine)
-    except ZarrError as error:
+    except RAISED as error:
         shorten(error)
         raise
 

@@ -234,10 +234,11 @@ def _function(node: ast.AsyncFunctionDef, module: str) -> str:
     for name in options:
         call = re.sub(rf"(^|, ){name}(?=,|$)", rf"\1{name}_", call)
     blocking = " and ".join(f"{name}_.blocking" for name in options)
-    expression = f"run(_{module}.{node.name}({call}), blocking={blocking})"
+    # The call has a line of its own, which tracebacks show.
     return (
         f"def {node.name}({_sync_text(ast.unparse(node.args))}) -> {returns}:\n{_docstring(node, '    ')}"
-        f"{resolving}{_body(expression, returns, convert, '    ')}\n\n"
+        f"{resolving}    coroutine_ = _{module}.{node.name}({call})\n"
+        f"{_body(f'run(coroutine_, blocking={blocking})', returns, convert, '    ')}\n\n"
     )
 
 

@@ -1,7 +1,8 @@
 """Short tracebacks: errors of the library end at the user's line, without the frames below the called function.
 
-Public functions catch a ``ZarrError`` where they are called by users, remove the frames of the library from it, and raise
-it again. All frames and causes are kept if ``config.debug_errors`` is set. Nothing happens on success.
+Public functions catch the errors in ``RAISED`` where they are called by users, remove the frames of the library from those
+that it has raised on purpose, and raise them again. All frames and causes are kept if ``config.debug_errors`` is set, and
+those of unexpected errors always. Nothing happens on success.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from inspect import iscoroutinefunction
+from opcode import opmap
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -18,11 +20,14 @@ from typing import Any, ParamSpec, TypeVar
 from zarrasync import config
 from zarrasync.errors import StoreError, ZarrError
 
-__all__ = ["short_tracebacks", "shorten", "shorten_methods"]
+__all__ = ["RAISED", "short_tracebacks", "shorten", "shorten_methods"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
+
+RAISED = (ZarrError, TypeError, ValueError, KeyError, IndexError, ImportError)
+"""The errors that this library raises, among them Python's own for wrong arguments and missing packages."""
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _LIBRARY = str(Path(os.__file__).parent) + os.sep
@@ -31,11 +36,12 @@ _SHORTENED = "_is_shortened"
 """An attribute of errors whose causes were looked at: other functions of the library may see the error on its way up."""
 
 
-def shorten(error: ZarrError, kept: int | None = None) -> None:
+def shorten(error: Exception, kept: int | None = None) -> None:
     """Remove frames of this package and of Python's library from an error that is about to be raised to users.
 
     Call it in an ``except`` block that ends with a bare ``raise``, which does not add the frame of that block again.
-    Frames of other programs stay, such as those of a callback.
+    Frames of other programs stay, such as those of a callback. An error other than a ``ZarrError`` keeps all frames
+    unless a ``raise`` of this package has raised it: it may be a mistake in this package, or come from a callback.
 
     Args:
         error: The error.
@@ -43,15 +49,17 @@ def shorten(error: ZarrError, kept: int | None = None) -> None:
     """
     if config.get().debug_errors:
         return
-    trace = error.__traceback__
+    trace, is_shortened = error.__traceback__, getattr(error, _SHORTENED, False)
+    if not isinstance(error, ZarrError) and not is_shortened and not _is_raised_here(trace):
+        return
     is_ours = _is_internal(_last(trace).tb_frame) if trace is not None else False
     error.__traceback__ = _without_internal(trace, kept)
-    if is_ours and not getattr(error, _SHORTENED, False):
+    if is_ours and not is_shortened:
         setattr(error, _SHORTENED, True)
         _shorten_chain(error, _handled_outside(error, sys._getframe(1)))  # noqa: SLF001  # the caller's frame
 
 
-def _shorten_chain(error: ZarrError, outer: BaseException | None) -> None:
+def _shorten_chain(error: Exception, outer: BaseException | None) -> None:
     """Hide causes that say no more than an error itself. Programs still find a hidden cause in ``__context__``.
 
     Args:
@@ -65,7 +73,17 @@ def _shorten_chain(error: ZarrError, outer: BaseException | None) -> None:
         _set_context(error, None)
         error.__context__ = cause
     else:
-        cause.__traceback__ = _without_internal(cause.__traceback__, None)
+        _shorten_cause(cause, outer)
+
+
+def _shorten_cause(cause: BaseException, outer: BaseException | None) -> None:
+    """Remove internal frames from a visible cause and its own causes. Errors of code of the user keep their contexts."""
+    is_from_user = _is_from_user(cause)
+    cause.__traceback__ = _without_internal(cause.__traceback__, None)
+    following = cause.__cause__
+    if following is not None and following is not outer and not isinstance(following, BaseExceptionGroup):
+        _shorten_cause(following, outer)
+    elif not is_from_user:
         _set_context(cause, outer)
 
 
@@ -79,7 +97,7 @@ def short_tracebacks(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await function(*args, **kwargs)
-        except ZarrError as error:
+        except RAISED as error:
             shorten(error, kept=1)
             raise
 
@@ -150,7 +168,7 @@ def _set_context(error: BaseException, context: BaseException | None) -> None:
     error.__context__, error.__suppress_context__ = context, context is None
 
 
-def _adds_information(cause: BaseException, error: ZarrError) -> bool:
+def _adds_information(cause: BaseException, error: Exception) -> bool:
     """Return whether a cause says more than the message of its error, or comes from code of the user.
 
     Stores put all that matters of a cause into their messages.
@@ -168,6 +186,15 @@ def _is_from_user(error: BaseException) -> bool:
         return False
     frame = _last(trace).tb_frame
     return not _is_internal(frame) and not any(name in frame.f_code.co_filename for name in _THIRD_PARTY)
+
+
+def _is_raised_here(trace: TracebackType | None) -> bool:
+    """Return whether a ``raise`` statement of this package has raised an error, and not a call, an operator or a lookup."""
+    if trace is None:
+        return False
+    last = _last(trace)
+    code = last.tb_frame.f_code
+    return code.co_filename.startswith(_PACKAGE) and code.co_code[last.tb_lasti] == opmap["RAISE_VARARGS"]
 
 
 def _last(trace: TracebackType) -> TracebackType:

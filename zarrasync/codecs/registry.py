@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from zarrasync._util import plugins
+from zarrasync._util.suggestions import suggest
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
 from zarrasync.codecs.bitround import BitroundCodec
 from zarrasync.codecs.blosc import BloscCodec
@@ -154,8 +154,7 @@ def _suggestion(name: str) -> str:
     if name in codec_registry:
         return f"numcodecs has one: 'numcodecs.{name}'"
     names = sorted({*_PARSERS, *_registered})
-    close = get_close_matches(name, [*names, *codec_registry], 1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}, and numcodecs.*"
+    return suggest(name, [*names, *codec_registry], "install the package with the codec or call register_codec")
 
 
 def parse_codecs(value: Any, location: str = "$.codecs", key: str = "") -> CodecChain:

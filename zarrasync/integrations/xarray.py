@@ -20,9 +20,10 @@ from xarray.backends.zarr import FillValueCoder
 
 from zarrasync import sync
 from zarrasync._concurrency import bridge
-from zarrasync._util.short_tracebacks import short_tracebacks, shorten
+from zarrasync._util.short_tracebacks import RAISED, short_tracebacks, shorten
+from zarrasync._util.suggestions import suggest
 from zarrasync.display.progress import IngestReport
-from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError, ZarrError
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError
 from zarrasync.integrations import xarray_write
 from zarrasync.integrations.dask_detect import seceded
 from zarrasync.integrations.xarray_encode import without_nan
@@ -160,7 +161,9 @@ def write_dataset(dataset: Dataset, store: StoreLike, **options: Any) -> dict[st
     """
     unknown = sorted({*options} - {*signature(write_dataset_async).parameters})
     if unknown:
-        raise TypeError(f"write_dataset() got an unexpected keyword argument {unknown[0]!r}")
+        parameters = [name for name in signature(write_dataset_async).parameters if name not in ("dataset", "store")]
+        hint = suggest(unknown[0], parameters, f"the options are {', '.join(parameters)}")
+        raise TypeError(f"write_dataset() got an unexpected keyword argument {unknown[0]!r}; {hint}")
     is_lazy = isinstance(dataset, Dataset) and any(v.chunks is not None for v in dataset.variables.values())
     with seceded(waits=is_lazy):
         return bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
@@ -222,7 +225,7 @@ class ZarrasyncBackend(BackendEntrypoint):
                 use_cftime=use_cftime,
                 decode_timedelta=decode_timedelta,
             )
-        except ZarrError as error:  # the frame of this method would show all of its text
+        except RAISED as error:  # the frame of this method would show all of its text
             shorten(error)
             raise
 

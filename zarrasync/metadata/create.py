@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from inspect import signature
 from typing import Any, Literal
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util import json as _json
+from zarrasync._util.suggestions import suggest
 from zarrasync.codecs import ArraySpec, BytesCodec, Codec, ZstdCodec
 from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
 from zarrasync.metadata.chunk_shapes import (
@@ -159,8 +159,7 @@ def check_options(options: Iterable[str]) -> None:
     for name in options:
         parameters = _parameters()
         if name not in parameters:
-            close = get_close_matches(name, parameters, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the parameters are {', '.join(parameters)}"
+            hint = suggest(name, parameters, f"the parameters are {', '.join(parameters)}")
             raise TypeError(f"creating an array takes no parameter {name!r}; {hint}")
 
 

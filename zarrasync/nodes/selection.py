@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.drive import driven
-from zarrasync._util.short_tracebacks import shorten
+from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, explain
 from zarrasync.display.progress import report_progress
-from zarrasync.errors import SelectionError, ZarrError
+from zarrasync.errors import SelectionError
 from zarrasync.indexing import parse
 from zarrasync.indexing.fields import split_fields
 from zarrasync.indexing.regions import Region
@@ -152,7 +152,7 @@ class AsyncSelection(NotAwaited):
             if fields is not None and self._fields is not None:
                 raise SelectionError(f"the selection already has fields: {self._fields!r}", shape=self.shape)
             transform = compose(self._transform, parser(key, self.shape))
-        except ZarrError as error:
+        except RAISED as error:
             shorten(error)
             raise
         fields = fields if fields is not None else self._fields
@@ -197,7 +197,7 @@ class AsyncSelection(NotAwaited):
                     result = await read(progress=report)
             else:
                 result = await read()
-        except ZarrError as error:
+        except RAISED as error:
             shorten(error, kept=0)
             raise
         return result[()] if not result.shape and out is None and not self._exact else result
@@ -228,7 +228,7 @@ class AsyncSelection(NotAwaited):
                     await write(progress=report)
             else:
                 await write()
-        except ZarrError as error:
+        except RAISED as error:
             shorten(error, kept=0)
             raise
 
@@ -305,7 +305,7 @@ def select(array: SelectedArray, key: Any) -> AsyncSelection:
     try:
         fields, key = split_fields(key, metadata.dtype.numpy)
         transform = parse.numpy_style(key, metadata.shape)
-    except ZarrError as error:
+    except RAISED as error:
         shorten(error)
         raise
     return AsyncSelection(array, transform, fields, not transform.shape and _keeps_array(key))

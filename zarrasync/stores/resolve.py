@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zarrasync import config as settings
+from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.obstore import ObjectStore
 from zarrasync.stores.cloud.process import is_usable
@@ -51,8 +52,12 @@ def resolve(
         TypeError: If the object does not represent a store, or options are passed for something other than a URL.
         ValueError: If no filesystem is known for a URL's protocol.
     """
-    with settings.using(config):
-        return _resolve(store, storage_options)
+    try:
+        with settings.using(config):
+            return _resolve(store, storage_options)
+    except RAISED as error:
+        shorten(error)
+        raise
 
 
 def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Store:

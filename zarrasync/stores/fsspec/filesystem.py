@@ -11,6 +11,7 @@ from typing import Any
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._concurrency.per_loop import PerLoop
+from zarrasync._util.suggestions import suggest
 from zarrasync.errors import StoreError
 from zarrasync.stores.cloud.storage_options import SERVICES, check_names
 from zarrasync.stores.errors import redact_queries
@@ -149,7 +150,6 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
         ImportError: If the filesystem needs a package that is not installed.
         StoreError: If it cannot be opened.
     """
-    from fsspec import get_filesystem_class
     from fsspec.core import url_to_fs
 
     options, protocol = dict(options), url.partition("://")[0]
@@ -162,7 +162,7 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
             options["config_kwargs"] = extra
     try:
         if "::" not in url:
-            check_names(get_filesystem_class(protocol), options)
+            check_names(_filesystem_class(protocol, url), options)
         fs, path = url_to_fs(url, **options)
     except OSError as error:
         raise StoreError(f"{redact_queries(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
@@ -170,6 +170,16 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
         install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
     return fs, path
+
+
+def _filesystem_class(protocol: str, url: str) -> Any:
+    from fsspec import available_protocols, get_filesystem_class
+
+    try:
+        return get_filesystem_class(protocol)
+    except ValueError:
+        hint = suggest(protocol, available_protocols(), f"install an fsspec filesystem for {protocol}://")
+        raise ValueError(f"cannot open {redact_queries(url)!r}: unknown protocol {protocol!r}; {hint}") from None
 
 
 def is_local(fs: Any) -> bool:

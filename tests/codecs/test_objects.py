@@ -52,7 +52,7 @@ async def test_objects_of_format_2(api: Api):
         array = await api(api.create_array({}, data=[value], dtype=dtype, zarr_format=2, filters=[codec]))
         assert (await api(array.get_basic_selection())).tolist() == [value]
         assert not array.filters
-        with pytest.raises(UnknownCodecError, match="makes bytes of objects"):
+        with pytest.raises(UnknownCodecError, match="converts objects to bytes"):
             await api(api.create_array({}, shape=2, dtype="i4", zarr_format=2, filters=[codec]))
     with pytest.raises(MetadataError, match="does not define how elements are stored"):
         await api(api.create_array({}, shape=2, dtype=object, zarr_format=2))

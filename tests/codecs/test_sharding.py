@@ -124,7 +124,7 @@ def test_damaged_shards():
     value = bytes(chain.encode(DATA))
     index = 8 * 16 + 4
     for damaged, message in (
-        (value[:10], "its index alone needs"),
+        (value[:10], "fewer than its index needs"),
         (value[:-7] + b"\7" + value[-6:], "index is damaged"),
         (value[1:], "bytes|not|gzip"),
     ):
@@ -150,7 +150,7 @@ def test_damaged_shards():
         chain.decode(bytes(large))
     half = value.copy()
     half[-index : -index + 8] = b"\xff" * 8
-    with pytest.raises(CodecError, match="no value can have"):
+    with pytest.raises(CodecError, match="an impossible byte range"):
         chain.decode(bytes(half))
 
 

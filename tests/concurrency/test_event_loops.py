@@ -41,7 +41,7 @@ async def test_a_sync_write_raises_rather_than_wait_for_the_loop_it_blocks():
     task = asyncio.ensure_future(a[0].write(1))
     while not store.waiting:
         await asyncio.sleep(0)
-    with pytest.raises(RuntimeError, match="make this one asynchronous too"):
+    with pytest.raises(RuntimeError, match="use the async API here"):
         sync.Array(a)[1] = 2
     store.open = True
     await task

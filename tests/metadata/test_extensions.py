@@ -148,7 +148,7 @@ async def test_codecs_of_others_that_are_minimal_or_wrong(api: Api, far: bool):
         assert (await api(array[2:5])).tolist() == [2, 3, 4]
         array = await api(api.create_array(target, path="short", data=np.arange(6), filters=[Short()]))
         for key in (1, np.s_[1:2], np.s_[::-1]):
-            with pytest.raises(CodecError, match=r"short/c/0 .*an array of shape \(2,\) came out, not \(6,\)"):
+            with pytest.raises(CodecError, match=r"short/c/0 .*the result has shape \(2,\), expected \(6,\)"):
                 await api(array[key])
         # Codecs that are not known to be fast run on threads.
         assert not far or all(name.startswith("zarrasync-codec") for name in Short.threads)
@@ -254,10 +254,10 @@ class Shorter(codecs.ArrayArrayCodec):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"compressors": [Odd("loses")]}, "7 bytes came out, not 8"),
+        ({"compressors": [Odd("loses")]}, "the result has 7 bytes, expected 8"),
         ({"compressors": [Odd("raises")]}, "IndexError: too far"),
         ({"compressors": [Odd("forgets")]}, "TypeError"),
-        ({"filters": [Shorter()], "compressors": None}, r"an array of shape \(1,\) came out, not \(2,\)"),
+        ({"filters": [Shorter()], "compressors": None}, r"the result has shape \(1,\), expected \(2,\)"),
     ],
 )
 async def test_codecs_of_others_that_store_unreadable_data(api: Api, wanted: dict[str, Any], message: str):
@@ -307,7 +307,7 @@ async def test_codecs_of_others_that_fail_for_damaged_data(api: Api):
     store: dict[str, bytes] = {}
     array = await api(api.create_array(store, data=np.arange(4, dtype="i4"), chunks=(2,), compressors=[Odd()]))
     assert (await api(array[...])).tolist() == [0, 1, 2, 3]
-    for damage, message in ((b"\xff", "AssertionError: marked"), (b"\xfe", "7 bytes came out, not 8")):
+    for damage, message in ((b"\xff", "AssertionError: marked"), (b"\xfe", "the result has 7 bytes, expected 8")):
         store["c/1"] = damage * 8
         with pytest.raises(CodecError, match=f"c/1 in .* cannot decode: {message}"):
             await api(array[...])

@@ -85,7 +85,7 @@ async def test_upper_bits_of_small_integers_mean_nothing(api: Api):
     store["c/0"] = bytes([0x08, 0xF8, 0x77, 0x1F])
     array = await api(api.open_array(store, mode="r+"))
     assert (await api(array.get_basic_selection())).tolist() == [-8, -8, 7, -1]
-    with pytest.raises(CodecError, match="values are from -8 to 7, found -1 to 8"):
+    with pytest.raises(CodecError, match="values must be from -8 to 7, found -1 to 8"):
         await api.write(array, np.s_[:2], np.array([3, 8]))
 
 

@@ -79,7 +79,7 @@ async def test_failed_repairs_are_logged(api: Api, caplog: pytest.LogCaptureFixt
     store.room = 0
     with pytest.raises(StoreError, match="disk is full"):
         await api(array.append([7]))
-    assert "could not be repaired: StoreError: the disk is full" in caplog.text
+    assert "clean-up after a failed call failed: StoreError: the disk is full" in caplog.text
 
 
 async def test_an_append_without_a_stored_shape_leaves_nothing(api: Api):

@@ -265,7 +265,7 @@ async def test_absence_is_absence_where_looking_around_fails(api):
 
 
 async def test_codec_names_are_guessed(api):
-    for name, meant in (("lz4", "numcodecs has one: 'numcodecs.lz4'"), ("gzp", "did you mean 'gzip'?")):
+    for name, meant in (("lz4", "did you mean 'numcodecs.lz4'?"), ("gzp", "did you mean 'gzip'?")):
         with pytest.raises(MetadataError, match=re.escape(meant)):
             await api(api.create_array({}, shape=3, compressors=name))
 

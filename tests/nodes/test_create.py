@@ -76,7 +76,7 @@ async def test_nothing_is_written_when_creating_fails(api):
         ({"shape": "x"}, ShapeError, "sequence of integers|invalid"),
         ({}, TypeError, "needs a shape"),
         ({"shape": 4, "dtype": "nosuch"}, MetadataError, "'nosuch' is not known"),
-        ({"shape": 4, "dtype": object}, MetadataError, "use str for text"),
+        ({"shape": 4, "dtype": object}, MetadataError, "use str or bytes"),
         ({"shape": 4, "dtype": "i1", "fill_value": 300}, MetadataError, "300 does not fit data type int8"),
         ({"shape": 4, "dtype": "i1", "fill_value": "x"}, MetadataError, "does not fit data type int8"),
         ({"shape": 4, "compressors": "nosuch"}, MetadataError, "unknown codec 'nosuch'"),

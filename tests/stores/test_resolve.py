@@ -387,7 +387,7 @@ def test_values_that_are_not_stores():
     with pytest.raises(TypeError, match="a path is text, found 3"):
         sync.open_array({}, path=3)  # type: ignore[arg-type]
     array = sync.create_array({}, data=VALUES)
-    with pytest.raises(TypeError, match="out is a NumPy array, found list"):
+    with pytest.raises(TypeError, match="out must be a NumPy array, found list"):
         array.view[...].read(out=[1])
 
 

@@ -55,7 +55,7 @@ class Environment:
         time.sleep(seconds)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Block the current thread until an event is set; ``False`` after so many seconds without it."""
+        """Block the current thread until an event is set; ``False`` if that takes more than ``seconds``."""
         return event.wait(seconds)
 
     def executor(self, name: str, size: int) -> Executor:

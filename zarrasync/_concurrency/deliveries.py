@@ -1,4 +1,4 @@
-"""How the results of worker threads reach the tasks of an event loop."""
+"""Delivery of results from worker threads to the tasks of an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Deliveries", "deliveries_of"]
 
 
 class Deliveries:
-    """Results of worker threads for the tasks of a loop, which is woken once for all that are ready.
+    """Results of worker threads for the tasks of a loop. One wake-up of the loop delivers all results that are ready.
 
     Waking it for each result would make the loop compete with the workers for the interpreter.
     """

@@ -44,7 +44,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     finally:
         _thread.depth -= 1
     coroutine.close()
-    raise RuntimeError("a store that calls itself blocking waited for an event loop; set its `blocking` to False")
+    raise RuntimeError("a store with `blocking=True` waited for an event loop; set its `blocking` to False")
 
 
 @reset_in_child

@@ -24,7 +24,7 @@ POLL_SECONDS = 0.05
 
 
 class Waiter:
-    """One who waits: a thread for an event, or a task for a future of its loop.
+    """A waiting thread or task. A thread waits for an event, a task for a future of its loop.
 
     Attributes:
         amount: The requested amount.
@@ -44,7 +44,7 @@ class Waiter:
             self._future = self._loop.create_future()
 
     def wake(self) -> bool:
-        """Let the waiter through; ``False`` if its event loop is closed."""
+        """Wake the waiter; ``False`` if its event loop is closed."""
         if self._event is not None:
             self._event.set()
         else:
@@ -61,7 +61,7 @@ class Waiter:
             self._future.set_result(None)
 
     async def wait(self) -> None:
-        """Wait until let through.
+        """Wait until the amount is granted.
 
         Raises:
             asyncio.CancelledError: If the call was cancelled.
@@ -76,7 +76,7 @@ class Waiter:
 
 
 class FifoGate:
-    """A counter that admits what fits, first come first served, across threads and event loops.
+    """A counter that admits requests while they fit, in order of arrival, across threads and event loops.
 
     A request for more than the whole capacity is admitted alone. A call that blocks an event loop is always admitted
     at once, because the permits it would wait for may be held by tasks of that loop.
@@ -122,7 +122,7 @@ class FifoGate:
             raise
 
     def release(self, amount: int = 1) -> None:
-        """Give back an amount that was taken."""
+        """Return an amount that was taken."""
         with self._lock:
             self._free += min(amount, self.capacity)
             self._admit()

@@ -1,4 +1,4 @@
-"""Running calls concurrently. The first failure cancels the others and is raised as if it had been the only call."""
+"""Running calls concurrently. The first failure cancels the other calls and is raised without an exception group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Return the results of concurrent calls, or of one after the other where this call is driven."""
+    """Return the results of calls, which run concurrently, or one after the other if this call is driven."""
     if len(calls) < 2 or driven():
         return [await call() for call in calls]
     try:
@@ -27,7 +27,7 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 
 
 async def gather_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Return the results of concurrent calls, each of which runs to its end even if others fail.
+    """Return the results of concurrent calls. Each call runs to its end even if others fail.
 
     If the caller is cancelled meanwhile, the cancellation is raised after all calls have ended, so that their outcome is
     known.

@@ -53,7 +53,7 @@ class AdaptiveLimiter(FifoGate):
             self._resize(min(self.capacity, self._initial))
 
     def on_success(self, seconds: float) -> None:
-        """Count a request that took so many seconds.
+        """Count a successful request and its duration.
 
         Below the initial capacity the gate grows by one after as many successes as its capacity. Above it, it grows by
         one with each success while answers stay quick, and only if the queue is long: for a short queue, opening more

@@ -60,8 +60,8 @@ class KeyLock:
             blocked = BLOCKED_LOOP.get()
             if blocked is not None and blocked in (holder.loop, *(waiting for _, waiting in holder.waiters)):
                 raise RuntimeError(
-                    "a synchronous write would wait for an asynchronous one of the event loop that it blocks; "
-                    "await the other write first, or make this one asynchronous too"
+                    "deadlock: a synchronous write waits for a lock that a task of the blocked event loop holds; "
+                    "await that task first, or use the async API here"
                 )
             waiter = Waiter(1)
             holder.waiters.append((waiter, loop))
@@ -118,7 +118,7 @@ class KeyLocks:
 
 
 def _pass_on(identity: Hashable) -> None:
-    """Give a lock to the next waiter, or free it. The caller holds ``_holders_lock``."""
+    """Transfer a lock to the next waiter, or free it. The caller holds ``_holders_lock``."""
     holder = _holders[identity]
     while holder.waiters:
         waiter, holder.loop = holder.waiters.popleft()

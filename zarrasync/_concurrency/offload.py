@@ -1,4 +1,4 @@
-"""Running blocking work on threads from coroutines, and getting the result back."""
+"""Running blocking work on threads from coroutines."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _END = object()
 
 
 async def run_in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing: bool = False) -> T:
-    """Drive a coroutine of blocking work on a worker thread, or here if this call is driven already.
+    """Drive a coroutine of blocking work on a worker thread, or on this thread if this call is already driven.
 
     Cancelling the caller sets the work's cancel flag and waits until the work has stopped, so that nothing writes into
     the caller's memory afterwards.
 
     Args:
         make: Makes the coroutine.
-        computing: Whether the work seldom waits. One thread per core plus one is enough then; more would only compete
+        computing: Whether the work rarely waits. Then one thread per core plus one is enough; more would only compete
             for the interpreter.
     """
     if driven():
@@ -47,7 +47,7 @@ async def run_in_worker(make: Callable[[], Coroutine[Any, Any, T]], *, computing
 
 
 async def compute(function: Callable[[], T]) -> T:
-    """Return the result of a computation that would hold up an event loop."""
+    """Run a long computation without blocking the event loop, and return its result."""
 
     async def work() -> T:
         return function()
@@ -68,7 +68,7 @@ async def run_in_new_thread(function: Callable[[], T]) -> T:
 
 
 async def iterate_in_worker(items: Iterator[T]) -> AsyncIterator[T]:
-    """Step through a slow iterator without holding up the event loop."""
+    """Step through a slow iterator without blocking the event loop."""
 
     async def step() -> Any:
         return next(items, _END)
@@ -88,7 +88,7 @@ async def name_lookup(host: str, port: int) -> list[Any]:
 
 
 def run_abandonable(call: Callable[[], T], limit: float) -> T:
-    """Return the result of a call that may never return, and go on without it when cancelled or after a time limit.
+    """Return the result of a call that may never return. Abandon it on cancellation or after a time limit.
 
     Args:
         call: The function to run on a new thread.
@@ -131,7 +131,7 @@ class _Outcome(asyncio.Future[T]):
         self.job: Future[None]
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Ask the job to stop. ``False`` if it has begun: the job ends this future, and then the task is cancelled."""
+        """Ask the job to stop. ``False`` if it has begun; it then ends this future, and the task is cancelled."""
         self._flag.cancel()
         return self.job.cancel() and super().cancel(msg)
 
@@ -155,7 +155,7 @@ def _run(
     try:
         if flag.cancelled:  # while it waited for a thread
             raise asyncio.CancelledError
-        # Popped, as a thread may refer to its job for a while after it was done.
+        # Popped, because a thread may keep a reference to its job after the job has ended.
         result = context.run(pending.pop())
     except BaseException as raised:
         error = raised

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """A client per event loop, made on first use, and closed with the loop or when this object is collected.
+    """A client per event loop. It is made on first use, and closed with the loop or when this object is collected.
 
     Each client is guarded by an async generator. ``asyncio.run`` calls ``shutdown_asyncgens`` before it closes the
     loop, which ends the generator, and that closes the client.

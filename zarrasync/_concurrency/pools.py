@@ -22,7 +22,7 @@ _lock = thread_lock()
 
 
 def pool(name: str, size: int) -> Executor:
-    """Return the pool of a name and size, which is made when it is first used."""
+    """Return the pool with a name and size. It is made on first use."""
     with _lock:
         executor = _pools.get((name, size))
         if executor is None:
@@ -43,7 +43,7 @@ def codec_pool(settings: config.Config) -> Executor:
 def submit(executor: Executor, work: Callable[[], T]) -> Future[T]:
     """Run a function on a thread of a pool.
 
-    Pools accept no work once the main thread has ended. A new thread is started for the function then.
+    Pools accept no work after the main thread has ended. The function then runs on a new thread.
     """
     try:
         return executor.submit(work)

@@ -1,4 +1,4 @@
-"""Pauses, and repeating conditional writes that conflict. Failed requests are retried in ``stores.remote``."""
+"""Pauses, and backoff for conditional writes that conflict. ``stores.remote`` retries failed requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ConflictBackoff", "RetryCounts", "pause"]
 
 
 async def pause(seconds: float) -> None:
-    """Wait, on an event loop or on a thread. A thread checks for cancellation meanwhile."""
+    """Wait, on an event loop or on a thread. A waiting thread checks for cancellation."""
     if not driven():
         await clock.sleep(seconds)
         return
@@ -50,7 +50,7 @@ class ConflictBackoff:
         if clock.monotonic() > self._end:
             raise WriteConflictError(
                 f"{self._target}: {conflict}, at each of {self._attempts} attempts within {self._seconds:g} s "
-                "(config.total_timeout): others keep writing there",
+                "(config.total_timeout): other writers keep changing it",
                 key=conflict.key,
                 attempts=self._attempts,
             ) from conflict
@@ -63,7 +63,7 @@ class RetryCounts:
     """Counts retries and conflicts in this process inside a ``with`` block.
 
     Attributes:
-        conflicts: Conditional writes that lost against another writer.
+        conflicts: Conditional writes that failed because another writer had changed the value.
         retries: Requests that were repeated after a failure.
     """
 

@@ -1,4 +1,4 @@
-"""Calls that cancellation must not cut short: writes that have begun, and clean-up after failures."""
+"""Calls that cancellation must not interrupt: writes that have begun, and clean-up after failures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _GRACE_SECONDS = 5.0
 
 
 async def shielded(call: Callable[[], Awaitable[T]], on_success: Callable[[], None] | None = None) -> T:
-    """Return the result of a call that is not cut short, because the server may carry it out all the same, later.
+    """Return the result of a call that cancellation does not interrupt, because the server may still carry it out.
 
-    A cancelled caller waits for some seconds, or until it is cancelled again, so that the call ends before anything
-    that comes after it.
+    A cancelled caller waits for some seconds, or until it is cancelled again, so that the call ends before any later
+    call begins.
 
     Args:
         call: The call.
@@ -54,7 +54,7 @@ async def run_cleanup(repair: Callable[[], Awaitable[None]]) -> None:
         try:
             await repair()
         except (Exception, asyncio.CancelledError) as error:
-            _log.warning("what a failed call has left could not be repaired: %s: %s", type(error).__name__, error)
+            _log.warning("clean-up after a failed call failed: %s: %s", type(error).__name__, error)
 
     if driven():
         with ignore_cancellation():
@@ -74,6 +74,6 @@ async def _run(call: Callable[[], Awaitable[T]], on_success: Callable[[], None] 
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Mark an error as retrieved: its caller has gone."""
+    """Mark an error as retrieved, because its caller no longer waits."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Single flight: one call serves every task that wants its result at the same time."""
+"""Single flight: one call serves all tasks that need its result at the same time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class SingleFlight:
-    """Calls that several tasks of one event loop want at the same time; each is made once.
+    """Calls whose results several tasks of one event loop need at the same time; each call is made once.
 
-    A call is cancelled when the last task that waits for it is.
+    A call is cancelled when the last task that waits for it is cancelled.
     """
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, tuple[asyncio.Task[Any], list[None]]] = {}
 
     async def share(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of the call of this name that is under way, or of a new one."""
+        """Return the result of the running call with this name, or of a new call."""
         loop = asyncio.get_running_loop()
         identity = (loop, name)
         if identity not in self._flights:

@@ -31,7 +31,7 @@ class BitroundCodec(ArrayArrayCodec):
 
     def __post_init__(self) -> None:
         if type(self.keepbits) is not int or self.keepbits < 1:
-            raise ValueError(f"keepbits is an integer of at least 1, found {self.keepbits!r}")
+            raise ValueError(f"keepbits must be an integer of at least 1, found {self.keepbits!r}")
 
     def configuration(self) -> dict[str, Any]:
         return {"keepbits": self.keepbits}

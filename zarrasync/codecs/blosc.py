@@ -45,7 +45,7 @@ def _decoded_size(data: Buffer) -> int:
     decoded: int
     decoded, encoded = _HEADER_SIZES.unpack_from(data)
     if encoded != len(data):
-        raise ValueError(f"its header declares {encoded} stored bytes, there are {len(data)}")
+        raise ValueError(f"its header declares {encoded} stored bytes, found {len(data)}")
     return decoded
 
 
@@ -86,9 +86,9 @@ class BloscCodec(BytesBytesCodec):
 
     def __post_init__(self) -> None:
         if self.cname not in _CNAMES:
-            raise ValueError(f"cname is one of {', '.join(_CNAMES)}; found {self.cname!r}")
+            raise ValueError(f"cname must be one of {', '.join(_CNAMES)}; found {self.cname!r}")
         if self.shuffle is not None and self.shuffle not in _SHUFFLES:
-            raise ValueError(f"shuffle is one of {', '.join(_SHUFFLES)}; found {self.shuffle!r}")
+            raise ValueError(f"shuffle must be one of {', '.join(_SHUFFLES)}; found {self.shuffle!r}")
         check_integer("clevel", self.clevel, 0, 9)
         check_integer("blocksize", self.blocksize, 0, 2**31 - 1)
         if self.typesize is not None:

@@ -180,7 +180,7 @@ class BoundChain:
         for codec, spec in reversed(self._array_steps):
             array = codec.decode(array, spec)
         if array.shape != self.spec.shape:
-            raise CodecError(f"an array of shape {array.shape} came out, the chunk has {self.spec.shape}")
+            raise CodecError(f"the result has shape {array.shape}, expected {self.spec.shape}")
         return array
 
     def _decompress(self, data: Buffer, out: Out) -> Buffer:

@@ -47,7 +47,7 @@ class BytesCodec(ArrayBytesCodec):
 
     def __post_init__(self) -> None:
         if self.endian not in ("little", "big", None):
-            raise ValueError(f"endian is 'little' or 'big', found {self.endian!r}")
+            raise ValueError(f"endian must be 'little' or 'big', found {self.endian!r}")
 
     def configuration(self) -> dict[str, Any]:
         return {"endian": self.endian} if self.endian else {}
@@ -103,7 +103,7 @@ class _BoundBytes:
 
     def decode(self, data: Buffer) -> Array:
         if len(data) != self.encoded_size:
-            raise self._codec.fail(f"the value has {len(data)} bytes, the chunk {self.encoded_size}")
+            raise self._codec.fail(f"the value has {len(data)} bytes, expected {self.encoded_size}")
         if not self.encoded_size:
             return np.zeros(self._spec.shape, self._spec.dtype.numpy)
         array = np.frombuffer(data, self._stored).reshape(self._spec.shape)

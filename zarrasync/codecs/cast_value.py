@@ -47,9 +47,9 @@ class CastValueCodec(ArrayArrayCodec):
 
     def __post_init__(self) -> None:
         if self.rounding not in MODES:
-            raise ValueError(f"rounding is one of {', '.join(MODES)}; found {self.rounding!r}")
+            raise ValueError(f"rounding must be one of {', '.join(MODES)}; found {self.rounding!r}")
         if self.out_of_range not in (None, "clamp", "wrap"):
-            raise ValueError(f"out_of_range is 'clamp' or 'wrap', found {self.out_of_range!r}")
+            raise ValueError(f"out_of_range must be 'clamp' or 'wrap', found {self.out_of_range!r}")
         if not is_real_number(self.data_type):
             raise ValueError(f"numbers cannot be stored as data type {self.data_type.name!r}")
         if self.out_of_range == "wrap" and is_float(self.data_type.numpy):
@@ -93,7 +93,7 @@ class CastValueCodec(ArrayArrayCodec):
                 f"codec 'cast_value' cannot store the fill value {spec.fill_value!r}: {error}"
             ) from error
         if not (decoded[0] == fill[0] or (np.isnan(decoded[0]) and np.isnan(fill[0]))):
-            raise MetadataError(f"codec 'cast_value' makes {decoded[0]!r} of the fill value {spec.fill_value!r}")
+            raise MetadataError(f"codec 'cast_value' changes the fill value {spec.fill_value!r} to {decoded[0]!r}")
         return spec.replace(dtype=self.data_type, fill_value=stored[0])
 
     def _convert(self, scalar_map: _ScalarMap, source: DataType, target: DataType, flat: Array) -> Array:

@@ -31,7 +31,7 @@ class ConditionalCodec(BytesBytesCodec):
     def __post_init__(self) -> None:
         bits = self.header_bits
         if bits is not None and (type(bits) is not int or bits % 8 or not len(self.codecs) <= bits <= 1 << 16):
-            raise ValueError(f"header_bits is a multiple of 8 of at least {len(self.codecs)}, found {bits!r}")
+            raise ValueError(f"header_bits must be a multiple of 8 of at least {len(self.codecs)}, found {bits!r}")
 
     @classmethod
     def parse(
@@ -43,7 +43,7 @@ class ConditionalCodec(BytesBytesCodec):
         for number, entry in enumerate(configuration["codecs"]):
             codec = parse_codec(entry, f"codecs[{number}]")
             if not isinstance(codec, BytesBytesCodec):
-                raise ValueError(f"codecs are bytes -> bytes codecs, {entry!r} is not")
+                raise ValueError(f"codecs must be bytes -> bytes codecs, found {entry!r}")
             codecs.append(codec)
         return cls(tuple(codecs), configuration.get("header_bits"))
 
@@ -70,14 +70,14 @@ class ConditionalCodec(BytesBytesCodec):
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         view = memoryview(data)
         if len(view) < self._header_size:
-            raise self.fail(f"a value of {len(view)} bytes has no room for the header of {self._header_size}")
+            raise self.fail(f"a value of {len(view)} bytes is shorter than the header of {self._header_size} bytes")
         applied = int.from_bytes(view[: self._header_size], "little")
         if applied >> len(self.codecs):
-            raise self.fail(f"its header names codecs beyond the {len(self.codecs)} there are")
+            raise self.fail(f"its header refers to more than the {len(self.codecs)} configured codecs")
         content: Buffer = view[self._header_size :]
         applied_codecs = [codec for number, codec in enumerate(self.codecs) if applied >> number & 1]
         for codec in reversed(applied_codecs):
             content = codec.decode(content, size if codec is applied_codecs[0] else None, limit, None)
         if size is not None and len(content) != size:
-            raise self.fail(f"{len(content)} bytes came out, the chunk needs {size}")
+            raise self.fail(f"the result has {len(content)} bytes, expected {size}")
         return content

@@ -16,4 +16,4 @@ def check_members(configuration: Iterable[str], *members: str) -> None:
 def check_integer(name: str, value: object, low: int, high: int) -> None:
     """Raise ``ValueError`` if a parameter is not an integer from ``low`` to ``high``."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{name} is an integer from {low} to {high}, found {value!r}")
+        raise ValueError(f"{name} must be an integer from {low} to {high}, found {value!r}")

@@ -33,10 +33,10 @@ class Crc32cCodec(BytesBytesCodec):
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         view = memoryview(data)
         if len(view) < 4:
-            raise self.fail(f"a value of {len(view)} bytes has no room for a checksum")
+            raise self.fail(f"a value of {len(view)} bytes is too short for a checksum")
         content, stored = view[:-4], int.from_bytes(view[-4:], "little")
         if size is not None and len(content) != size:
-            raise self.fail(f"the value has {len(content)} bytes before the checksum, the chunk needs {size}")
+            raise self.fail(f"the value has {len(content)} bytes before the checksum, expected {size}")
         computed = _crc32c()(content)
         if computed != stored:
             raise ChecksumError(

@@ -61,9 +61,9 @@ def with_size_header(
             if expected is None:
                 raise ValueError("the value does not declare its size and the chunk does not fix it")
             if declared != expected and declared is not None:
-                raise ValueError(f"the value holds {declared} bytes, the chunk needs {size}")
+                raise ValueError(f"the value declares {declared} bytes, expected {size}")
             if expected > limit:
-                raise ValueError(f"the value declares {expected} bytes, at most {limit} make sense")
+                raise ValueError(f"the value declares {expected} bytes, more than the limit of {limit}")
             decompress_into, decompress = functions()
             if out is not None and expected >= least_out_size:
                 decompress_into(data, out)
@@ -100,9 +100,9 @@ def stream_decoder(start: Callable[[], Any]) -> DecoderFactory:
                 members.append(member)
                 total += len(member)
                 if len(members) > _MAX_MEMBERS:
-                    raise ValueError(f"more than {_MAX_MEMBERS} members one after the other")
+                    raise ValueError(f"the value has more than {_MAX_MEMBERS} members")
                 if total > most:
-                    raise ValueError(f"more than {most} bytes come out")
+                    raise ValueError(f"the result has more than {most} bytes")
                 if not stream.eof:
                     raise ValueError("the value is cut short")
                 data = memoryview(stream.unused_data)
@@ -143,7 +143,7 @@ def checked_decoder(codec: Codec, decoder: Decoder, size: int | None) -> Decoder
                 raise
             raise codec.fail(str(error) or type(error).__name__) from error
         if size is not None and len(decoded) != size:
-            raise codec.fail(f"{len(decoded)} bytes came out, the chunk needs {size}")
+            raise codec.fail(f"the result has {len(decoded)} bytes, expected {size}")
         return decoded
 
     return decode

@@ -35,7 +35,8 @@ def check_limits(codec: Codec, array: Array, limits: tuple[int, int] | None) -> 
         CodecError: If one is not.
     """
     if limits is not None and array.size and (int(array.min()) < limits[0] or int(array.max()) > limits[1]):
-        raise codec.fail(f"values are from {limits[0]} to {limits[1]}, found {array.min()} to {array.max()}", "encode")
+        low, high = limits
+        raise codec.fail(f"values must be from {low} to {high}, found {array.min()} to {array.max()}", "encode")
 
 
 def transform_elements(

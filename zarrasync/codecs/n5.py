@@ -41,7 +41,9 @@ class N5Codec(ArrayBytesCodec):
         serializer = self.codecs.array_bytes
         is_big_endian = isinstance(serializer, BytesCodec) and serializer.endian in ("big", None)
         if not is_reversed or not is_big_endian or len(self.codecs.bytes_bytes) > 1:
-            raise ValueError("codecs are 'transpose' with the axes reversed, big-endian 'bytes', and one more at most")
+            raise ValueError(
+                "codecs must be 'transpose' (reversed axes), 'bytes' (big-endian), and at most one compressor"
+            )
 
     @classmethod
     def parse(cls, configuration: Mapping[str, Any], parse_codecs: Callable[[Any, str], CodecChain]) -> N5Codec:
@@ -74,7 +76,7 @@ class _BoundN5(BoundWhole):
         shape, view = self._spec.shape, memoryview(data)
         start = 4 + 4 * len(shape)
         if len(view) < start:
-            raise self._codec.fail(f"a value of {len(view)} bytes has no room for the header of {start}")
+            raise self._codec.fail(f"a value of {len(view)} bytes is shorter than the header of {start} bytes")
         mode, ndim = np.frombuffer(view[:4], ">u2").tolist()
         if mode != 0 or ndim != len(shape):
             raise self._codec.fail(f"a block of mode {mode} with {ndim} dimensions, expected mode 0 with {len(shape)}")

@@ -52,12 +52,12 @@ def _make(config: str) -> Any:
     except (errors.UnknownCodecError, ImportError) as error:
         version = numcodecs_module("version").version
         raise UnknownCodecError(
-            f"unknown codec {name!r}: numcodecs {version} has none of that id "
+            f"unknown codec {name!r}: numcodecs {version} has no codec with this ID "
             "(some need the extra: pip install 'zarrasync[codecs]')",
             codec=str(name),
         ) from error
     except (TypeError, ValueError, KeyError, AssertionError, SyntaxError) as error:
-        raise MetadataError(f"codec {name!r}: numcodecs refuses the configuration {settings}: {error}") from error
+        raise MetadataError(f"codec {name!r}: numcodecs rejects the configuration {settings}: {error}") from error
 
 
 def numcodecs_codec(config: Mapping[str, Any]) -> Any:
@@ -215,7 +215,7 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
         try:
             return result.view(dtype).reshape(shape)
         except (ValueError, TypeError) as error:
-            raise self.fail(f"what comes out does not fit data type {dtype}: {error}", direction) from error
+            raise self.fail(f"the result does not fit data type {dtype}: {error}", direction) from error
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
             data = complete_zfp_stream(self, data, size, None)
         decoded = _flat_bytes(self._run("decode", data))
         if size is not None and len(decoded) != size:
-            raise self.fail(f"{len(decoded)} bytes came out, the chunk needs {size}")
+            raise self.fail(f"the result has {len(decoded)} bytes, expected {size}")
         return decoded
 
 
@@ -303,7 +303,9 @@ class _BoundSerializer(BoundWhole):
             data = complete_zfp_stream(self._codec, data, math.prod(shape) * dtype.itemsize, dtype)
         array = np.asarray(self._codec._run("decode", bytes(data)))  # noqa: SLF001  # its codec
         if array.size != math.prod(shape) or array.dtype != dtype:
-            raise self._codec.fail(f"{array.size} elements of {array.dtype} came out, the chunk has {shape} of {dtype}")
+            raise self._codec.fail(
+                f"the result has {array.size} elements of {array.dtype}, expected {shape} of {dtype}"
+            )
         return array.reshape(shape)
 
 
@@ -335,7 +337,7 @@ def adapt(config: Mapping[str, Any], *, dtype: np.dtype[Any] | None = None, arra
         raise MetadataError(f"a numcodecs configuration needs an 'id', found {dict(config)!r}")
     if kind in _OBJECTS:
         raise UnknownCodecError(
-            f"codec {kind!r} makes bytes of objects and is not supported in this position", codec=kind
+            f"codec {kind!r} converts objects to bytes and is not supported in this position", codec=kind
         )
     codec: NumcodecsArray | NumcodecsBytes | NumcodecsSerializer
     if arrays and kind in _ARRAY_BYTES:

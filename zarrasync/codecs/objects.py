@@ -75,7 +75,7 @@ class _BoundObjects(BoundWhole):
         return elements.reshape(self._spec.shape)
 
     def _wrong_count(self, count: object) -> CodecError:
-        return self._codec.fail(f"the value has {count} elements, the chunk {math.prod(self._spec.shape)}")
+        return self._codec.fail(f"the value has {count} elements, expected {math.prod(self._spec.shape)}")
 
     def _objects(self, data: bytes) -> Array:
         """Return the elements. Their declared number is checked before memory is allocated for them."""
@@ -94,7 +94,7 @@ class _BoundObjects(BoundWhole):
             labels = len(codec.config["labels"])
             most = np.frombuffer(data, codec.config.get("astype", "u1")).max(initial=0)
             if most > labels:
-                raise codec.fail(f"the value has label {most} of {labels}")
+                raise codec.fail(f"the value contains label {most}, but only {labels} labels")
         # Opening the array has checked config.allow_pickle.
         elements = pickle.loads(data) if codec.runs_code else numcodecs_codec(codec.config).decode(data)  # noqa: S301
         if isinstance(elements, np.ndarray):
@@ -122,7 +122,7 @@ def _flatten(items: Any, shape: Sequence[int], count: int) -> Array:
     for _ in shape[1:]:
         items = [item for inner in items for item in inner]
     if len(items) != count:
-        raise ValueError(f"{len(items)} elements where {count} are declared")
+        raise ValueError(f"{len(items)} elements, but {count} are declared")
     out = np.empty(count, object)
     for number, item in enumerate(items):  # NumPy would turn lists of equal length into axes
         out[number] = item

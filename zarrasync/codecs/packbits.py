@@ -38,11 +38,11 @@ class PackbitsCodec(ArrayBytesCodec):
     def __post_init__(self) -> None:
         if self.padding_encoding not in ("none", "first_byte", "last_byte"):
             raise ValueError(
-                f"padding_encoding is 'none', 'first_byte' or 'last_byte'; found {self.padding_encoding!r}"
+                f"padding_encoding must be 'none', 'first_byte' or 'last_byte'; found {self.padding_encoding!r}"
             )
         for bit in (self.first_bit, self.last_bit):
             if bit is not None and (type(bit) is not int or bit < 0):
-                raise ValueError(f"bits are numbered from 0, found {bit!r}")
+                raise ValueError(f"bit numbers must be integers of at least 0, found {bit!r}")
 
     def configuration(self) -> dict[str, Any]:
         padding = {"padding_encoding": self.padding_encoding} if self.padding_encoding != "none" else {}
@@ -89,7 +89,7 @@ class _BoundPackbits(BoundWhole):
     def decode(self, data: Buffer) -> Array:
         packed = self._without_padding_byte(np.frombuffer(data, np.uint8))
         if len(packed) != self._packed_size:
-            raise self._codec.fail(f"the value has {len(packed)} bytes of packed bits, the chunk {self._packed_size}")
+            raise self._codec.fail(f"the value has {len(packed)} bytes of packed bits, expected {self._packed_size}")
         data_type = self._spec.dtype
         bits = np.zeros((self._count, self._width), np.uint8)
         unpacked = np.unpackbits(packed, count=self._count * self._bits_per_number, bitorder="little")
@@ -108,5 +108,5 @@ class _BoundPackbits(BoundWhole):
             return encoded
         padding = int(encoded[0] if position == "first_byte" else encoded[-1])
         if padding != self._padding:
-            raise self._codec.fail(f"it declares {padding} bits of padding, the chunk has {self._padding}")
+            raise self._codec.fail(f"it declares {padding} bits of padding, expected {self._padding}")
         return encoded[1:] if position == "first_byte" else encoded[:-1]

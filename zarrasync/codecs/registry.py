@@ -77,7 +77,7 @@ def register(codec: type[Codec]) -> None:
         TypeError: If it is not such a class.
     """
     if not isinstance(codec, type) or not issubclass(codec, Codec):
-        raise TypeError(f"{codec!r} is not a class of codecs")
+        raise TypeError(f"{codec!r} is not a subclass of ArrayArrayCodec, ArrayBytesCodec or BytesBytesCodec")
     name = codec.name
     if not name or name in _PARSERS:
         raise ValueError(f"the codec {name!r} exists already" if name else f"{codec.__name__} has no name")
@@ -114,7 +114,7 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
     """
     entry = {"name": value} if isinstance(value, str) else value
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-        raise _problem(key, location, f"a codec is an object with a name, found {value!r}")
+        raise _problem(key, location, f"a codec must be an object with a name, found {value!r}")
     name, configuration = entry["name"], entry.get("configuration")
     configuration = {} if configuration is None else configuration
     if not isinstance(configuration, Mapping):
@@ -152,7 +152,7 @@ def _suggestion(name: str) -> str:
     """Return a hint for the message about an unknown name."""
     codec_registry = numcodecs_module("registry").codec_registry
     if name in codec_registry:
-        return f"numcodecs has one: 'numcodecs.{name}'"
+        return f"did you mean 'numcodecs.{name}'?"
     names = sorted({*_PARSERS, *_registered})
     return suggest(name, [*names, *codec_registry], "install the package with the codec or call register_codec")
 
@@ -204,7 +204,7 @@ def as_codec(value: Any) -> Codec:
     config = value if get_config is None else get_config()
     if isinstance(config, Mapping) and "id" in config:
         return from_numcodecs(config)
-    raise MetadataError(f"{value!r} is not a codec: give a codec, a name, a v3 entry or a numcodecs configuration")
+    raise MetadataError(f"{value!r} is not a codec; pass a codec, a name, a v3 entry or a numcodecs configuration")
 
 
 _BLOSC_SHUFFLES = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle", -1: None}

@@ -39,14 +39,14 @@ class ReshapeCodec(ArrayArrayCodec):
             if not all(type(n) is int and n >= least for n in numbers) or item == 0:
                 raise ValueError(f"shape may contain sizes, lists of axes and at most one -1; found {item!r}")
         if sum(item == -1 for item in entries) > 1:
-            raise ValueError("shape has more than one -1")
+            raise ValueError("shape contains more than one -1")
         object.__setattr__(self, "shape", entries)
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
         check_members(configuration, "shape")
         if not isinstance(configuration["shape"], list):
-            raise ValueError(f"shape is a list, found {configuration['shape']!r}")
+            raise ValueError(f"shape must be a list, found {configuration['shape']!r}")
         return cls(tuple(configuration["shape"]))
 
     def configuration(self) -> dict[str, Any]:

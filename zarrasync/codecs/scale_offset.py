@@ -52,7 +52,7 @@ class ScaleOffsetCodec(ArrayArrayCodec):
             raise MetadataError(f"codec 'scale_offset' takes real numbers, not data type {spec.dtype.name!r}")
         _, scale = self._parameters(spec.dtype)
         if not scale or not np.isfinite(scale):
-            raise MetadataError(f"codec 'scale_offset': a scale of {scale} loses all values")
+            raise MetadataError(f"codec 'scale_offset': a scale of {scale} would lose all values")
         try:
             fill = self._encode_flat(np.array([spec.fill_value], spec.dtype.numpy), spec.dtype)[0]
         except ValueError as error:
@@ -116,4 +116,4 @@ def _check_range(flat: Array, least: int, most: int, low: int, high: int) -> Non
     """Raise ``ValueError`` if a value is not from ``least`` to ``most``, so that a result leaves ``low`` to ``high``."""
     is_outside = (flat < least) | (flat > most)
     if is_outside.any():
-        raise ValueError(f"{flat[is_outside][0]} leaves the range from {low} to {high} on the way")
+        raise ValueError(f"{flat[is_outside][0]} leaves the range from {low} to {high} during the conversion")

@@ -83,7 +83,7 @@ class ShardIndex:
         is_missing = (entries == np.uint64(_MISSING)).all(axis=1)
         present = entries[~is_missing]
         if len(present) and int(present.max()) >= _MAX_POSITION:
-            raise self._codec.fail("its index names bytes that no value can have")
+            raise self._codec.fail("its index contains an impossible byte range")
         least, most = self._size_bounds
         sizes = entries[:, 1]
         is_possible = (sizes >= np.uint64(least)) & (sizes <= np.uint64(most))
@@ -102,7 +102,7 @@ class ShardIndex:
         """
         view = memoryview(shard)
         if len(view) < self.size:
-            raise self._codec.fail(f"the shard has {len(view)} bytes, its index alone needs {self.size}")
+            raise self._codec.fail(f"the shard has {len(view)} bytes, fewer than its index needs ({self.size})")
         table = self.parse(view[-self.size :] if self._at_end else view[: self.size])
         for number in np.flatnonzero(table.sum(axis=1) > len(view)):
             offset, length = table[number].tolist()

@@ -55,7 +55,7 @@ class ShardingCodec(ArrayBytesCodec):
 
     def __post_init__(self) -> None:
         if self.index_location not in ("start", "end"):
-            raise ValueError(f"index_location is 'start' or 'end', found {self.index_location!r}")
+            raise ValueError(f"index_location must be 'start' or 'end', found {self.index_location!r}")
 
     def configuration(self) -> dict[str, Any]:
         return {
@@ -71,7 +71,7 @@ class ShardingCodec(ArrayBytesCodec):
         check_members(configuration, "chunk_shape", "codecs", "index_codecs", "index_location")
         shape = configuration["chunk_shape"]
         if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
-            raise ValueError(f"chunk_shape is a list of positive integers, found {shape!r}")
+            raise ValueError(f"chunk_shape must be a list of positive integers, found {shape!r}")
         return cls(
             tuple(shape),
             parse_codecs(configuration["codecs"], "codecs"),

@@ -28,7 +28,7 @@ class ArraySpec:
         shape: The chunk's shape.
         dtype: Its data type.
         fill_value: The array's fill value; zero if the array has none.
-        undefined: Whether the array has no fill value. No chunk counts as empty then.
+        undefined: Whether the array has no fill value. Then no chunk counts as empty.
     """
 
     shape: tuple[int, ...]

@@ -71,7 +71,7 @@ class _CheckedArrays(_Checked):
     def _transform(self, direction: str, array: Array, spec: ArraySpec, expected: ArraySpec) -> Array:
         result = np.asarray(self._call(direction, getattr(self._inner, direction), array, spec))
         if result.shape != expected.shape:
-            raise self._codec.fail(f"an array of shape {result.shape} came out, not {expected.shape}", direction)
+            raise self._codec.fail(f"the result has shape {result.shape}, expected {expected.shape}", direction)
         return result
 
 
@@ -81,7 +81,7 @@ class _CheckedBytes(_Checked):
         size = self._call("encode", lambda: memoryview(encoded).nbytes)
         expected = self._inner.encoded_size(memoryview(data).nbytes)
         if expected not in (None, size):
-            raise self._codec.fail(f"{size} bytes came out, not {expected}", "encode")
+            raise self._codec.fail(f"the result has {size} bytes, expected {expected}", "encode")
         return self._as_bytes(encoded)
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
@@ -94,7 +94,7 @@ class _CheckedBytes(_Checked):
             decoded: Buffer = self._call("decode", decode, data, out)
             decoded_size = self._call("decode", lambda: memoryview(decoded).nbytes)
             if size not in (None, decoded_size):
-                raise self._codec.fail(f"{decoded_size} bytes came out, not {size}")
+                raise self._codec.fail(f"the result has {decoded_size} bytes, expected {size}")
             return decoded
 
         return call

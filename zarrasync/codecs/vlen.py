@@ -68,7 +68,7 @@ class _BoundVlen(BoundWhole):
         view = bytes(data)
         if len(view) < 4 or int.from_bytes(view[:4], "little") != count:
             declared = int.from_bytes(view[:4], "little") if len(view) >= 4 else "no"
-            raise self._codec.fail(f"the value has {declared} elements, the chunk {count}")
+            raise self._codec.fail(f"the value has {declared} elements, expected {count}")
         values, position = [], 4
         for number in range(count):
             begin = position + 4

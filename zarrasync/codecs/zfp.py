@@ -47,14 +47,14 @@ class ZfpCodec(ArrayBytesCodec):
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Codec:
         mode = configuration["mode"]
         if mode not in _MODES:
-            raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
+            raise ValueError(f"mode must be one of {', '.join(_MODES)}; found {mode!r}")
         check_members(configuration, "mode", *_MODES[mode])
         for name in _MODES[mode]:
             value, (low, high) = configuration[name], _LIMITS.get(name, (-(1 << 31), 1 << 31))
             is_integer = name not in ("tolerance", "rate")
             if type(value) not in ((int,) if is_integer else (int, float)) or not low <= value <= high:
                 kind = "an integer" if is_integer else "a number"
-                raise ValueError(f"{name} is {kind} from {low} to {high}, found {value!r}")
+                raise ValueError(f"{name} must be {kind} from {low} to {high}, found {value!r}")
         return cls(dict(configuration))
 
     def configuration(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def complete_zfp_stream(codec: Codec, data: Buffer, size: int | None, dtype: np.
     """
     view = bytes(data)
     if len(view) < 12 or view[:4] != b"zfp\x05":
-        raise codec.fail("it does not begin as a zfp stream does")
+        raise codec.fail("the value does not start with a zfp header")
     meta = int.from_bytes(view[4:12], "little") & (1 << 52) - 1  # dtype and dimensions
     declared_dtype, ndim = _HEADER_DTYPES[meta & 3], (meta >> 2 & 3) + 1
     width = 48 // ndim

@@ -126,7 +126,7 @@ class ZstdCodec(BytesBytesCodec):
     def __post_init__(self) -> None:
         check_integer("level", self.level, -131072, 22)
         if not isinstance(self.checksum, bool):
-            raise ValueError(f"checksum is true or false, found {self.checksum!r}")
+            raise ValueError(f"checksum must be true or false, found {self.checksum!r}")
 
     def configuration(self) -> dict[str, Any]:
         return {"level": self.level, "checksum": self.checksum}

@@ -1,4 +1,4 @@
-"""Batches of runs that make one job each."""
+"""Batches of runs, each of which is one job."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def batches(runs: Sequence[R], nbytes: int, settings: Config, threads: int, most
     Args:
         runs: The runs.
         nbytes: Bytes of a decoded chunk.
-        settings: For the bytes of a batch.
+        settings: The settings, which limit the bytes of a batch.
         threads: Threads that share the batches.
-        most: The most chunks of a batch.
+        most: Maximum number of chunks in a batch.
     """
     most = max(1, min(most, settings.batch_bytes // max(nbytes, 1)))
     most = max(1, min(most, -(-sum([run.count for run in runs]) // threads)))

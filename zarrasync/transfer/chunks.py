@@ -1,4 +1,4 @@
-"""The engine's view of an array: where its chunks are, what decodes them, and the settings that hold."""
+"""The engine's view of an array: the location of its chunks, their codecs, and the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zarrasync.transfer.shard_index_cache import ShardIndexCache
 __all__ = ["Chunks", "Fields", "Missing", "dtype_of"]
 
 Missing: TypeAlias = Literal["fill", "error"]
-"""What an absent chunk is: fill values, or an error."""
+"""How to treat an absent chunk: as fill values, or as an error."""
 Fields: TypeAlias = "str | list[str] | None"
 """Names of the structured fields to read or write; all if ``None``."""
 R = TypeVar("R", bound=Run)
@@ -38,8 +38,8 @@ class Chunks:
         prefix: The prefix of a chunk's key in the store that the user passed; for messages.
         origin: That store; for messages.
         name: The array's name, such as ``/a/b``; for messages.
-        indexes: Indexes of shards that were read before.
-        index_flights: Requests for indexes of shards that are under way.
+        indexes: Cached indexes of shards.
+        index_flights: Running requests for indexes of shards.
         shape: The shape of the stored chunks, if the array has chunks of different shapes.
     """
 
@@ -55,12 +55,12 @@ class Chunks:
 
     @property
     def chain(self) -> BoundChain:
-        """What encodes and decodes a stored chunk."""
+        """The codecs of a stored chunk."""
         return self.metadata.chain if self.shape is None else self.metadata.chain_of(self.shape)
 
     @property
     def concurrency(self) -> int:
-        """How many requests to have in flight."""
+        """Maximum number of requests in flight."""
         return self.config.concurrency or self.store.concurrency
 
     def by_shape(self, runs: Sequence[R]) -> list[tuple[Chunks, Sequence[R]]]:
@@ -83,15 +83,15 @@ class Chunks:
         return self.metadata.keys.encode_run(run.coords, run.axis, run.count)
 
     def full_key(self, key: str) -> str:
-        """Return a key as it is in the user's store."""
+        """Return the full key in the user's store."""
         return self.prefix + key
 
     def locate(self, error: CodecError, key: str) -> CodecError:
-        """Add the chunk that an error is about."""
+        """Add the key of the chunk to an error."""
         return error.at(self.full_key(key), repr(self.origin or self.store))
 
     def budget(self, nbytes: int) -> Permits:
-        """Hold bytes of the process's memory budget for the length of an ``async with`` block."""
+        """Reserve bytes of the process's memory budget for the length of an ``async with`` block."""
         return Permits(byte_budget(self.config), nbytes)
 
     def check_chunk_size(self) -> None:
@@ -103,8 +103,8 @@ class Chunks:
         limit = self.config.max_chunk_bytes
         if limit and self.metadata.chain.nbytes > limit:
             raise MetadataError(
-                f"{self.prefix or 'the array'}: a chunk decodes to {self.metadata.chain.nbytes:,} bytes, "
-                f"config.max_chunk_bytes is {limit:,}"
+                f"{self.prefix or 'the array'}: a chunk decodes to {self.metadata.chain.nbytes:,} bytes, more than "
+                f"config.max_chunk_bytes = {limit:,}"
             )
 
 

@@ -1,6 +1,6 @@
 """Decoding and encoding for asynchronous stores: codec threads run the computations of an event loop's tasks in batches.
 
-As many threads work as ``config.pool_size``; blocking stores choose theirs in ``thread_choice``.
+``config.pool_size`` threads work. For blocking stores, ``thread_choice`` chooses the number of threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Computation = Callable[[], Any]
 class CodecRunner:
     """Runs computations of one event loop's tasks on the codec threads.
 
-    While all threads are busy, computations queue; the next free thread takes as many as make a batch.
+    While all threads are busy, computations queue. The next free thread takes a batch of them.
     """
 
     def __init__(self, settings: Config) -> None:
@@ -39,13 +39,13 @@ class CodecRunner:
 
         Args:
             function: The computation.
-            nbytes: Bytes that it produces, by which batches are sized.
+            nbytes: Size of its result in bytes, which determines the size of batches.
         """
         outcome: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append((function, nbytes, outcome))
         if not self._starting and len(self._running) < self._settings.pool_size:
             self._starting = True
-            self._loop.call_soon(self._start)  # computations that arrive in the same turn of the loop go along
+            self._loop.call_soon(self._start)  # so that computations of the same loop iteration join the batch
         return await outcome
 
     async def join(self) -> None:
@@ -91,7 +91,7 @@ class CodecRunner:
 
 
 def _compute(functions: deque[_Computation]) -> list[tuple[Any, BaseException | None]]:
-    """Return results and errors. Each function is let go of at once, as a thread may refer to its job for longer."""
+    """Return results and errors. Drop references to functions at once, because a thread may keep its job longer."""
     results: list[tuple[Any, BaseException | None]] = []
     while functions:
         try:

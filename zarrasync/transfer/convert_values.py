@@ -1,4 +1,4 @@
-"""Converting values to what an array can store, before anything is stored. Pure, but for the worker of long conversions."""
+"""Conversion of values to the array's data type before they are stored. Long conversions run on a worker thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zarrasync.model.dtypes import BYTES, OBJECT, DataType
 __all__ = ["as_array", "as_storable", "cast", "check_cast", "fit", "run_conversion"]
 
 _LONG = 1 << 20
-"""Bytes of values whose conversion would hold up an event loop."""
+"""Bytes of values whose conversion would block an event loop for too long."""
 _NUMBER_KINDS = "biufc"
 _BYTES_TYPES = (bytes, bytearray, memoryview)
 _TIME_TYPES = (str, type(None), dt.date, dt.timedelta, np.datetime64)
@@ -27,12 +27,12 @@ _PANDAS_MISSING = ("NAType", "NaTType")
 _FINE_UNITS = ("ms", "us", "ns", "ps", "fs", "as")
 """Units in which an int64 cannot hold all times of Python's ``datetime``."""
 _LONGEST_DAYS = 106_751_991
-"""Days from which on NumPy silently converts a duration to another one."""
+"""Days above which NumPy silently converts a duration to a wrong one."""
 T = TypeVar("T")
 
 
 async def run_conversion(convert: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[Any]) -> T:
-    """Return the result of a conversion to a dtype, which runs on a worker thread if it takes long."""
+    """Return the result of a conversion to a dtype. A long conversion runs on a worker thread."""
     masked = isinstance(values, np.ma.MaskedArray)
     if not isinstance(values, np.ndarray) or values.nbytes < _LONG or not (masked or _needs_cast(values.dtype, dtype)):
         return convert()
@@ -40,7 +40,7 @@ async def run_conversion(convert: Callable[[], T], values: npt.ArrayLike, dtype:
 
 
 def as_storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:
-    """Convert values to what an array of some metadata can store.
+    """Convert values to the shape and data type of an array.
 
     Raises:
         ShapeError: If they do not broadcast to its shape.
@@ -56,7 +56,7 @@ def fit(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fil
         values: The values.
         shape: The shape of the selection that they are written to.
         dtype: The dtype of the selection, with only the written fields.
-        fill: What masked elements become.
+        fill: The value that replaces masked elements.
         data_type: The array's data type.
 
     Returns:
@@ -117,7 +117,7 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
         with np.errstate(invalid="ignore"):
             result = array.astype(dtype, order="C")
         if dtype.kind == array.dtype.kind and dtype.kind in "mM" and _wraps_around(array, result):
-            raise OverflowError("some are beyond its range")
+            raise OverflowError("some values are out of range")
     except (ValueError, TypeError, OverflowError) as error:
         text = f"values of {array.dtype} cannot be stored as {dtype}: {error}"
         raise CodecError(text, direction="encode") from error
@@ -187,16 +187,16 @@ def _from_objects(values: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def _from_strings(values: Any, dtype: np.dtype[Any]) -> Array:
-    """Convert strings of any length. Other values are not turned into strings, nor is the name of a missing one."""
+    """Convert strings of variable length. Other values, including missing ones, raise an error."""
     values = _with_missing_as_objects(values)
     kind = getattr(getattr(values, "dtype", None), "kind", "O")
     if kind not in "OTU":
-        raise TypeError("it is not text; values.astype(str) makes text of it")
+        raise TypeError("it is not a string; convert the values with values.astype(str)")
     return np.asarray(values, np.dtypes.StringDType(coerce=False) if kind == "O" else dtype)
 
 
 def _from_fixed_strings(values: Any, dtype: np.dtype[Any]) -> Array:
-    """Convert strings of fixed length. NumPy writes numbers as strings, which is fine, and missing values, which is not."""
+    """Convert strings of fixed length. NumPy converts numbers to strings, as intended, but also missing values."""
     array = np.asarray(_with_missing_as_objects(values), None if hasattr(values, "dtype") else object)
     if array.dtype.kind != "O":
         return array
@@ -214,10 +214,10 @@ def _is_nan(value: Any) -> bool:
 
 
 def _from_times(values: Any, dtype: np.dtype[Any]) -> Array:
-    """Convert times. NumPy does not complain about strings and Python's times that are beyond the range of a unit."""
+    """Convert times. NumPy raises no error for strings and Python's times that are out of the range of a unit."""
     array = np.asarray(values)
     if array.dtype.kind in "mM" or (array.dtype.kind not in "TUSO" and hasattr(values, "dtype")):
-        return array  # values out of range are found when they are cast
+        return array  # casting checks the range
     result = array.astype(dtype) if hasattr(values, "dtype") else np.asarray(values, dtype)
     if _are_times(array, dtype) and np.datetime_data(dtype)[0] in _FINE_UNITS:
         second = np.timedelta64(1, "s")

@@ -20,13 +20,13 @@ __all__ = ["Encoder"]
 
 
 class Encoder:
-    """What a write stores under the keys of its chunks. ``None`` stands for a chunk of nothing but the fill value.
+    """Encodes the chunks of a write. The result for a chunk that contains only the fill value is ``None``.
 
     Args:
         chunks: The chunks, all of one stored shape.
-        chain: What encodes and decodes them.
+        chain: Their codecs.
         values: The values of the whole write.
-        fields: Structured fields to write alone.
+        fields: The structured fields to write; all if ``None``.
     """
 
     def __init__(self, chunks: Chunks, chain: BoundChain, values: Array, fields: Fields) -> None:
@@ -35,7 +35,7 @@ class Encoder:
         self._keep_empty = chunks.config.write_empty_chunks
 
     def whole(self, part: ChunkRun) -> Buffer | None:
-        """Encode a chunk that is replaced whole."""
+        """Encode a chunk that is replaced completely."""
         chain, spec = self._chain, self._chain.spec
         values = self._values[(*part.projection.target, ...)]
         if values.shape != spec.shape:
@@ -52,7 +52,7 @@ class Encoder:
         return self._contiguous(chunk)
 
     def _contiguous(self, chunk: Array) -> Buffer | None:
-        """Encode a chunk for a compressor, which takes contiguous memory: scratch memory, as fresh pages cost more."""
+        """Encode a chunk for a compressor, which needs contiguous memory. Scratch memory is faster than fresh pages."""
         with ScratchMemory("encode", chunk.nbytes) as memory:
             boxes = self._chain.view_chunks(memory[np.newaxis])
             if boxes is None:
@@ -67,12 +67,12 @@ class Encoder:
             return data
 
     def run(self, run: ChunkRun, keys: Sequence[str], rows: npt.NDArray[np.uint8]) -> list[Buffer | None]:
-        """Encode a run of small chunks, each of which is replaced whole.
+        """Encode a run of small chunks, each of which is replaced completely.
 
         Args:
             run: The run.
             keys: The keys of its chunks.
-            rows: Memory for the chunks' elements, one chunk a row. The results may share it.
+            rows: Memory for the chunks' elements, one row per chunk. The results may share it.
         """
         boxes = self._chain.view_chunks(rows)
         assert boxes is not None  # runs are made of such chunks
@@ -92,7 +92,7 @@ class Encoder:
             raise
 
     def merged(self, part: ChunkRun, stored: Buffer | None) -> Buffer | None:
-        """Encode a stored chunk (``None``: an absent one) of which a part is replaced."""
+        """Replace a part of a stored chunk (``None``: an absent one), and encode the chunk."""
         if self._fields is None and self._values.dtype == self._chain.spec.dtype.numpy:
             data, empty = self._chain.merge(stored, part.projection, self._values)
         elif self._fields is None:

@@ -28,7 +28,7 @@ FetchedPiece: TypeAlias = tuple[Piece, memoryview]
 """A piece of a stored value, and its bytes."""
 
 _REUSE_PAYS = 1 << 17
-"""Bytes of a single chunk from which on decoding into used memory beats the fresh pages that a decompressor takes."""
+"""Bytes of a single chunk above which decoding into used memory is faster than into a decompressor's fresh pages."""
 
 
 _is_none = partial(is_, None)  # without a Python call per chunk
@@ -39,7 +39,7 @@ class DecodeMemory:
 
     Attributes:
         each: Memory per chunk.
-        boxes: All of it as an array of the decoded chunks, if decoding into it is all there is to do.
+        boxes: All of it as an array of the decoded chunks, if nothing remains to be done after decoding into it.
         in_output: Whether it is the chunks' final memory in the output.
     """
 
@@ -69,7 +69,7 @@ class Workspace:
         self._scratch.__exit__(*error)
 
     def memory(self, chain: ChunkDecoder, count: int, start: int = 0) -> DecodeMemory:
-        """Return the memory of ``count`` chunks behind ``start`` others."""
+        """Return the memory of ``count`` chunks after the first ``start`` chunks."""
         memory = self._made.get((chain, count, start))
         if memory is None:
             size = chain.raw_size or 0
@@ -79,15 +79,15 @@ class Workspace:
 
 
 class Placement:
-    """The output of a read, and how chunks get into it.
+    """Decodes chunks and places their elements in the output of a read.
 
     Attributes:
         chunks: The chunks, all of one stored shape.
-        chain: What decodes them.
+        chain: Their codecs.
         out: The output.
-        fields: Structured fields to read alone.
-        missing: What absent chunks are.
-        absent: Keys of absent chunks, if these are an error.
+        fields: The structured fields to read; all if ``None``.
+        missing: How to treat absent chunks.
+        absent: Keys of absent chunks, if absence is an error.
         progress: Called with the number of bytes done.
         flag: Set when the read is cancelled.
     """
@@ -124,7 +124,7 @@ class Placement:
         self, chain: ChunkDecoder, run: Run, out: Array, workspace: Workspace | None
     ) -> DecodeMemory | None:
         """Return what to decode a run's chunks into: the output, scratch memory, or ``None`` for new memory."""
-        raw_run = run.count > 1 and chain.is_raw  # decoded already: only to be placed
+        raw_run = run.count > 1 and chain.is_raw  # raw values need no decoding
         if raw_run and (chain.raw_size or 0) < CHEAP_COPY:
             return None
         memory = self.output_memory(chain, run, out)
@@ -155,7 +155,7 @@ class Placement:
             runs: The runs.
             keys: The keys of all their chunks.
             values: The stored values; ``None`` for absent ones.
-            memories: What to decode into, per run; chosen here if not given.
+            memories: The memory to decode each run into; chosen here if not given.
         """
         most = runs[0].count if len(runs) == 1 else max(run.count for run in runs)
         chain, values = self.chain.decompress_batch(values)
@@ -179,7 +179,7 @@ class Placement:
         keys: Sequence[str],
         memory: DecodeMemory | None,
     ) -> None:
-        """Place a run of chunks of which some may be absent. A raw chunk's value may lie in its memory already."""
+        """Place a run of chunks, some of which may be absent. A raw chunk's value may already be in its memory."""
         if any(map(_is_none, values)):
             for number, (single, value) in enumerate(zip(run.singles(), values, strict=True)):
                 if value is None:
@@ -217,7 +217,7 @@ class Placement:
     # -------------------------------------------------------------- pieces of values
 
     def present(self, key: str, pieces: Sequence[Piece]) -> list[Piece]:
-        """Return the pieces of a value that are stored; the others are filled here."""
+        """Return the stored pieces of a value, and place the fill value for the others."""
         for piece in pieces:
             if piece.length < 0:
                 self.fill(piece.part, piece.out, key)
@@ -262,7 +262,7 @@ class Placement:
     def truncated(self, key: str, piece: Piece) -> CodecError:
         """Return the error for a value that ends inside a piece."""
         end = piece.start + piece.length
-        error = CodecError(f"the value ends before byte {end}, where its part at {piece.start} should")
+        error = CodecError(f"the value is too short: its part from byte {piece.start} should end at byte {end}")
         return self.chunks.locate(error, key)
 
     # -------------------------------------------------------------- absent chunks, progress
@@ -281,7 +281,7 @@ class Placement:
 
 
 def missing_chunks(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
-    """Return the error for chunks that are absent though the caller wants none to be.
+    """Return the error for absent chunks, for a caller that passed ``missing="error"``.
 
     Args:
         chunks: The array's chunks.
@@ -299,7 +299,7 @@ def _values(piece: Piece, data: memoryview) -> list[memoryview]:
 
 
 def _decoded_together(fetched: Sequence[FetchedPiece], most: int) -> Iterator[Sequence[FetchedPiece]]:
-    """Group neighbouring pieces that decode in one go to at most so many bytes; others are alone."""
+    """Group neighbouring pieces that decode in one step to at most ``most`` bytes. Other pieces stay alone."""
     group: list[FetchedPiece] = []
     room = 0
     for piece, data in fetched:

@@ -1,6 +1,6 @@
-"""Plans: which chunks a selection touches, and where their elements go. Pure, no IO.
+"""Plans: which chunks a selection touches, and where their elements are placed. Pure, no IO.
 
-A plan lists runs of chunks. ``read`` and ``write`` carry it out, and decide nothing but when each run is done.
+A plan lists runs of chunks. ``read`` and ``write`` carry it out, and decide only the order of the runs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 __all__ = ["ReadPlan", "WritePlan", "new_buffer", "plan_read", "plan_write"]
 
 _PAGES = 1 << 20
-"""Bytes of a result from which on its memory is made of whole pages, into which files can be read."""
+"""Bytes of a result above which its memory consists of whole pages, into which files can be read."""
 
 
 class ReadPlan(NamedTuple):
-    """What a read does.
+    """The steps of a read.
 
     Attributes:
-        buffer: Where elements are placed; a view of the result, or becomes it by ``layout.to_result``.
-        groups: Chunks of one stored shape each, and the runs of them to read.
+        buffer: The memory for the elements: a view of the result, or converted to it by ``layout.to_result``.
+        groups: For each shape of stored chunks, the chunks and the runs to read.
     """
 
     buffer: Array
@@ -40,11 +40,11 @@ class ReadPlan(NamedTuple):
 
 
 class WritePlan(NamedTuple):
-    """What a write does.
+    """The steps of a write.
 
     Attributes:
         values: The values to write, laid out as a read's buffer.
-        groups: Chunks of one stored shape each, and the runs of them to write.
+        groups: For each shape of stored chunks, the chunks and the runs to write.
     """
 
     values: Array
@@ -57,7 +57,7 @@ def plan_read(chunks: Chunks, transform: Transform, buffer: Array | None = None,
     Args:
         chunks: The array's chunks.
         transform: The selection.
-        buffer: Memory laid out as ``transform.layout`` wants it; new memory if not given.
+        buffer: Memory in the order of ``transform.layout``; new memory if not given.
         fields: Structured fields to read.
 
     Raises:
@@ -83,7 +83,7 @@ def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan
 
 
 def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:
-    """Return memory for a result, in the axis order of the chunks' memory: reordering takes longer than reading."""
+    """Return memory for a result, in the axis order of the chunks' memory: reordering is slower than reading."""
     shape, order = layout.buffer_shape, chain.memory_axis_order
     make = aligned_empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _PAGES else np.empty
     if order is None or layout.point_axes:
@@ -103,5 +103,5 @@ def _runs_to_read(chunks: Chunks, transform: Transform) -> Sequence[Run]:
 
 
 def _run_length(chunks: Chunks) -> int:
-    """Return how many neighbouring chunks may make one run."""
+    """Return the maximum number of neighbouring chunks in a run."""
     return chunks.metadata.chain.run_length if chunks.metadata.edges is None else 1

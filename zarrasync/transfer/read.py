@@ -41,8 +41,8 @@ async def read(
         chunks: The array's chunks.
         transform: The selection.
         out: An array of the selection's shape to read into; a new one if not given.
-        missing: What an absent chunk is: ``"fill"`` values or an ``"error"``.
-        fields: Structured fields to read alone.
+        missing: How to treat an absent chunk: ``"fill"`` returns fill values, ``"error"`` raises.
+        fields: The structured fields to read; all if ``None``.
         progress: Called with the number of bytes done since the last call.
 
     Returns:
@@ -51,7 +51,7 @@ async def read(
     Raises:
         ShapeError: If ``out`` has another shape or dtype, or is read-only.
         MissingChunkError: If a chunk is absent and ``missing`` is ``"error"``.
-        CodecError: If a chunk does not decode; names its key.
+        CodecError: If a chunk does not decode. The message contains its key.
         StoreError: If a chunk could not be read for another reason than absence.
         SelectionError: If the result would be larger than ``config.max_read_bytes``.
     """
@@ -112,14 +112,15 @@ def _check_size(chunks: Chunks, transform: Transform, nbytes: int) -> None:
     limit = chunks.config.max_read_bytes
     if limit and nbytes > limit:
         raise SelectionError(
-            f"the selection of shape {transform.shape} has {nbytes:,} bytes, config.max_read_bytes is {limit:,}",
+            f"the selection of shape {transform.shape} has {nbytes:,} bytes, "
+            f"more than config.max_read_bytes = {limit:,}",
             shape=transform.shape,
         )
 
 
 def _check_out(out: Array, transform: Transform, dtype: np.dtype[Any]) -> None:
     if not isinstance(out, np.ndarray):
-        raise TypeError(f"out is a NumPy array, found {type(out).__name__}")
+        raise TypeError(f"out must be a NumPy array, found {type(out).__name__}")
     if out.shape != transform.shape or out.dtype != dtype:
         raise ShapeError(
             f"out has shape {out.shape} and dtype {out.dtype}, the selection {transform.shape} and {dtype}",

@@ -21,7 +21,7 @@ from zarrasync.transfer.shard_search import ShardChanged, ShardSearch, Span, fet
 __all__ = ["read_async"]
 
 _TOGETHER = 16
-"""The most values that one task fetches together: the first ones wait for the last one."""
+"""Maximum number of values that one task fetches together, because the first ones wait for the last one."""
 _BATCH = 1 << 20
 """Bytes of small chunks that one task fetches together."""
 
@@ -30,7 +30,7 @@ async def read_async(placement: Placement, runs: Sequence[Run], in_flight: FifoG
     """Read runs of chunks with concurrent requests.
 
     Args:
-        placement: Where elements go.
+        placement: The output.
         runs: The runs.
         in_flight: Admits values to fetch.
 
@@ -94,7 +94,7 @@ class _AsyncRead:
             await self._read_shard(search.restarted())
 
     async def _fetch_index(self, requests: Sequence[Request]) -> Sequence[Value | None]:
-        """Fetch the index of a shard once for all tasks that want it."""
+        """Fetch the index of a shard once for all tasks that need it."""
         fetch = partial(self._store.fetch, requests, versions=True)
         return list(await self._chunks.index_flights.share(tuple(requests), fetch))
 
@@ -107,7 +107,7 @@ class _AsyncRead:
             await self._codec_runner.run(partial(self._placement.place_pieces, search.key, pieces), total)
 
     async def _read_shard(self, search: ShardSearch) -> None:
-        """Read a shard in one piece."""
+        """Read a whole shard."""
         nbytes = self._chain.nbytes
         async with self._chunks.budget(nbytes):
             (value,) = await self._store.fetch([Request(search.key)])

@@ -25,18 +25,18 @@ from zarrasync.transfer.threads import Job
 __all__ = ["read_blocking"]
 
 _ALONE = 1 << 20
-"""Bytes that a thread decodes in less time than it takes to share them."""
+"""Bytes that one thread decodes in less time than sharing the work would take."""
 _FEW, _SMALL = 256, 1 << 16
-"""Chunks, and bytes of them, that are read without a budget or jobs: that takes some microseconds."""
+"""Chunks, and bytes of them, that are read without a budget or jobs, because these take some microseconds."""
 _GROUP = 1 << 20
-"""Bytes of spans that make one job, so that there are jobs for other threads."""
+"""Bytes of spans in one job, so that other threads get jobs."""
 
 
 async def read_blocking(placement: Placement, runs: Sequence[Run]) -> None:
     """Read runs of chunks on this thread and helpers.
 
     Args:
-        placement: Where elements go.
+        placement: The output.
         runs: The runs.
 
     Raises:
@@ -75,9 +75,9 @@ class _BlockingRead:
     # -------------------------------------------------------------- whole chunks
 
     def _read_chunks(self, runs: Sequence[Run]) -> None:
-        """Fetch, decode and place whole chunks: the loop that reads of small chunks spend their time in.
+        """Fetch, decode and place whole chunks. Reads of small chunks spend most of their time in this loop.
 
-        Keys, memory and the codec chain are all it takes, so compiled code can take its place.
+        It needs only keys, memory and the codec chain, so compiled code can replace it.
         """
         chain = self._chain
         count = runs[0].count if len(runs) == 1 else sum([run.count for run in runs])
@@ -92,7 +92,7 @@ class _BlockingRead:
             self._placement.place_runs(runs, keys, self._fetch(keys, [None] * count))
 
     def _read_raw_chunks(self, runs: Sequence[Run], keys: Sequence[str], count: int) -> None:
-        """Read raw chunks right into the output, or into scratch memory to be placed from there."""
+        """Read raw chunks directly into the output, or into scratch memory from which they are placed."""
         chain, placement = self._chain, self._placement
         spaces: list[npt.NDArray[np.uint8] | None] = []
         memories: list[DecodeMemory | None] = []
@@ -150,7 +150,7 @@ class _BlockingRead:
         self._placement.place_pieces(search.key, fetched_pieces(spans, values, search.version))
 
     def _read_shard(self, search: ShardSearch) -> None:
-        """Read a shard in one piece."""
+        """Read a whole shard."""
         (value,) = drive(self._store.fetch([Request(search.key)]))
         pieces = search.run_inside(None if value is None else value.data)
         if pieces is None:

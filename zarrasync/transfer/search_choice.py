@@ -33,7 +33,7 @@ def split_runs(placement: Placement, runs: Sequence[Run]) -> tuple[list[Run], li
 
 
 def wants_whole(placement: Placement, part: ChunkRun) -> bool:
-    """Return whether to read a shard in one piece, as most of it is wanted and it fits well into memory."""
+    """Return whether to read a whole shard, because most of it is needed and it easily fits into memory."""
     chunks, nbytes = placement.chunks, placement.chain.nbytes
     most = chunks.config.coalesce_size if chunks.store.blocking else chunks.config.memory_budget // 4
     return nbytes <= most and 2 * part.size * (chunks.metadata.dtype.itemsize or 16) >= nbytes

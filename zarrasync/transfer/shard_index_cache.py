@@ -29,7 +29,7 @@ class CachedIndex(NamedTuple):
 
 
 class ShardIndexCache:
-    """Indexes by key; the least recently used ones make room.
+    """Indexes by key, least recently used first to go.
 
     Args:
         capacity: Bytes of indexes to keep.

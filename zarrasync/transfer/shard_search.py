@@ -1,4 +1,4 @@
-"""Finding the inner chunks of a shard that a read wants, and coalescing their byte ranges."""
+"""Finding the inner chunks of a shard that a read needs, and coalescing their byte ranges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 
 class ShardSearch:
-    """A search for the pieces of one shard that a read wants.
+    """A search for the pieces of one shard that a read needs.
 
     Attributes:
         key: The shard's key.
@@ -88,7 +88,7 @@ class ShardSearch:
 
         Args:
             fetch: Fetches byte ranges.
-            fetch_index: Fetches the index, which several reads may want at the same time.
+            fetch_index: Fetches the index, which several reads may need at the same time.
         """
 
         async def fetch_ranges(ranges: Sequence[Range]) -> Sequence[Buffer | None]:
@@ -136,10 +136,10 @@ class ShardSearch:
         return locator
 
     def spans(self, *, leave_work: bool) -> list[Span]:
-        """Return the byte ranges to fetch; absent pieces are filled here.
+        """Return the byte ranges to fetch, and place the fill value for absent pieces.
 
         Args:
-            leave_work: Whether to make ranges short enough that several threads find some to decode.
+            leave_work: Whether to make ranges short enough that several threads can share the decoding.
         """
         config = self._placement.chunks.config
         pieces = self._placement.present(self.key, self.pieces or [])
@@ -191,8 +191,8 @@ def coalesce(pieces: Sequence[Piece], gap: int, most: int) -> list[Span]:
 
     Args:
         pieces: The pieces.
-        gap: The most bytes between two pieces that are fetched together.
-        most: The most bytes of a range.
+        gap: Maximum number of bytes between two pieces that are fetched together.
+        most: Maximum number of bytes in a range.
     """
     spans: list[Span] = []
     start, stop, members = 0, -1, list[Piece]()
@@ -211,7 +211,7 @@ def coalesce(pieces: Sequence[Piece], gap: int, most: int) -> list[Span]:
 
 
 def group_spans(spans: Sequence[Span], most: int) -> list[list[Span]]:
-    """Group spans into batches of at most so many bytes."""
+    """Group spans into batches of at most ``most`` bytes."""
     groups: list[list[Span]] = []
     size = 0
     for span in spans:
@@ -227,7 +227,7 @@ def fetched_pieces(spans: Sequence[Span], values: Sequence[Value | None], versio
     """Return the pieces of spans with their bytes.
 
     Raises:
-        ShardChanged: If the shard has another version than that in which the pieces were found.
+        ShardChanged: If the shard's version differs from the version in which the pieces were found.
     """
     fetched: list[FetchedPiece] = []
     for span, value in zip(spans, values, strict=True):
@@ -238,5 +238,5 @@ def fetched_pieces(spans: Sequence[Span], values: Sequence[Value | None], versio
 
 
 def cut(pieces: Sequence[Piece], view: memoryview, origin: int = 0) -> list[FetchedPiece]:
-    """Return pieces with their bytes, out of a view of a value from byte ``origin`` on."""
+    """Return pieces with their bytes. ``view`` begins at byte ``origin`` of the value."""
     return [(piece, view[piece.start - origin : piece.start - origin + piece.length]) for piece in pieces]

@@ -1,4 +1,4 @@
-"""The short way of reads that touch a single chunk: no plan, no jobs, no tasks."""
+"""The fast path of reads that touch a single chunk: without a plan, jobs or tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SMALL = 1 << 16
 """Bytes of a chunk that are read without a budget, and on asynchronous stores decoded by the event loop."""
 
 InnerKey: TypeAlias = tuple[int | slice, ...]
-"""The NumPy key that picks elements inside a chunk."""
+"""The NumPy key that selects elements inside a chunk."""
 
 
 class SingleChunk(NamedTuple):
@@ -35,8 +35,8 @@ class SingleChunk(NamedTuple):
 
     Attributes:
         coords: Its coordinates.
-        inner_key: What picks the elements inside it.
-        byte_range: Start and length of these elements in the stored chunk, if they can be read right into the result.
+        inner_key: Selects the elements inside it.
+        byte_range: Start and length in the stored chunk, if the elements can be read directly into the result.
     """
 
     coords: tuple[int, ...]
@@ -45,10 +45,10 @@ class SingleChunk(NamedTuple):
 
 
 def find_single_chunk(chunks: Chunks, transform: Transform) -> SingleChunk | None:
-    """Return the only chunk that a selection touches, if the short way suits it.
+    """Return the only chunk that a selection touches, if the fast path supports it.
 
-    It suits blocking stores, and small chunks of quick codecs on asynchronous ones. Shards, and parts of raw chunks that
-    are not contiguous, are left to plans, which fetch byte ranges.
+    It supports blocking stores, and small chunks with quick codecs on asynchronous stores. Shards, and parts of raw
+    chunks that are not contiguous, need plans, which fetch byte ranges.
     """
     metadata, blocking = chunks.metadata, chunks.store.blocking
     chain = metadata.chain
@@ -61,7 +61,7 @@ def find_single_chunk(chunks: Chunks, transform: Transform) -> SingleChunk | Non
         return None
     coords, inner_key = touched
     if not chain.supports_partial_reads:
-        # Plans decode larger chunks right into the result, or into scratch memory.
+        # Plans decode larger chunks directly into the result, or into scratch memory.
         return SingleChunk(coords, inner_key, None) if chain.nbytes <= _COPIED else None
     byte_range = _contiguous_range(chain, inner_key) if chain.is_raw and chain.decodes_to_output else None
     return None if byte_range is None else SingleChunk(coords, inner_key, byte_range)
@@ -114,7 +114,7 @@ class _Read:
                 return self._pick(value)
 
     async def _read_bytes(self, start: int, length: int) -> Array:
-        """Read contiguous elements of a raw chunk right into the result."""
+        """Read contiguous elements of a raw chunk directly into the result."""
         dtype, shape = self._chunks.metadata.dtype.numpy, self._transform.shape
         out = aligned_empty(shape, dtype) if length >= _SMALL else np.empty(shape, dtype)
         memory = as_bytes_view(out)
@@ -125,7 +125,7 @@ class _Read:
         if value is None:
             return self._fill()
         if len(value.data) != length or value.size not in (None, self._chain.nbytes):
-            error = CodecError(f"the value has {value.size} bytes, the chunk {self._chain.nbytes}")
+            error = CodecError(f"the value has {value.size} bytes, expected {self._chain.nbytes}")
             raise self._chunks.locate(error, self._key)
         data = np.frombuffer(value.data, np.uint8)
         if not np.may_share_memory(data, memory):
@@ -158,8 +158,8 @@ class _Read:
 def _contiguous_range(chain: BoundChain, inner_key: InnerKey) -> tuple[int, int] | None:
     """Return start and length in bytes of elements that are contiguous in a raw chunk; ``None`` if they are not.
 
-    They are if every axis before one that is not taken whole is held at one index: in a chunk of shape ``(4, 5, 6)``,
-    ``[2, 1:3, :]`` is, and ``[1:3, 1:3, :]`` is not.
+    They are contiguous if only one index is selected on every axis before a partially selected axis. In a chunk of
+    shape ``(4, 5, 6)``, ``[2, 1:3, :]`` is contiguous, and ``[1:3, 1:3, :]`` is not.
     """
     shape = chain.spec.shape
     start, length, stride, whole = 0, chain.spec.dtype.numpy.itemsize, chain.spec.dtype.numpy.itemsize, True

@@ -1,9 +1,9 @@
-"""How many threads decode or encode chunks.
+"""Choice of the number of threads that decode or encode chunks.
 
-The interpreter runs one thread at a time, and handing it over costs more than small chunks gain, unless their time goes
-mostly to the store or to a codec that releases the interpreter's lock. Whether several threads pay for small chunks
-depends on how long system calls take (files in memory, or on a network disk), so that is tried while the work is done:
-64 chunks on one thread, then 64 chunks per thread on several, then 4,096 chunks the faster way, and again.
+The interpreter runs one thread at a time. For small chunks, switching threads costs more than it gains, unless most of
+the time is spent in the store or in a codec that releases the GIL. Whether several threads are faster depends on the
+duration of system calls (for files in memory, or on a network disk). So it is measured during the work: 64 chunks on
+one thread, 64 chunks per thread on several, then 4,096 chunks in the faster way, and again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ R = TypeVar("R", bound=Run)
 MakeJobs = Callable[[Sequence[R], int], Sequence[Job]]
 
 _SMALL = 1 << 15
-"""Bytes of a chunk below which the interpreter's share of its decoding counts."""
+"""Bytes of a chunk below which the interpreter's share of the decoding time matters."""
 _TRIAL, _STRETCH = 64, 4096
 """Chunks per thread timed to decide whether several threads are faster, and chunks after which to decide again."""
 _PAYS = 0.8
-"""The share of one thread's time that several have to stay below: threads in each other's way lose now and then."""
+"""Several threads must take less than this share of one thread's time, because contention varies."""
 
 _has_lock: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-"""Whether the interpreter runs one thread at a time, as all do but free-threaded ones."""
+"""Whether the interpreter runs one thread at a time, as all but free-threaded builds do."""
 
 
 def most_threads(chunks: Chunks, *, decoding: bool) -> int:
-    """Return the most threads that can pay for chunks.
+    """Return the number of threads above which more threads cannot make the work faster.
 
     Args:
         chunks: The chunks.
@@ -51,14 +51,14 @@ def most_threads(chunks: Chunks, *, decoding: bool) -> int:
 
 
 def run_on_threads(runs: Sequence[R], make_jobs: MakeJobs[R], chunks: Chunks, flag: CancelFlag, threads: int) -> None:
-    """Do the jobs of runs on as many threads as pay.
+    """Run the jobs of runs on as many threads as make them faster.
 
     Args:
         runs: The runs.
-        make_jobs: Makes jobs of runs for a number of threads.
+        make_jobs: Makes jobs from runs, for a number of threads.
         chunks: The chunks.
         flag: Set from elsewhere to stop; set here on failure.
-        threads: The most threads to use.
+        threads: Maximum number of threads.
     """
     if threads == 1 or not _is_uncertain(chunks):
         run_jobs(make_jobs(runs, threads), chunks.config, flag, threads)
@@ -85,7 +85,7 @@ def _is_uncertain(chunks: Chunks) -> bool:
 
 
 def _take(waiting: deque[R], count: int) -> list[R]:
-    """Take the runs of so many chunks off the beginning."""
+    """Take the first runs, which contain ``count`` chunks."""
     head = list[R]()
     while count and waiting:
         run: R = waiting.popleft()

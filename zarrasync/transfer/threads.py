@@ -21,7 +21,7 @@ from zarrasync.config import Config
 __all__ = ["Job", "Progress", "run_jobs"]
 
 Job: TypeAlias = Callable[[], "Iterable[Job] | None"]
-"""A piece of work; it may return more of it."""
+"""A piece of work; it may return further jobs."""
 
 Progress: TypeAlias = Callable[[int], None]
 """Called with the number of bytes that were finished since the last call."""
@@ -37,15 +37,15 @@ _thread = _Thread()
 def run_jobs(jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: int) -> None:
     """Run jobs on this thread, with the help of free threads.
 
-    The caller works itself, so it never waits for a busy pool, and a single job costs no hand-over. If many threads
-    call at the same time, each works alone, and no more of them at a time than keep cores and disk busy. After the
+    The caller works too, so it never waits for a busy pool, and a single job needs no thread switch. If many threads
+    call at the same time, each works alone, and only as many run at a time as keep cores and disk busy. After the
     first failure or cancellation no further job begins; helpers have stopped when this returns or raises.
 
     Args:
-        jobs: What to do. An iterable that is not a sequence is advanced as jobs begin.
-        settings: For the size of the pool.
+        jobs: The jobs. An iterable that is not a sequence is advanced as jobs begin.
+        settings: The settings, which determine the size of the pool.
         flag: Set from elsewhere to stop; set here on failure.
-        threads: The most threads to use, this one included.
+        threads: Maximum number of threads, including this one.
 
     Raises:
         asyncio.CancelledError: If the flag was set from elsewhere.
@@ -66,11 +66,11 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: i
 
 
 class StealingPool:
-    """Jobs that this thread and its helpers share; a thread without work steals some.
+    """Jobs that this thread and its helpers share; a thread without work steals jobs from another.
 
-    Each thread gets a stretch of neighbouring jobs: two threads that touch a fresh page of the output at the same time
-    both have it cleared, and one of the two pages is thrown away. The jobs that a job returns are done next by the
-    same thread, whose caches hold their memory. A thread without jobs takes one from the end of the longest queue.
+    Each thread gets a stretch of neighbouring jobs, because if two threads touch a fresh page of the output at the same
+    time, the system clears two pages and discards one. Jobs that a job returns run next on the same thread, because its
+    caches contain their memory. A thread without jobs takes one from the end of the longest queue.
 
     ``_lock`` guards the stretches, the source, the queues and the list of helpers.
     """
@@ -86,7 +86,7 @@ class StealingPool:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Do all jobs; raise the first error."""
+        """Run all jobs; raise the first error."""
         keep_freed_memory()
         try:
             self._call_helpers(len(self._stretches) - 1 if self._stretches else self._threads - 1)
@@ -136,17 +136,17 @@ class StealingPool:
             return job
 
     def _call_helpers(self, jobs: int) -> None:
-        """Have helpers join for so many jobs, as far as threads are free."""
+        """Start helpers for ``jobs`` jobs, as far as threads are free."""
         with self._lock:
             self._helpers[:] = [helper for helper in self._helpers if not helper.done()]
-            # Every other thread that has its turn may want a core for itself.
+            # Every other thread that has a turn may need a core.
             free_threads = self._settings.pool_size - self._turns.capacity + self._turns.free
             wanted = self._threads - 1 - len(self._helpers) - self._starting
             count = max(0, min(wanted, jobs, free_threads))
             self._starting += count
         with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: work without help
             pool = helper_pool(self._settings)
-            for _ in range(count):  # noted one by one, in case of Ctrl-C
+            for _ in range(count):  # added one by one, in case of Ctrl-C
                 # In the caller's context: spans of traces begin below the current one.
                 helper = pool.submit(copy_context().run, self._work)
                 with self._lock:
@@ -155,8 +155,8 @@ class StealingPool:
             self._starting -= count
 
     def _stop_helpers(self) -> None:
-        """Wait for helpers that work, and call off the others."""
-        while True:  # a helper that ends may have called another one
+        """Wait for helpers that work, and cancel the others."""
+        while True:  # a helper that ends may have started another one
             with self._lock:
                 pending = [helper for helper in self._helpers if not helper.done() and not helper.cancel()]
             if not pending:
@@ -165,12 +165,12 @@ class StealingPool:
 
 
 def _stretches(jobs: Sequence[Job], threads: int) -> list[deque[Job]]:
-    """Split jobs into neighbouring ones, about as many for each thread."""
+    """Split jobs into stretches of neighbouring jobs, one of about equal length for each thread."""
     size = -(-len(jobs) // threads)
     return [deque(jobs[start : start + size]) for start in range(0, len(jobs), size)]
 
 
 def _raise_if_cancelled(flag: CancelFlag) -> None:
-    """Raise if the flag was set from elsewhere, so that no caller takes the work for done."""
+    """Raise if the flag was set from elsewhere, so that no caller assumes that the work is complete."""
     if flag.cancelled:
         raise asyncio.CancelledError

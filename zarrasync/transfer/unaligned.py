@@ -1,4 +1,4 @@
-"""Refusing writes to parts of chunks if a concurrent writer of the same chunks could lose its values."""
+"""Checks that reject writes to parts of chunks if a concurrent writer of the same chunks could lose values."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def check_unaligned(unaligned: Unaligned) -> None:
     """Check the value of an ``unaligned`` option.
 
     Raises:
-        ValueError: If it is not one.
+        ValueError: If it is not a valid value.
     """
     if unaligned not in ("safe", "error", "allow"):
-        raise ValueError(f"unaligned is 'safe', 'error' or 'allow', found {unaligned!r}")
+        raise ValueError(f"unaligned must be 'safe', 'error' or 'allow', found {unaligned!r}")
 
 
 def is_allowed(unaligned: Unaligned, *, safe: bool) -> bool:
-    """Return whether parts of chunks may be written; ``safe`` if no other writer's part can be lost."""
+    """Return whether parts of chunks may be written; ``safe`` if no other writer's values can be lost."""
     return unaligned == "allow" or (unaligned == "safe" and safe)
 
 
 def is_safe_for_jobs(store: Store) -> bool:
-    """Return whether no part of a value is lost that jobs change, also through copies of the store in other processes."""
+    """Return whether jobs can change parts of a value without losing any, even with store copies in other processes."""
     return store.conditional or (store.exclusive and not store.portable)
 
 
 def check_region(
     chunks: Chunks, start: tuple[int, ...], stop: tuple[int, ...], unaligned: Unaligned, *, safe: bool
 ) -> None:
-    """Check that no chunk is written in part where another writer's part of it could be lost.
+    """Check that no chunk is written in part if another writer's values in it could be lost.
 
     Args:
         chunks: The array's chunks.
@@ -60,7 +60,7 @@ def check_region(
         safe: Whether no other writer's values can be lost.
 
     Raises:
-        ShapeError: If a chunk is, and that is not allowed.
+        ShapeError: If a chunk is written in part, and that is not allowed.
     """
     if _store(chunks).writeable and not is_allowed(unaligned, safe=safe):
         _refuse(chunks, list(partial_chunks(tuple(map(slice, start, stop)), chunks.metadata.grid)), start)
@@ -69,16 +69,16 @@ def check_region(
 def check_assignment(chunks: Chunks, transform: Transform, fields: Fields = None) -> None:
     """Check that no chunk is assigned to in part, unless the array's settings allow it.
 
-    It is safe where the store's locks keep every other writer out. Jobs do not rely on locks, because copies of the
-    store in other processes may not share them.
+    It is safe if the store's locks exclude every other writer. Jobs do not rely on locks, because copies of the store
+    in other processes may not share them.
 
     Args:
         chunks: The array's chunks.
         transform: The selection that is assigned to.
-        fields: The structured fields that are; all if ``None``.
+        fields: The structured fields that are assigned to; all if ``None``.
 
     Raises:
-        ShapeError: If a chunk is, and that is not allowed.
+        ShapeError: If a chunk is assigned to in part, and that is not allowed.
     """
     if not _store(chunks).writeable or is_allowed(chunks.config.unaligned, safe=chunks.store.guarded):
         return
@@ -92,14 +92,14 @@ def check_append(chunks: Chunks, metadata: ArrayMetadata, axis: int, start: int,
     """Check that an append cannot lose another writer's rows, unless the array's settings allow it.
 
     Args:
-        chunks: The array's chunks, as they are.
-        metadata: The array's metadata as it will be.
+        chunks: The array's chunks before the append.
+        metadata: The array's metadata after the append.
         axis: The axis along which it grows.
         start: The first index of the new rows along ``axis``.
         stop: The stop of the new rows along ``axis``.
 
     Raises:
-        ShapeError: If two writers could append to the same place, or chunks are changed in part, and that is not
+        ShapeError: If two writers could append the same rows, or if chunks are changed in part, and that is not
             allowed.
     """
     store = _store(chunks)
@@ -123,17 +123,17 @@ def _store(chunks: Chunks) -> Store:
 
 
 def _refuse(chunks: Chunks, partial_chunks: Sequence[tuple[int, ...]], found: tuple[int, ...]) -> None:
-    """Raise an error that names chunks which are written in part, if there are any."""
+    """Raise an error that names the chunks that are written in part, if any."""
     if not partial_chunks:
         return
     keys = [chunks.full_key(chunks.key(at)) for at in partial_chunks[:3]]
     more = f" and {len(partial_chunks) - 3:,} more" if len(partial_chunks) > 3 else ""
     store = _store(chunks)
-    shown = store.inner if isinstance(store, CountingStore) else store  # which is a job's
-    blind = f"where {shown!r} could lose what another writer stores at the same time"
-    why = "which another writer may be writing, too" if chunks.store.guarded else blind
+    shown = store.inner if isinstance(store, CountingStore) else store  # jobs wrap the user's store
+    blind = f"and {shown!r} could lose values that another writer stores in them at the same time"
+    why = "and another writer may write the same chunks" if chunks.store.guarded else blind
     raise ShapeError(
-        f"the region cuts the chunks {', '.join(keys)}{more} of {chunks.name}, {why}; "
+        f"the region covers only parts of the chunks {', '.join(keys)}{more} of {chunks.name}, {why}; "
         f"align it to multiples of {chunks.metadata.write_chunks}{_ALLOW}",
         found=found,
         wanted=chunks.metadata.write_chunks,

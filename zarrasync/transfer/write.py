@@ -35,20 +35,20 @@ async def write(
 ) -> None:
     """Write a selection.
 
-    Chunks that end up holding nothing but the fill value are erased rather than stored, unless
+    Chunks that contain only the fill value afterwards are erased rather than stored, unless
     ``config.write_empty_chunks`` is set.
 
     Args:
         chunks: The array's chunks.
         transform: The selection.
-        values: What to write; broadcast to the selection's shape and cast to the array's data type. Masked
+        values: The values, which are broadcast to the selection's shape and cast to the array's data type. Masked
             elements become the fill value.
-        fields: Structured fields to write alone.
+        fields: The structured fields to write; all if ``None``.
         progress: Called with the number of bytes done since the last call.
-        all_absent: Whether no chunk of the selection is stored, so that none need be erased.
-        only_present: Whether to leave absent chunks alone, as when clearing.
-        check: Raises if chunks are changed in part and must not be. Called again if the store turns out not to
-            support conditional writes.
+        all_absent: Whether no chunk of the selection is stored, so that none has to be erased.
+        only_present: Whether to skip absent chunks, as when clearing.
+        check: Raises if chunks are changed in part although that is not allowed. Called again if the store turns out
+            not to support conditional writes.
 
     Raises:
         ShapeError: If the values do not broadcast to the selection, or ``check`` raises it.
@@ -110,7 +110,7 @@ async def _run_async(plan: WritePlan, options: WriteOptions) -> None:
 
 
 class _Reporter:
-    """Reports progress on an event loop, and no byte twice if the write starts again."""
+    """Reports progress on an event loop. If the write starts again, it reports no byte twice."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._done, self._reported = progress, 0, 0

@@ -1,8 +1,8 @@
-"""Storing chunks: replacing whole ones, and changing parts of others without losing another writer's changes.
+"""Storing chunks: replacing whole chunks, and changing parts of others without losing another writer's changes.
 
-Every value is written under its key lock. Partial writes of one process never lose each other's updates, and a whole
-write is not undone by a partial one that began before it. Among processes and machines a partial write replaces just
-the version that it has read, if the store can compare versions, and starts again otherwise.
+Every value is written under its key lock. Partial writes of one process never lose each other's updates, and a partial
+write never undoes a whole write that began after it. If the store can compare versions, a partial write replaces only
+the version that it has read. If another process or machine has changed the value meanwhile, the write starts again.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from zarrasync.transfer.threads import Job, Progress
 __all__ = ["ChunkWriter", "WriteOptions"]
 
 _ERASE_BATCH = 1000
-"""The most keys that are erased with one request."""
+"""Maximum number of keys erased with one request."""
 _SMALL = 1 << 16
-"""Bytes of a single chunk that is written without a share of the byte budget, which takes longer than it."""
+"""Bytes of a single chunk below which it is written without the byte budget, which takes longer than the write."""
 
 Compute: TypeAlias = Callable[[Callable[[], Any], int], Awaitable[Any]]
-"""Runs a function that makes so many bytes, here or on a codec thread."""
+"""Runs a function whose result has a number of bytes, on this thread or on a codec thread."""
 
 
 class WriteOptions(NamedTuple):
     """How values are written.
 
     Attributes:
-        fields: Structured fields to write alone.
+        fields: The structured fields to write; all if ``None``.
         progress: Called with the number of bytes done since the last call.
-        all_absent: Whether no chunk of the selection is stored, so that none need be erased.
-        only_present: Whether to leave absent chunks alone, as when clearing.
+        all_absent: Whether no chunk of the selection is stored, so that none has to be erased.
+        only_present: Whether to skip absent chunks, as when clearing.
     """
 
     fields: Fields = None
@@ -71,7 +71,7 @@ class ChunkWriter:
         # Locks on many values hold within the process only: other processes notice changes by their versions.
         self._locks_together = self._compares or not chunks.store.exclusive
         self._empty: list[str] = []
-        """Keys of chunks that hold nothing any more, to be erased."""
+        """Keys of chunks that contain only the fill value and must be erased."""
 
     # -------------------------------------------------------------- scheduling
 
@@ -122,15 +122,15 @@ class ChunkWriter:
 
     @property
     def _bytes_to_encode(self) -> int:
-        """Bytes that encoding a value takes: of its elements and its encoded form, of a shard the latter alone."""
+        """Bytes of memory for encoding a value: its elements and its encoded form, or for a shard only the latter."""
         return self._chain.nbytes if self._chain.supports_partial_reads else 2 * self._chain.nbytes
 
     # -------------------------------------------------------------- whole chunks
 
     def _replaces(self, part: ChunkRun) -> bool:
-        """Return whether a part replaces (or clears) its stored chunk whole, whatever is stored.
+        """Return whether a part replaces (or clears) the whole stored chunk.
 
-        A chunk at the array's edge reaches beyond it. Another writer may have made the array longer and written there.
+        A chunk at the array's edge extends beyond it. Another writer may have extended the array and written there.
         """
         guarded = self._compares or self._store.exclusive or self._options.only_present
         whole = not guarded or part.projection.covers(self._chain.spec.shape)
@@ -158,7 +158,7 @@ class ChunkWriter:
             if not self._replaces(part):
                 await self._change(key, part, compute)
             elif self._options.only_present:
-                self._empty.append(key)  # cleared whole, even if no element looks empty
+                self._empty.append(key)  # cleared completely, even if no element equals the fill value
             else:
                 data = await compute(partial(self._encoder.whole, part), self._chain.nbytes)
                 if data is None:
@@ -173,7 +173,7 @@ class ChunkWriter:
             self._report(part)
 
     async def _erase_empty(self) -> None:
-        """Erase chunks that were overwritten with nothing but the fill value, many to a request."""
+        """Erase chunks that were overwritten with only the fill value, many keys per request."""
         if self._options.all_absent:
             return
         many = _ERASE_BATCH if self._locks_together else 1
@@ -185,7 +185,7 @@ class ChunkWriter:
     # -------------------------------------------------------------- parts of chunks
 
     async def _change(self, key: str, part: ChunkRun, compute: Compute) -> None:
-        """Change a part of a chunk in the way that the store allows."""
+        """Change a part of a chunk in the way that the store supports."""
         async with self._store.lock(key):
             if not self._compares:
                 await self._change_locked(key, part, compute)
@@ -194,7 +194,7 @@ class ChunkWriter:
                 await self._compare_and_swap(key, part, compute)
 
     def _is_mostly_absent(self, part: ChunkRun) -> bool:
-        """Return whether a chunk is one at the array's edge that is most likely not stored yet."""
+        """Return whether a chunk is at the array's edge and probably not stored yet."""
         options = self._options
         return part.is_full and options.fields is None and not (self._store.exclusive or options.only_present)
 
@@ -210,7 +210,7 @@ class ChunkWriter:
             await self._store.erase(key)
 
     async def _create(self, key: str, part: ChunkRun, compute: Compute) -> bool:
-        """Create a chunk at the array's edge, where mostly none is stored; ``False`` if one is, or may be."""
+        """Create a chunk at the array's edge, which is usually absent; ``False`` if it is stored, or may be."""
         data = await self._merge(part, None, compute)
         if data is None:
             return False
@@ -221,7 +221,7 @@ class ChunkWriter:
         return True
 
     async def _compare_and_swap(self, key: str, part: ChunkRun, compute: Compute) -> None:
-        """Change a chunk again and again, until no other writer has changed it meanwhile."""
+        """Change a chunk, and repeat that if another writer has changed it meanwhile."""
         backoff: ConflictBackoff | None = None
         while True:
             (value,) = await self._store.fetch([Request(key)], versions=True)
@@ -246,7 +246,7 @@ class ChunkWriter:
         return data
 
     async def _erase(self, key: str, version: object) -> None:
-        """Erase a chunk that holds nothing any more, if it still has the version that was read."""
+        """Erase a chunk that contains only the fill value, if it still has the version that was read."""
         try:
             await self._store.erase(key, if_version=version)
         except UnsupportedOperation:  # the store compares in writes only: an empty value stays

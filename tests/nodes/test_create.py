@@ -85,7 +85,7 @@ async def test_nothing_is_written_when_creating_fails(api):
         (
             {"shape": 4, "compressors": {"name": "gzip", "configuration": {"level": 77}}},
             MetadataError,
-            "level is an integer",
+            "level must be an integer",
         ),
         ({"shape": 4, "filters": [ZstdCodec()]}, MetadataError, "filters are array -> array codecs"),
         ({"shape": 4, "compressors": ["numcodecs.delta"]}, MetadataError, "compressors are bytes -> bytes codecs"),

@@ -598,13 +598,17 @@ class Group(GroupBase):
         result: Group = to_sync(self._run(self._async.require_group(name, attributes=attributes)))
         return result
 
-    def delete(self, name: str) -> None:
-        """Erase a member and everything below it, even if its metadata is damaged.
+    def delete(self, name: str, *, all_files: bool = False) -> None:
+        """Erase a member and all nodes below it, even if its metadata is damaged.
+
+        Args:
+            name: Its name or relative path.
+            all_files: Also erase files that are not part of any Zarr node. They are kept by default.
 
         Raises:
             NodeNotFoundError: If there is no such member.
         """
-        self._run(self._async.delete(name))
+        self._run(self._async.delete(name, all_files=all_files))
 
     def move(self, source: str, dest: str) -> None:
         """Move a member to another name or path below this group. Its values are copied, then erased.

@@ -223,13 +223,17 @@ def test_bench_reports(workdir, capsys):
 
 def test_rm_keeps_foreign_files(workdir, capsys):
     (workdir / "data.zarr" / "notes.txt").write_text("mine")
-    assert main(["rm", "data.zarr", "-y"]) == 1
-    assert "holds 1 value besides Zarr's: notes.txt" in capsys.readouterr().err
+    assert main(["rm", "data.zarr", "--dry-run"]) == 0
+    assert "1 other file (notes.txt) would be kept; --all also erases them" in capsys.readouterr().out
     assert main(["rm", "data.zarr", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["foreign"] == ["notes.txt"]
     assert (workdir / "data.zarr" / "zarr.json").exists()
+    assert main(["rm", "data.zarr", "-y"]) == 0
+    assert "1 other file (notes.txt) kept; --all also erases them" in capsys.readouterr().out
+    assert [path.name for path in (workdir / "data.zarr").iterdir()] == ["notes.txt"]
+    sync.create_group("data.zarr")
     assert main(["rm", "data.zarr", "-y", "--all"]) == 0
-    assert not (workdir / "data.zarr" / "notes.txt").exists()
+    assert not list((workdir / "data.zarr").iterdir())
 
 
 def test_much_is_shown_in_parts(workdir, capsys):

@@ -56,7 +56,9 @@ def add(command: Commands) -> None:
         _consolidate,
         examples=["consolidate data.zarr"],
     )
-    remove = command("rm", "erase an array, or a group with all below it", _rm, examples=["rm data.zarr --path raw/u"])
+    remove = command(
+        "rm", "erase an array, or a group with all nodes below it", _rm, examples=["rm data.zarr --path raw/u"]
+    )
     remove.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     remove.add_argument("--dry-run", action="store_true", help="print what would be erased")
     remove.add_argument("--all", action="store_true", help="also erase files that are not Zarr's")
@@ -106,30 +108,35 @@ def _rm(args: argparse.Namespace, console: Console) -> int:
     nodes = 1 + (len(node.members(None)) if isinstance(node, sync.Group) else 0)
     sizes = _sizes(node)
     foreign = sorted(key for key in sizes if not may_be_zarr(key))
-    nbytes = sum(sizes.values())
+    erased = sizes if args.all else {key: size for key, size in sizes.items() if may_be_zarr(key)}
+    nbytes = sum(erased.values())
     report: dict[str, Any] = {
         "name": node.name,
         "nodes": nodes,
-        "values": len(sizes),
+        "values": len(erased),
         "bytes": nbytes,
         "foreign": foreign,
         "erased": not args.dry_run,
     }
-    text = f"{counted(nodes, 'node')}, {counted(len(sizes), 'value')}, {size_text(nbytes)}"
-    if foreign:
-        shown = f"{counted(len(foreign), 'value')} besides Zarr's: {', '.join(foreign[:3])}"
-        text += f", among them {shown}"
-        if not args.all and not args.dry_run:
-            raise ZarrError(f"{node.name} in {node.store!r} holds {shown}; nothing was erased; --all also erases them")
+    text = f"{counted(nodes, 'node')}, {counted(len(erased), 'value')}, {size_text(nbytes)}"
+    if foreign and args.all:
+        text += f", with {_other_files(foreign)}"
     if not args.dry_run and not args.yes and not _confirm(f"Erase {node.name} in {node.store!r} ({text})?"):
         raise ZarrError("nothing was erased; -y erases without confirmation")
     if not args.dry_run:
-        _erase(node)
+        _erase(node, all_files=args.all)
     if console.as_json:
         console.data(report)
-    else:
-        console.text(f"{node.name}: {text} {'would be erased' if args.dry_run else 'erased'}")
+        return 0
+    console.text(f"{node.name}: {text} {'would be erased' if args.dry_run else 'erased'}")
+    if foreign and not args.all:
+        console.text(f"{_other_files(foreign)} {'would be kept' if args.dry_run else 'kept'}; --all also erases them")
     return 0
+
+
+def _other_files(keys: list[str]) -> str:
+    """Return the number and the first names of files that are not Zarr's."""
+    return f"{counted(len(keys), 'other file')} ({', '.join(keys[:3])}{', …' * (len(keys) > 3)})"
 
 
 def _sizes(node: sync.Array | sync.Group) -> dict[str, int]:
@@ -143,16 +150,17 @@ def _sizes(node: sync.Array | sync.Group) -> dict[str, int]:
     return run(run_on_store(list_sizes, node.store), blocking=node.store.blocking)
 
 
-def _erase(node: sync.Array | sync.Group) -> None:
+def _erase(node: sync.Array | sync.Group, *, all_files: bool) -> None:
     """Erase a node, through the root group if there is one, whose consolidated metadata may include it."""
     try:
         root = sync.open(node.store, mode="r+")
     except NodeNotFoundError:
         root = None
     if isinstance(root, sync.Group) and node.path:
-        del root[node.path]
+        root.delete(node.path, all_files=all_files)
     else:
-        run(run_on_store(partial(erase_node, handle_of(node.async_)), node.store), blocking=node.store.blocking)
+        erase = partial(erase_node, handle_of(node.async_), all_files=all_files)
+        run(run_on_store(erase, node.store), blocking=node.store.blocking)
 
 
 def _confirm(question: str) -> bool:

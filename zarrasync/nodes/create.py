@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from zarrasync import formats
+from zarrasync.display.text import counted
 from zarrasync.errors import (
     ConditionsUnsupported,
     NodeExistsError,
@@ -34,14 +35,14 @@ async def create_node(
     Args:
         handle: Where to create it, and in which format.
         metadata: Its metadata.
-        overwrite: Erase an existing node and everything below it first.
+        overwrite: Erase an existing node and all nodes below it first. Files that are not Zarr's are kept.
         erase_leftovers: Erase chunks first that a process has left which was killed while erasing an array.
 
     Returns:
         The handle of the new node.
 
     Raises:
-        NodeExistsError: If a node exists and ``overwrite`` is not set, or values that are not Zarr would be erased.
+        NodeExistsError: If a node exists and ``overwrite`` is not set, or files of unclear origin would be erased.
         NodeTypeError: If a node above is an array, or a group of another format.
         UnsupportedByFormat: If the format cannot store the metadata. Nothing is written then.
         UnsupportedOperation: If ``erase_leftovers`` is set and the store cannot list. Nothing is written then.
@@ -133,12 +134,14 @@ class _Surroundings:
         occupant: The node at the path; also ``None`` if it is not looked up.
         ancestors: By path above it the node there, or ``None`` if there is none.
         has_members: Whether nodes exist below the path, which make it an implicit group.
-        foreign_keys: Keys below the path that are not part of any Zarr node, if these would be erased.
+        unclear_keys: Keys below the path that would be erased, although they may not be left over from a node.
+        foreign_keys: Keys beside those that are not part of any Zarr node.
     """
 
     occupant: FoundNode | None = None
     ancestors: dict[str, FoundNode | None] = field(default_factory=dict)
     has_members: bool = False
+    unclear_keys: list[str] = field(default_factory=list)
     foreign_keys: list[str] = field(default_factory=list)
 
 
@@ -148,7 +151,7 @@ async def _probe(creation: _Creation) -> _Surroundings:
     if surroundings.occupant is not None:
         return surroundings
     if creation.overwrite:
-        surroundings.foreign_keys = await _foreign_keys(handle)
+        await _find_unclear_keys(handle, surroundings)
     elif isinstance(creation.metadata, ArrayMetadata) and handle.format.implicit_groups:
         with suppress(UnsupportedOperation):
             surroundings.has_members = bool(await handle.children())
@@ -169,13 +172,16 @@ async def _probe_paths(creation: _Creation) -> _Surroundings:
     return _Surroundings(occupant, dict(zip(ancestors, nodes, strict=True)))
 
 
-async def _foreign_keys(handle: NodeHandle) -> list[str]:
-    """Return the keys that erasing a node would erase although they are not part of any Zarr node."""
+async def _find_unclear_keys(handle: NodeHandle, surroundings: _Surroundings) -> None:
+    """Add the keys where no node exists. If some are foreign, the others may be, despite names like those of chunks."""
     try:
         listed = [await handle.store.list_prefix(prefix) for prefix in handle.format.erase_prefixes(handle.path)]
     except UnsupportedOperation:
-        return []
-    return [key for keys in listed for key in keys if not formats.may_be_zarr(key)]
+        return
+    keys = sorted(key for keys in listed for key in keys)
+    surroundings.foreign_keys = [key for key in keys if not formats.may_be_zarr(key)]
+    if surroundings.foreign_keys:
+        surroundings.unclear_keys = [key for key in keys if formats.may_be_zarr(key)]
 
 
 # ------------------------------------------------------------------ refuse
@@ -192,11 +198,12 @@ def _refuse_conflicts(creation: _Creation, surroundings: _Surroundings) -> None:
             path=handle.path,
             store=repr(handle.store),
         )
-    if surroundings.foreign_keys:
-        keys = surroundings.foreign_keys
+    if surroundings.unclear_keys:
+        keys, foreign = surroundings.unclear_keys, surroundings.foreign_keys
         raise NodeExistsError(
-            f"there is no node at {handle.name} in {handle.store!r} to overwrite, but {len(keys):,} "
-            f"other values lie there, which would be erased: {', '.join(sorted(keys)[:3])}",
+            f"there is no node at {handle.name} in {handle.store!r} to overwrite, but {counted(len(keys), 'value')} "
+            f"that would be erased ({', '.join(keys[:3])}). They may not be left over from a node, because other files "
+            f"are there ({', '.join(foreign[:3])}); erase or move them, or use another path",
             path=handle.path,
             store=repr(handle.store),
         )

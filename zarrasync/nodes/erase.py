@@ -1,4 +1,7 @@
-"""Erasing nodes so that an interruption leaves nothing that is later taken for data."""
+"""Erasing nodes so that an interruption leaves nothing that is later taken for data.
+
+Files belong to a node if a Zarr format uses names like theirs (``formats.may_be_zarr``). Others belong to the user.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,58 @@ from zarrasync.errors import NodeExistsError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
+from zarrasync.stores.key_index import KeyIndex
 
-__all__ = ["erase_below", "erase_node", "leftover_chunks"]
+__all__ = ["erase_node", "leftover_chunks"]
 
 
-async def erase_node(handle: NodeHandle) -> None:
-    """Erase a node and everything below it."""
+async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:
+    """Erase a node and all nodes below it.
+
+    Args:
+        handle: The location of the node.
+        all_files: Whether to erase files that are not part of any Zarr node as well.
+    """
     keys, prefixes = handle.format.erase_keys(handle.path), handle.format.erase_prefixes(handle.path)
     if keys:
         await handle.store.erase_values(keys)
     for prefix in prefixes:
-        await erase_below(handle.store, prefix)
+        await _erase_below(handle.store, prefix, all_files=all_files)
     if handle.consolidated is not None:
         await handle.consolidated.update(handle.store, keys, prefixes)
 
 
-async def erase_below(store: Store, prefix: str) -> None:
-    """Erase all keys that start with a prefix, documents first, so that no array with a part of its chunks is left.
+async def _erase_below(store: Store, prefix: str, *, all_files: bool) -> None:
+    """Erase the keys that start with a prefix, documents first, so that no array with a part of its chunks is left.
 
-    Blocking stores have their own way: local files disappear all at once.
+    Blocking stores have their own way if nothing is kept: local files disappear all at once.
     """
-    if not store.blocking:
-        documents = [key for key in await store.list_prefix(prefix) if formats.is_document(key)]
+    keys = await store.list_prefix(prefix)
+    kept = [] if all_files else [key for key in keys if not formats.may_be_zarr(key)]
+    if kept or not store.blocking:
+        documents = [key for key in keys if formats.is_document(key)]
         if documents:
             await store.erase_values(documents)
-    await store.erase_prefix(prefix)
+    if kept:
+        await _erase_others(store, prefix, KeyIndex(keys), KeyIndex(kept))
+    else:
+        await store.erase_prefix(prefix)
+
+
+async def _erase_others(store: Store, prefix: str, keys: KeyIndex, kept: KeyIndex) -> None:
+    """Erase the keys that start with a prefix except for some, and the directories that these are not in."""
+    has_directories = store.blocking and not store.flat
+    erased: list[str] = []
+    directories = [prefix]
+    for directory in directories:
+        if has_directories and not kept.list_prefix(directory):
+            await store.erase_prefix(directory)
+            continue
+        listing, kept_keys = keys.list_dir(directory), set(kept.list_dir(directory).keys)
+        erased.extend(key for key in listing.keys if key not in kept_keys)
+        directories.extend(listing.prefixes)
+    if erased:
+        await store.erase_values(erased)
 
 
 async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[str]:

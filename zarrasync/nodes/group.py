@@ -244,15 +244,20 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
     # -------------------------------------------------------------- changing
 
-    async def delete(self, name: str) -> None:
-        """Erase a member and everything below it, even if its metadata is damaged.
+    async def delete(self, name: str, *, all_files: bool = False) -> None:
+        """Erase a member and all nodes below it, even if its metadata is damaged.
+
+        Args:
+            name: Its name or relative path.
+            all_files: Also erase files that are not part of any Zarr node. They are kept by default.
 
         Raises:
             NodeNotFoundError: If there is no such member.
         """
         with suppress(MetadataError):
             await self.getitem(name)
-        await run_on_store(partial(erase_node, self._cell.handle.child(name)), self.store)
+        erase = partial(erase_node, self._cell.handle.child(name), all_files=all_files)
+        await run_on_store(erase, self.store)
 
     async def move(self, source: str, dest: str) -> None:
         """Move a member to another name or path below this group. Its values are copied, then erased.

@@ -35,4 +35,4 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     copies = source.consolidated
     if copies is not None:
         await copies.update(store, [new_keys[key] for key in copies.documents if key in new_keys])
-    await erase_node(source)
+    await erase_node(source, all_files=True)  # they have moved as well

@@ -79,13 +79,14 @@ class Client:
         return await self._send(f"PUT {target}{self._common}{header_lines}Content-Length: {len(data)}\r\n\r\n", data)
 
     async def _send(self, head: str, body: bytes) -> Response:
-        request = head.encode("ascii") + body
+        request = head.encode("ascii") + body if body else head.encode("ascii")
         while True:
-            connection, used_before = await self._pool.acquire()
+            idle = self._pool.take_idle()
+            connection = idle or await self._pool.connect()
             try:
                 response = await connection.send(request, self._gzip_limit)
             except ConnectionError:
-                if used_before and not connection.answered:
+                if idle and not connection.answered:
                     continue  # servers may close idle connections at any time
                 raise
             if body and response.status >= 300:  # the server may not have read the whole body

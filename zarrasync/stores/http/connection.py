@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from zarrasync.codecs.spec import Buffer
-from zarrasync.stores.http.message import (
-    HEAD_LIMIT,
-    Response,
-    UnsupportedResponse,
-    join_chunks,
-    parse_head,
-    unzip,
-)
+from zarrasync.stores.http.chunked import ChunkedBody
+from zarrasync.stores.http.message import HEAD_LIMIT, Head, Response, UnsupportedResponse, parse_head, unzip
 
 __all__ = ["Connection"]
+
+_INTERIM_LIMIT = 20
+"""Maximum number of interim responses (1xx) before a response."""
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -39,16 +37,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections: set[Connection]) -> None:
         self._loop, self._connections, self._gzip_limit = loop, connections, 0
-        self._buffer = bytearray(4096)
+        self._buffer = bytearray(8192)
         self._filled = 0
+        self._head: Head | None = None  # of a response whose body is being received
         self._body: memoryview | None = None  # a body of known length
         self._received = 0
-        self._unsized: bytearray | None = None  # a body whose length is not known until it ends
-        self._chunked = False
+        self._chunks: ChunkedBody | None = None
+        self._until_close = bytearray()  # a body that ends with the connection
+        self._interim_count = 0
         self._future: asyncio.Future[Response] | None = None
-        self._status, self._reason = 0, ""
-        self._headers: Mapping[str, str] = {}
-        self._keep_alive = False
         self.lost: asyncio.Future[None] = loop.create_future()
         self.answered = False
         self.reusable = False
@@ -85,12 +82,14 @@ class Connection(asyncio.BufferedProtocol):
         self._connections.discard(self)
         self.lost.set_result(None)
         self.reusable = False
-        if self._unsized is not None and not self._chunked and exc is None:
+        head = self._head
+        if head is not None and head.length is None and not head.chunked and exc is None:
             try:
-                self._finish(bytes(self._unsized))
+                self._finish(head, bytes(self._until_close))
             except (ValueError, MemoryError, zlib.error) as failure:
                 self._fail(ConnectionError(f"invalid HTTP/1.1 response: {failure}"))
-        self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the server closed the connection"))
+        when = " before the end of its response" if self.answered else ""
+        self._fail(exc if isinstance(exc, OSError) else ConnectionResetError(f"the server closed the connection{when}"))
 
     def eof_received(self) -> None:
         self.reusable = False
@@ -108,10 +107,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._body is not None:
                 self._received += nbytes
                 if self._received == len(self._body):
-                    self._finish(self._body)
+                    assert self._head is not None
+                    self._finish(self._head, self._body)
                 return
             self._filled += nbytes
-            self._process()
+            self._process(nbytes)
         except (ValueError, MemoryError, zlib.error) as error:
             self._fail(ConnectionError(f"invalid HTTP/1.1 response: {error}"))
         except UnsupportedResponse as error:
@@ -119,70 +119,70 @@ class Connection(asyncio.BufferedProtocol):
 
     # -------------------------------------------------------------- the response
 
-    def _process(self) -> None:
-        """Process the buffered bytes."""
+    def _process(self, nbytes: int) -> None:
+        """Process the buffered bytes, the last of which are new."""
         if self._future is None:
             raise ValueError("bytes without a request")
-        if self._unsized is not None:
-            self._unsized += memoryview(self._buffer)[: self._filled]
+        buffer, filled = self._buffer, self._filled
+        if self._head is not None:
             self._filled = 0
-            self._finish_chunked()
+            self._receive_unsized(self._head, bytes(memoryview(buffer)[:filled]))
             return
-        end = self._buffer.find(b"\r\n\r\n", 0, self._filled)
-        if end < 0:
-            if self._filled > HEAD_LIMIT:
-                raise ValueError(f"its head is longer than {HEAD_LIMIT} bytes")
-            return
-        self._status, self._reason, self._headers, self._keep_alive = parse_head(
-            bytes(memoryview(self._buffer)[:end]), accept_gzip=self._gzip_limit > 0
-        )
-        rest = bytes(memoryview(self._buffer)[end + 4 : self._filled])
-        self._filled = 0
-        if not 100 <= self._status < 200:
-            self._begin_body(rest)
-            return
-        self._buffer[: len(rest)] = rest  # an interim response: the final one follows
-        self._filled = len(rest)
-        if rest:
-            self._process()
+        start = max(0, filled - nbytes - 3)
+        while (end := buffer.find(b"\r\n\r\n", start, filled)) >= 0:
+            view = memoryview(buffer)
+            head = parse_head(bytes(view[:end]), accept_gzip=self._gzip_limit > 0)
+            rest = bytes(view[end + 4 : filled])
+            if head.status >= 200:
+                self._filled = 0
+                self._begin_body(head, rest)
+                return
+            self._interim_count += 1  # an interim response: the final one follows
+            if head.status == 101 or self._interim_count > _INTERIM_LIMIT:
+                raise ValueError(
+                    f"it begins with {self._interim_count} interim responses, the last of status {head.status}"
+                )
+            start, filled = 0, len(rest)
+            view[:filled] = rest
+        self._filled = filled
+        if filled > HEAD_LIMIT:
+            raise ValueError(f"its head is longer than {HEAD_LIMIT} bytes")
+        if _BARE_LINE_FEED.search(buffer, start, filled):
+            raise ValueError("a line of its head does not end with CR LF")
 
-    def _begin_body(self, first_bytes: bytes) -> None:
-        coding, length = self._headers.get("transfer-encoding", "").lower(), self._headers.get("content-length")
-        self._chunked = coding == "chunked"
-        if coding and not self._chunked:
-            raise UnsupportedResponse(f"the transfer coding {coding!r}")
-        if self._status in (204, 304):
-            self._finish(b"")
-        elif self._chunked or length is None:
-            self._unsized = bytearray(first_bytes)
-            self._finish_chunked()
-        elif not length.isdigit() or len(first_bytes) > int(length):
-            raise ValueError(f"its declared length is {length!r}, but {len(first_bytes)} bytes arrived")
-        elif len(first_bytes) == int(length):
-            self._finish(first_bytes)
+    def _begin_body(self, head: Head, first_bytes: bytes) -> None:
+        length, self._interim_count = head.length, 0
+        if length is None:
+            self._head = head
+            self._chunks = ChunkedBody() if head.chunked else None
+            self._receive_unsized(head, first_bytes)
+        elif len(first_bytes) > length:
+            raise ValueError(f"its declared length is {length}, but {len(first_bytes)} bytes arrived")
+        elif len(first_bytes) == length:
+            self._finish(head, first_bytes)
         else:
-            self._body = memoryview(np.empty(int(length), np.uint8))
+            self._head = head
+            self._body = memoryview(np.empty(length, np.uint8))
             self._body[: len(first_bytes)] = first_bytes
             self._received = len(first_bytes)
 
-    def _finish_chunked(self) -> None:
-        """Finish a chunked body if its last chunk has arrived. Other unsized bodies end with the connection."""
-        assert self._unsized is not None
-        if self._chunked and self._unsized.endswith(b"\r\n\r\n"):
-            body = join_chunks(self._unsized)
-            if body is not None:
-                self._finish(body)
+    def _receive_unsized(self, head: Head, received: bytes) -> None:
+        """Receive bytes of a body whose length is not declared."""
+        if self._chunks is None:
+            self._until_close += received
+        elif self._chunks.feed(received):
+            self._finish(head, bytes(self._chunks.data))
 
-    def _finish(self, body: Buffer) -> None:
-        if self._headers.get("content-encoding", "").lower() == "gzip":
+    def _finish(self, head: Head, body: Buffer) -> None:
+        if head.headers.get("content-encoding", "").lower() == "gzip":
             body = unzip(body, self._gzip_limit)
         future = self._future
-        self._future = self._body = self._unsized = None
-        self.reusable = self._keep_alive and not self.transport.is_closing()
+        self._future = self._head = self._body = self._chunks = None
+        self.reusable = head.keep_alive and not self.transport.is_closing()
         if not self.reusable:
             self.transport.abort()
         if future is not None and not future.done():
-            future.set_result(Response(self._status, self._reason, self._headers, body))
+            future.set_result(Response(head.status, head.reason, head.headers, body))
 
     def _fail(self, error: Exception) -> None:
         future, self._future = self._future, None

@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["parse_listing"]
 
 _TITLE = re.compile(rb"<title>\s*(?:Index of|Directory listing for|Listing of)", re.IGNORECASE)
-_LINK = re.compile(rb"""<a\s[^>]*href=["']([^"'?#]+)["'][^>]*>([^<]*)""", re.IGNORECASE)
+_ANCHOR = re.compile(rb"<a\s([^<>]*+)>([^<]*+)", re.IGNORECASE)
+_TARGET = re.compile(rb"""\bhref=["']([^"'?#]++)["']""", re.IGNORECASE)
 _WITH_HOST = re.compile(r"(https?:)?//", re.IGNORECASE)
 _OTHER_SCHEME = re.compile(r"(mailto|javascript|data|tel):", re.IGNORECASE)
 
@@ -27,14 +28,15 @@ def parse_listing(body: bytes, content_type: str, path: str) -> list[str] | None
         The names, or ``None`` if the page is not a directory listing.
     """
     if "json" in content_type:
-        try:
-            return [entry["name"] + ("/" if entry["type"] == "directory" else "") for entry in json.loads(body)]
-        except (ValueError, TypeError, KeyError):
-            return None
+        return _parse_json(body)
     if not _TITLE.search(body):
         return None
     names = set()
-    for target, label in _LINK.findall(body):
+    for attributes, label in _ANCHOR.findall(body):
+        match = _TARGET.search(attributes)
+        if match is None:
+            continue
+        target = match[1]
         link = target.decode("utf-8", "replace")
         if _OTHER_SCHEME.match(link):
             continue
@@ -43,4 +45,17 @@ def parse_listing(body: bytes, content_type: str, path: str) -> list[str] | None
         name = target_path.removeprefix(path if target_path.startswith("/") else "./")
         is_directory = html.unescape(label.decode("utf-8", "replace")).strip() == f"{name}/"
         names.add(f"{name}/" if is_directory else name)
-    return sorted(name for name in names if name.rstrip("/") not in ("", ".", "..") and "/" not in name[:-1])
+    return sorted(filter(_is_name, names))
+
+
+def _parse_json(body: bytes) -> list[str] | None:
+    try:
+        names = [entry["name"] + ("/" if entry["type"] == "directory" else "") for entry in json.loads(body)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return list(filter(_is_name, names))
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a name is that of an entry of the directory, and not a path to another one."""
+    return name.rstrip("/") not in ("", ".", "..") and "/" not in name[:-1]

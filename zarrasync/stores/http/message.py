@@ -1,19 +1,25 @@
-"""HTTP/1.1 response messages: the head, chunked bodies, gzip."""
+"""HTTP/1.1 response messages: the head, the length of the body, gzip."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["HEAD_LIMIT", "Response", "UnsupportedResponse", "join_chunks", "parse_head", "unzip"]
+__all__ = ["HEAD_LIMIT", "Head", "Response", "UnsupportedResponse", "parse_head", "unzip"]
 
 HEAD_LIMIT = 1 << 16
 """Maximum size of the status line and headers, in bytes."""
-_STATUS_LINE = re.compile(r"HTTP/1\.([01]) (\d{3})(?: (.*))?", re.ASCII)
+_TEXT = r"[\t -~\x80-\xff]*+"
+_FIELD = rf"[!#$%&'*+\-.^_`|~0-9A-Za-z]++:{_TEXT}"
+_STATUS_LINE = rf"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ({_TEXT}))?"
+_HEAD = re.compile(rf"{_STATUS_LINE}((?:\r\n{_FIELD})*+)")
+"""A head as RFC 9112 allows it: no line folding, control characters, or spaces before a colon."""
+_LENGTH = re.compile(r"([0-9]{1,18})(?:[ \t]*,[ \t]*\1)*")
+"""A length, which proxies may repeat."""
 _REDIRECTS = frozenset({301, 302, 303, 305, 307, 308})
 
 
@@ -37,58 +43,93 @@ class Response(NamedTuple):
     body: Buffer
 
 
-def parse_head(data: bytes, *, accept_gzip: bool) -> tuple[int, str, dict[str, str], bool]:
-    """Parse the status line and headers, without the empty line that ends them.
+class Head(NamedTuple):
+    """The status line and headers of a response.
 
-    Returns:
-        Status code, reason phrase, header values by name in lower case, and whether the connection is kept alive.
+    Attributes:
+        status: Status code.
+        reason: Reason phrase.
+        headers: Header values by name, in lower case.
+        keep_alive: Whether the server keeps the connection open.
+        chunked: Whether the body is chunked.
+        length: Length of the body in bytes; ``None`` if it is chunked or ends with the connection.
+    """
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    keep_alive: bool
+    chunked: bool
+    length: int | None
+
+
+def parse_head(data: bytes, *, accept_gzip: bool) -> Head:
+    """Parse the status line and headers, without the empty line that ends them.
 
     Raises:
         UnsupportedResponse: If the response is a redirect or has an unsupported content encoding.
-        ValueError: If it is not valid HTTP/1.1.
+        ValueError: If it is not valid HTTP/1.1, or the length of its body is ambiguous.
     """
-    first, *lines = data.decode("latin-1").split("\r\n")
-    match = _STATUS_LINE.fullmatch(first)
+    text = data.decode("latin-1")
+    match = _HEAD.fullmatch(text)
     if match is None:
-        raise ValueError(f"it begins with {first[:40]!r}")
-    status, headers = int(match[2]), dict[str, str]()
+        raise ValueError(_describe_invalid(text))
+    version, code, reason, fields = match.groups()
+    lines, headers = fields.split("\r\n"), dict[str, str]()
+    del lines[0]
     for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or line[0] in " \t":
-            raise ValueError(f"a line of its head is {line[:40]!r}")
-        headers[name.lower()] = value.strip()
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip(" \t")
+    if len(headers) < len(lines):
+        headers = _merge_fields(lines)
+    status = int(code)
+    chunked, length = _framing(status, version, headers)
     if status in _REDIRECTS:
         raise UnsupportedResponse(f"a redirect to {headers.get('location')}")
     encoding = headers.get("content-encoding", "identity").lower()
     if encoding != "identity" and not (encoding == "gzip" and accept_gzip):
         raise UnsupportedResponse(f"the encoding {headers['content-encoding']!r}")
-    keep_alive = match[1] == "1" and headers.get("connection", "").lower() != "close"
-    return status, match[3] or "", headers, keep_alive
+    keep_alive = version == "1" and "close" not in headers.get("connection", "").lower()
+    return Head(status, reason or "", headers, keep_alive, chunked, length)
 
 
-def join_chunks(data: bytearray) -> bytes | None:
-    """Join the chunks of a chunked body; ``None`` if its end has not arrived.
+def _framing(status: int, version: str, headers: Mapping[str, str]) -> tuple[bool, int | None]:
+    """Return whether a body is chunked, and its length.
+
+    If two headers disagree, programs differ in which one they follow, and then also in where the next response begins.
 
     Raises:
-        ValueError: If the chunks are not valid HTTP/1.1.
+        ValueError: If the headers disagree, or are invalid.
     """
-    chunks, position = list[bytes](), 0
-    while True:
-        line_end = data.find(b"\r\n", position)
-        if line_end < 0:
-            return None
-        size = int(bytes(data[position:line_end]).partition(b";")[0], 16)
-        if size < 0:
-            raise ValueError(f"a chunk of {size} bytes")
-        if size == 0:
-            return b"".join(chunks) if data.find(b"\r\n\r\n", line_end) >= 0 else None
-        position = line_end + 2 + size
-        if len(data) < position + 2:
-            return None
-        if data[position : position + 2] != b"\r\n":
-            raise ValueError("a chunk is longer than its declared size")
-        chunks.append(bytes(data[line_end + 2 : position]))
-        position += 2
+    coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+    if coding is None and length is not None and length.isdecimal() and len(length) < 19:
+        return False, 0 if status in (204, 304) else int(length)
+    if length is not None and _LENGTH.fullmatch(length) is None:
+        raise ValueError(f"its Content-Length is {length[:40]!r}")
+    if coding is not None and (length is not None or version == "0" or coding.lower() != "chunked"):
+        beside = "" if length is None else f" beside Content-Length: {length[:40]!r}"
+        raise ValueError(f"its Transfer-Encoding is {coding[:40]!r}{beside} in HTTP/1.{version}")
+    if status in (204, 304):
+        return False, 0
+    return coding is not None, None if length is None else int(length.partition(",")[0])
+
+
+def _merge_fields(lines: Sequence[str]) -> dict[str, str]:
+    """Return header values by name. Values of the same name are joined by commas."""
+    values = dict[str, list[str]]()
+    for line in lines:
+        name, _, value = line.partition(":")
+        values.setdefault(name.lower(), []).append(value.strip(" \t"))
+    return {name: ", ".join(items) for name, items in values.items()}
+
+
+def _describe_invalid(head: str) -> str:
+    """Return what is wrong with an invalid head."""
+    first, *lines = head.split("\r\n")
+    if re.fullmatch(_STATUS_LINE, first) is None:
+        return f"it begins with {first[:40]!r}"
+    line = next(line for line in lines if re.fullmatch(_FIELD, line) is None)
+    return f"a line of its head is {line[:40]!r}"
 
 
 def unzip(body: Buffer, limit: int) -> bytes:

@@ -54,18 +54,22 @@ class ConnectionPool:
         self._lookup_time = 0.0
         self._prune_timer: asyncio.TimerHandle | None = None
 
-    async def acquire(self) -> tuple[Connection, bool]:
-        """Return a connection, and whether it has been used before.
+    def take_idle(self) -> Connection | None:
+        """Return an idle connection, if there is one."""
+        while self.idle:
+            connection, _ = self.idle.pop()
+            if connection.reusable:
+                return connection
+        return None
+
+    async def connect(self) -> Connection:
+        """Return a new connection.
 
         Raises:
             OSError: If no connection can be made.
         """
         if self._closed:
             raise ConnectionAbortedError("the client was closed")
-        while self.idle:
-            connection, _ = self.idle.pop()
-            if connection.reusable:
-                return connection, True
         if self._tls and self._tls_context is None:
             self._tls_context = ssl.create_default_context()
         first_error: OSError | None = None
@@ -74,7 +78,7 @@ class ConnectionPool:
             try:
                 # An address that does not respond must not use up the time of the others.
                 async with asyncio.timeout(_CONNECT_SECONDS if len(addresses) > 1 else None):
-                    return await self._connect(address), False
+                    return await self._connect(address)
             except OSError as error:
                 first_error = first_error or error
                 if address in addresses:  # tried last from now on

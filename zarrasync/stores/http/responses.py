@@ -21,6 +21,7 @@ __all__ = [
     "parse_value",
     "raise_if_transient",
     "range_header",
+    "size_past_end",
     "version_of",
 ]
 
@@ -32,7 +33,8 @@ TRANSIENT_FOR_WRITES = TRANSIENT | {409}
 """The same for conditional writes: S3 answers 409 to one of two simultaneous writes."""
 NOT_IMPLEMENTED = 501
 """Status of a conditional write to a service without them."""
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
+_SIZE = re.compile(r"bytes \*/([0-9]{1,18})")
 
 
 def range_header(request: Request) -> str:
@@ -75,21 +77,31 @@ def parse_value(request: Request, response: Response, version: object) -> Value:
     if header.endswith("/0") and not len(data):  # HTTP has no syntax for the range of an empty value
         return Value(b"", version, 0)
     match = _CONTENT_RANGE.fullmatch(header)
-    if match is None or int(match[2]) - int(match[1]) + 1 != len(data):
+    first, last = (0, -1) if match is None else (int(match[1]), int(match[2]))
+    size = None if match is None or match[3] == "*" else int(match[3])
+    if match is None or last - first + 1 != len(data) or (size is not None and last >= size):
         raise TransientError(f"the server sent {len(data)} bytes with the range {header!r}")
-    first, size = int(match[1]), None if match[3] == "*" else int(match[3])
-    start = request.start
-    if request.suffix:
-        start = first if size is None else max(0, size - (request.length or 0))
+    if request.suffix and size is None:
+        size = last + 1  # it ends where the value does
+    start = max(0, (size or 0) - (request.length or 0)) if request.suffix else request.start
     length = len(data) if request.length is None else request.length
     offset = start - first
     if offset < 0 or (offset and offset >= len(data) and length):
         raise TransientError(f"the server sent {header!r} instead of bytes from {start}")
     part = data[offset : offset + length]
-    short = size is not None and len(part) < min(length, size - start)
-    if short or (request.length is None and size is not None and first + len(data) < size):
+    if size is None:  # the end of the value is unknown, so a shorter part may be incomplete
+        is_short = request.length is None or len(part) < length
+    else:
+        is_short = len(part) < min(length, size - start) or (request.length is None and last + 1 < size)
+    if is_short:
         raise TransientError(f"the server sent less than requested: {header!r}")
     return Value(part, version, size)
+
+
+def size_past_end(response: Response) -> int | None:
+    """Return the size of the value in a response with status 416 (range not satisfiable); ``None`` without a size."""
+    match = _SIZE.fullmatch(response.headers.get("content-range", ""))
+    return None if match is None else int(match[1])
 
 
 class NoSuchBucket(Exception):

@@ -1,16 +1,15 @@
-"""The HTTP requests of one store on one event loop: by the lean client if it supports them, otherwise by aiohttp."""
+"""The HTTP requests of one store on one event loop: by the lean client if it supports them, otherwise by the general one."""
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync.errors import StoreError
-from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.http import client as lean_client
+from zarrasync.stores.http.general import GeneralClient
 from zarrasync.stores.http.message import Response, UnsupportedResponse
 from zarrasync.stores.remote import TransientError
 
@@ -39,11 +38,11 @@ class Session:
         lean: lean_client.Client | None,
     ) -> None:
         self._base, self._headers = base, headers
-        self._client_options, self._request_options = client_options, dict(request_options)
+        self._client_options, self._request_options = client_options, request_options
         self._path = urlsplit(base).path
         self._lean = lean
-        self._aiohttp_session: Any = None
-        self._needs_aiohttp = lean is None
+        self._general: GeneralClient | None = None
+        self._needs_general = lean is None
 
     @classmethod
     async def make(
@@ -83,7 +82,7 @@ class Session:
             TransientError: If the connection failed.
             StoreError: If repeating the request makes no sense.
         """
-        if self._lean is not None and not self._needs_aiohttp:
+        if self._lean is not None and not self._needs_general:
             if byte_range:  # which would count the bytes of the compressed body
                 lines = f"Range: {byte_range}\r\nAccept-Encoding: identity\r\n"
             else:
@@ -91,50 +90,19 @@ class Session:
             try:
                 return await self._lean.get(self._path + target, lines)
             except UnsupportedResponse:
-                self._needs_aiohttp = True
+                self._needs_general = True
             except (ssl.SSLCertVerificationError, UnicodeError) as error:  # UnicodeError: an invalid host name
                 raise StoreError(f"{type(error).__name__}: {error}") from error
             except OSError as error:
                 raise TransientError(f"{type(error).__name__}: {error}") from error
-        return await self._get_by_aiohttp(target, byte_range)
-
-    async def _get_by_aiohttp(self, target: str, byte_range: str) -> Response:
-        import aiohttp
-        from yarl import URL
-
-        if self._aiohttp_session is None:
-            self._aiohttp_session = self._open_aiohttp_session()
+        if self._general is None:
+            self._general = GeneralClient(self._headers, self._client_options, self._request_options)
         headers = {"Range": byte_range, "Accept-Encoding": "identity"} if byte_range else {}
-        try:
-            url = URL(f"{self._base}{target}", encoded=True)
-            async with self._aiohttp_session.get(url, headers=headers, **self._request_options) as response:
-                response_headers = {name.lower(): value for name, value in response.headers.items()}
-                return Response(response.status, response.reason or "", response_headers, await response.read())
-        except (
-            aiohttp.InvalidURL,
-            aiohttp.TooManyRedirects,
-            aiohttp.ClientConnectorCertificateError,
-            UnicodeError,
-        ) as error:
-            raise StoreError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
-        except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
-            raise TransientError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
-
-    def _open_aiohttp_session(self) -> Any:
-        import aiohttp
-
-        if isinstance(seconds := self._request_options.get("timeout"), int | float):
-            self._request_options["timeout"] = aiohttp.ClientTimeout(total=seconds)
-        # The store's limiter limits the number of connections, and its retries the time.
-        defaults = {
-            "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, keepalive_timeout=60),
-            "timeout": aiohttp.ClientTimeout(total=None),
-        }
-        return aiohttp.ClientSession(headers=dict(self._headers), **{**defaults, **self._client_options})
+        return await self._general.get(f"{self._base}{target}", headers)
 
     async def close(self) -> None:
-        """Release the shared connections, and close aiohttp's connections."""
+        """Release the shared connections, and close those of the general client."""
         if self._lean is not None:
             self._lean.close()
-        if self._aiohttp_session is not None:
-            await self._aiohttp_session.close()
+        if self._general is not None:
+            await self._general.close()

@@ -18,7 +18,7 @@ from zarrasync.stores.errors import concerns_key
 from zarrasync.stores.http.listing import parse_listing
 from zarrasync.stores.http.message import Response
 from zarrasync.stores.http.pool import close_unused
-from zarrasync.stores.http.responses import parse_value, raise_if_transient, range_header, version_of
+from zarrasync.stores.http.responses import parse_value, raise_if_transient, range_header, size_past_end, version_of
 from zarrasync.stores.http.session import Session
 from zarrasync.stores.options import missing_statuses
 from zarrasync.stores.remote import RemoteStore, request_limits
@@ -181,9 +181,9 @@ class HTTPStore(RemoteStore):
 
     async def _past_end(self, request: Request, response: Response) -> Value | None:
         """Return no bytes if a byte range is past the end; otherwise read the whole value."""
-        size = response.headers.get("content-range", "").rpartition("/")[2]
-        if size.isdigit() and (request.suffix or request.start >= int(size)):
-            return Value(b"", version_of(response), int(size))
+        size = size_past_end(response)
+        if size is not None and (request.suffix or request.start >= size):
+            return Value(b"", version_of(response), size)
         if not range_header(request):
             raise _failure(response)
         whole = await self._attempt(request._replace(start=0, length=None, suffix=False))

@@ -1,0 +1,140 @@
+"""Redirects: which are followed, and what goes along to another server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zarrasync as za
+from tests.support.raw_answers import BODY, answering, head, sized
+from zarrasync import stores
+from zarrasync.errors import StoreError
+from zarrasync.stores import Request
+
+SECRETS = ("TOP-SECRET", "COOKIE")
+
+
+def redirect(location: str, status: int = 302) -> bytes:
+    return head(f"Location: {location}", "Content-Length: 0", status=f"HTTP/1.1 {status} Found")
+
+
+def store_of(url: str, **options: Any) -> stores.HTTPStore:
+    with za.config.set(retries=0, request_timeout=5.0):
+        return stores.HTTPStore(url, **options)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"headers": {"Authorization": "Bearer TOP-SECRET", "X-Api-Key": "TOP-SECRET", "Cookie": "sid=COOKIE"}},
+    {"client_options": {"cookies": {"sid": "COOKIE"}, "headers": {"X-Api-Key": "TOP-SECRET"}}},
+    {"request_options": {"cookies": {"sid": "COOKIE"}}, "headers": {"X-Api-Key": "TOP-SECRET"}},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["headers", "client_options", "request_options"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_secrets_stay_with_their_server(options: dict[str, Any], status: int):
+    """Neither does the other server get them, nor the own one if the other sends the request back."""
+    seen: dict[str, list[bytes]] = {"own": [], "other": []}
+    urls: dict[str, str] = {}
+
+    def own(request: bytes) -> tuple[bytes, bool]:
+        seen["own"].append(request)
+        target = {b"/x/k": "/x/same", b"/x/same": f"{urls['other']}/away"}.get(request.split()[1])
+        return (redirect(target, status) if target else sized()), False
+
+    def other(request: bytes) -> tuple[bytes, bool]:
+        seen["other"].append(request)
+        return redirect(f"{urls['own']}/back", status), False
+
+    async with answering(own) as urls["own"], answering(other) as urls["other"]:
+        async with store_of(f"{urls['own']}/x", **options) as store:
+            (value,) = await store.fetch([Request("k", 0, 3)])
+        assert value is not None
+        assert bytes(value.data) == BODY
+
+    def secrets(request: bytes) -> int:
+        return sum(secret.encode() in request for secret in SECRETS)
+
+    *first, last = seen["own"]
+    assert all(secrets(request) == 2 for request in first)
+    assert [secrets(request) for request in (*seen["other"], last)] == [0, 0]
+    assert all(b"Range: bytes=0-2" in request for request in (*seen["other"], last))
+
+
+async def test_passwords_in_urls_stay_with_their_server():
+    seen: list[bytes] = []
+
+    def other(request: bytes) -> tuple[bytes, bool]:
+        seen.append(request)
+        return sized(), False
+
+    async with answering(other) as target, answering(lambda request: (redirect(f"{target}/a"), False)) as url:
+        async with store_of(url.replace("//", "//user:TOP-SECRET@")) as store:
+            assert await store.get("k") == BODY
+        assert b"authorization" not in seen[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("file:///etc/passwd", "not an HTTP URL"),
+        ("ftp://127.0.0.1/x", "not an HTTP URL"),
+        ("data:text/plain,abc", "not an HTTP URL"),
+        ("javascript:x", "not an HTTP URL"),
+        ("http://", "not an HTTP URL|invalid URL|more than 10 times"),
+        ("http://[::1", "invalid URL"),
+        ("http://127.0.0.1:99999/", "invalid URL"),
+        ("/again?sig=SIGNATURE", "more than 10 times"),
+        ("//", "not an HTTP URL|more than 10 times|invalid URL"),
+        ("", "more than 10 times|302"),
+    ],
+)
+async def test_redirects_that_are_not_followed(location: str, message: str):
+    async with answering(lambda request: (redirect(location), False)) as url, store_of(url) as store:
+        with pytest.raises(StoreError, match=message) as caught:
+            await asyncio.wait_for(store.get("k"), 10)
+        assert re.search(re.escape(url), str(caught.value))
+        assert "SIGNATURE" not in str(caught.value)
+
+
+async def test_a_redirect_without_a_target():
+    answer = sized(status="HTTP/1.1 302 Found")
+    async with answering(lambda request: (answer, False)) as url, store_of(url) as store:
+        with pytest.raises(StoreError, match="302"):
+            await store.get("k")
+
+
+async def test_redirects_can_be_switched_off():
+    options = {"allow_redirects": False}
+    async with (
+        answering(lambda request: (redirect("/b"), False)) as url,
+        store_of(url, request_options=options) as store,
+    ):
+        with pytest.raises(StoreError, match="302"):
+            await store.get("k")
+
+
+async def test_encryption_is_not_given_up(certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch):
+    path, context = certificate
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    async with answering(lambda request: (sized(), False)) as plain:
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(redirect(f"{plain}/k"))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        async with store_of(
+            f"https://localhost:{port}", request_options={"ssl": ssl.create_default_context(cafile=path)}
+        ) as store:
+            with pytest.raises(StoreError, match="not encrypted"):
+                await store.get("k")
+        server.close()

@@ -1,0 +1,130 @@
+"""A general HTTP client for what the lean client leaves to it: redirects, proxies, credentials, encodings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from zarrasync.errors import StoreError
+from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.http.message import Response
+from zarrasync.stores.remote import TransientError
+
+__all__ = ["GeneralClient"]
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_REDIRECT_LIMIT = 10
+"""Maximum number of redirects that one request follows."""
+_CREDENTIALS = frozenset({"headers", "auth", "cookies", "cookie_jar", "middlewares"})
+"""Options that may contain secrets for the store's server."""
+
+
+class GeneralClient:
+    """Sends GET requests by aiohttp.
+
+    Redirects are followed here, because aiohttp passes on custom headers and cookies to any server. A request that has
+    left the store's origin (scheme, host and port) carries neither headers nor credentials of the user from there on.
+
+    Args:
+        headers: Sent with each request to the store's origin.
+        client_options: Arguments of ``aiohttp.ClientSession``.
+        request_options: Arguments of each request.
+    """
+
+    def __init__(
+        self, headers: Mapping[str, str], client_options: Mapping[str, Any], request_options: Mapping[str, Any]
+    ) -> None:
+        import aiohttp
+
+        # The store's limiter limits the number of connections, and its retries the time.
+        self._client_options = {
+            "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, keepalive_timeout=60),
+            "timeout": aiohttp.ClientTimeout(total=None),
+            "headers": dict(headers),
+            **client_options,
+        }
+        self._request_options = dict(request_options)
+        self._follows = self._request_options.pop("allow_redirects", True)
+        if isinstance(seconds := self._request_options.get("timeout"), int | float):
+            self._request_options["timeout"] = aiohttp.ClientTimeout(total=seconds)
+        self._session = aiohttp.ClientSession(**self._client_options)
+        self._session_elsewhere: Any = None
+
+    async def get(self, url: str, headers: Mapping[str, str]) -> Response:
+        """Send a GET request to the store's origin, and follow redirects.
+
+        Args:
+            url: The URL, with its escapes.
+            headers: Headers of this request, which every server may see.
+
+        Raises:
+            TransientError: If the connection failed.
+            StoreError: If repeating the request makes no sense.
+        """
+        import aiohttp
+
+        try:
+            return await self._follow(url, headers)
+        except (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, UnicodeError) as error:
+            raise StoreError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
+        except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
+            raise TransientError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
+
+    async def _follow(self, url: str, headers: Mapping[str, str]) -> Response:
+        from yarl import URL
+
+        current, at_origin = URL(url, encoded=True), True
+        for _ in range(_REDIRECT_LIMIT + 1):
+            async with self._request(current, headers, at_origin=at_origin) as answer:
+                location = answer.headers.get("Location")
+                if answer.status not in _REDIRECTS or location is None or not self._follows:
+                    received = {name.lower(): value for name, value in answer.headers.items()}
+                    return Response(answer.status, answer.reason or "", received, await answer.read())
+            target = _redirect_target(current, location)
+            at_origin = at_origin and target.origin() == current.origin()
+            current = target
+        raise StoreError(f"the server redirects more than {_REDIRECT_LIMIT} times, at last to {_shown(current)}")
+
+    def _request(self, url: Any, headers: Mapping[str, str], *, at_origin: bool) -> Any:
+        if at_origin:
+            return self._session.get(url, headers=headers, allow_redirects=False, **self._request_options)
+        if self._session_elsewhere is None:
+            options = {**_without_credentials(self._client_options), "connector": self._session.connector}
+            self._session_elsewhere = type(self._session)(**{**options, "connector_owner": False})
+        options = _without_credentials(self._request_options)
+        return self._session_elsewhere.get(url, headers=headers, allow_redirects=False, **options)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session_elsewhere is not None:
+            await self._session_elsewhere.close()
+        await self._session.close()
+
+
+def _without_credentials(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _CREDENTIALS}
+
+
+def _redirect_target(url: Any, location: str) -> Any:
+    """Return the URL of a redirect.
+
+    Raises:
+        StoreError: If it must not be followed.
+    """
+    from yarl import URL
+
+    try:
+        target = url.join(URL(location))
+    except ValueError as error:
+        raise StoreError(f"the server redirects to an invalid URL: {redact_queries(location[:200])!r}") from error
+    if target.scheme not in ("http", "https") or not target.host:
+        raise StoreError(f"the server redirects to {redact_queries(location[:200])!r}, which is not an HTTP URL")
+    if (url.scheme, target.scheme) == ("https", "http"):
+        raise StoreError(f"the server redirects from HTTPS to {_shown(target)}, which is not encrypted")
+    return target
+
+
+def _shown(url: Any) -> str:
+    """Return a URL for messages, without secrets."""
+    return redact_queries(str(url.with_user(None)))[:200]

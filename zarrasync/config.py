@@ -183,7 +183,7 @@ class set:
 @contextlib.contextmanager
 def using(config: Config | Mapping[str, Any] | None) -> Iterator[None]:
     """Apply a ``config=`` argument inside a ``with`` block."""
-    token = _override.set(resolve(config)) if config else None
+    token = None if config is None else _override.set(resolve(config))
     try:
         yield
     finally:
@@ -200,8 +200,10 @@ def resolve(config: Config | Mapping[str, Any] | None) -> Config:
     """
     if isinstance(config, Config):
         return config
-    if not config:
+    if config is None:
         return get()
+    if not isinstance(config, Mapping):
+        raise TypeError(f"config is a Config or a mapping from settings to values, not {config!r}")
     unknown = sorted({*config} - {field.name for field in fields(Config)})
     if unknown:
         names = [field.name for field in fields(Config)]

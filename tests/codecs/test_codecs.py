@@ -249,3 +249,12 @@ print(array[...].sum(), "numcodecs" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("4 True\n", "")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_blosc_refuses_chunks_that_it_cannot_compress(zarr_format):
+    """The header declares 32-bit sizes, so the first write would fail."""
+    options = {"dtype": "f4", "compressors": numcodecs.Blosc(), "zarr_format": zarr_format}
+    with pytest.raises(MetadataError, match="at most 2,147,483,631 bytes"):
+        sync.create_array({}, shape=1 << 29, chunks=1 << 29, **options)
+    assert sync.create_array({}, shape=1 << 29, chunks=1 << 28, **options).nchunks == 2

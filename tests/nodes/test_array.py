@@ -224,3 +224,21 @@ async def test_huge_sparse_grids(api):
     assert await api(a.nchunks_initialized()) == 0
     await api(a.resize((10**12, 10**12)))
     assert await api(a[i, j]) == 0
+
+
+async def test_shrinking_visits_stored_chunks_only(api):
+    """A cut through many chunks of which few are stored takes one listing, not a request per chunk."""
+    store = stores.CountingStore(stores.MemoryStore())
+    a = await api(api.create_array(store, shape=(20, 100_000), chunks=(8, 10), dtype="i4"))
+    await api.write(a, (slice(18, 20), slice(1000, 1005)), 7)
+    await api.write(a, (12, 5), 2)
+    await api.write(a, (19, 99_999), 9)
+    store.reset()
+    await api(a.resize((19, 99_995)))
+    counts = store.counts
+    assert counts.fetches < 20
+    assert counts.lists < 5
+    await api(a.resize((20, 100_000)))
+    assert (await api(a.view[12, 5].read())) == 2
+    assert (await api(a.view[18:20, 999:1006].read())).tolist() == [[0, 7, 7, 7, 7, 7, 0], [0] * 7]
+    assert (await api(a.view[19, 99_999].read())) == 0

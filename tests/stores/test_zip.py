@@ -8,6 +8,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import warnings
@@ -23,7 +24,7 @@ import zarrasync as za
 from tests.support.store_kinds import make_store
 from zarrasync import stores, sync
 from zarrasync._concurrency.offload import run_in_worker
-from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation
+from zarrasync.errors import NodeNotFoundError, ReadOnlyError, StoreError, UnsupportedOperation
 from zarrasync.stores import Listing
 
 
@@ -75,6 +76,32 @@ def test_a_zip_archive_is_a_store(tmp_path):
     (tmp_path / "dir.zip").mkdir()
     sync.create_array(tmp_path / "dir.zip", data=np.arange(3))
     np.testing.assert_array_equal(sync.open_array(tmp_path / "dir.zip")[...], np.arange(3))
+
+
+async def test_names_of_archives_are_not_names_of_new_directories(api, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for attempt in (
+        lambda: api.create_array("x.zip", data=[1, 2]),
+        lambda: api.create_group(tmp_path / "x.zip"),
+        lambda: api.save("x.zip", [1, 2]),
+        lambda: api.copy(tmp_path / "source.zarr", "x.zip"),
+        lambda: api.open_group("x.zip", mode="a"),
+    ):
+        sync.create_group(tmp_path / "source.zarr", overwrite=True)
+        with pytest.raises(ReadOnlyError, match=r"'x.zip' does not exist; .* ZipStore\('x.zip', mode='w'\)"):
+            await api(attempt())
+        assert not (tmp_path / "x.zip").exists()
+    with pytest.raises(NodeNotFoundError):
+        await api(api.open("x.zip"))
+
+
+async def test_archives_of_a_folder_hint_at_it(api, tmp_path):
+    sync.create_group(tmp_path / "data.zarr").create_array("a", data=[1, 2])
+    archive_path = shutil.make_archive(str(tmp_path / "whole"), "zip", tmp_path, "data.zarr")
+    with pytest.raises(NodeNotFoundError, match=r"in the folder 'data.zarr'; pass path='data.zarr'"):
+        await api(api.open(archive_path))
+    array = await api(api.open(archive_path, path="data.zarr/a"))
+    assert (await api(array.view.read())).tolist() == [1, 2]
 
 
 async def test_damaged_zip_archives(tmp_path):

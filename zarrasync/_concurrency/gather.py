@@ -46,14 +46,17 @@ async def gather_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 
 
 async def for_each(work: Callable[[T], Awaitable[None]], items: Iterable[T], limit: int) -> None:
-    """Call a coroutine function with each item, at most ``limit`` at a time. Lazy items are taken as needed."""
+    """Call a coroutine function with each item, at most ``limit`` at a time. Lazy items are taken as needed.
+
+    Where this call is driven, the calls run one after the other.
+    """
     source, limit = iter(items), min(limit, length_hint(items, limit))
 
     async def worker() -> None:
         for item in source:
             await work(item)
 
-    if limit <= 1:
+    if limit <= 1 or driven():
         await worker()
         return
     try:

@@ -6,6 +6,7 @@ and chunks are decoded in parallel anyway.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ __all__ = ["BloscCodec", "blosc_decoder"]
 
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+_LARGEST = (1 << 31) - 1 - 16
+"""Bytes that blosc can compress: its header declares signed 32-bit sizes."""
 _SMALL = 1 << 15
 """Size of chunks below which decoding a batch in one call is faster."""
 
@@ -106,6 +109,11 @@ class BloscCodec(BytesBytesCodec):
     def settle(self, spec: ArraySpec) -> Codec:
         if self.cname == "snappy":
             raise MetadataError("codec blosc: numcodecs' blosc has no snappy; lz4 is as fast")
+        if (spec.dtype.itemsize or 0) * math.prod(spec.shape) > _LARGEST:
+            raise MetadataError(
+                f"codec blosc compresses at most {_LARGEST:,} bytes, a chunk of shape {spec.shape} and data type "
+                f"{spec.dtype.name} has {(spec.dtype.itemsize or 0) * math.prod(spec.shape):,}; use smaller chunks or zstd"
+            )
         size = self.typesize or spec.dtype.itemsize or 1
         return replace(self, typesize=size, shuffle=self.shuffle or ("bitshuffle" if size == 1 else "shuffle"))
 

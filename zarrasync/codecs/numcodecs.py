@@ -22,6 +22,7 @@ import numpy as np
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.blosc import blosc_decoder
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
+from zarrasync.codecs.filter_losses import find_loss, may_lose_values
 from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, deflate, gzip_decoder, inflate_decoder
 from zarrasync.codecs.native import numcodecs_module
 from zarrasync.codecs.partial import BoundWhole
@@ -161,6 +162,20 @@ class _Adaptor:
         # zarr-python requires the configuration of these codecs even if it is empty.
         return {"name": self.label, "configuration": self.configuration()}
 
+    @cached_property
+    def _may_lose_values(self) -> bool:
+        return may_lose_values(self.config)
+
+    def _encode_elements(self, values: Array) -> Any:
+        """Encode values, and check that a filter with a limited range has not changed them."""
+        encoded = self._run("encode", values)
+        if self._may_lose_values and values.dtype.kind in "biuf":
+            decoded = np.asarray(self._run("decode", encoded)).view(values.dtype).reshape(-1)
+            loss = find_loss(self.config, values, decoded)
+            if loss:
+                raise cast(Codec, self).fail(f"{loss}; use a data type with a larger range", "encode")
+        return encoded
+
     def _run(self, direction: str, data: Any) -> Any:
         codec = self.codec
         try:
@@ -204,16 +219,15 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
 
     def encode(self, array: Array, spec: ArraySpec) -> Array:
         flat, encoded = np.ascontiguousarray(array, spec.dtype.numpy).reshape(-1), self.encoded_spec(spec)
-        return self._transform("encode", flat, encoded.dtype.numpy, encoded.shape)
+        return self._shaped(self._encode_elements(flat), "encode", encoded.dtype.numpy, encoded.shape)
 
     def decode(self, array: Array, spec: ArraySpec) -> Array:
         flat = np.ascontiguousarray(array, self.encoded_spec(spec).dtype.numpy).reshape(-1)
-        return self._transform("decode", flat, spec.dtype.numpy, spec.shape)
+        return self._shaped(self._run("decode", flat), "decode", spec.dtype.numpy, spec.shape)
 
-    def _transform(self, direction: str, flat: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        result = np.asarray(self._run(direction, flat))
+    def _shaped(self, result: Any, direction: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         try:
-            return result.view(dtype).reshape(shape)
+            return np.asarray(result).view(dtype).reshape(shape)
         except (ValueError, TypeError) as error:
             raise self.fail(f"the result does not fit data type {dtype}: {error}", direction) from error
 
@@ -251,7 +265,7 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         view = np.frombuffer(data, np.uint8)
         if len(view) % np.dtype(self.dtype).itemsize == 0:  # a filter before this one may have changed the size
             view = view.view(self.dtype)
-        return _flat_bytes(self._run("encode", view))
+        return _flat_bytes(self._encode_elements(view))
 
     @property
     def fills(self) -> bool:

@@ -108,7 +108,34 @@ class _BoundObjects(BoundWhole):
             )
         except Exception as error:
             raise self._codec.fail(f"{type(error).__name__}: {error}", "encode") from error
+        if not self._codec.runs_code:  # pickles keep every object, and decoding them runs code
+            self._check_round_trip(array.reshape(-1).tolist(), data)
         return data
+
+    def _check_round_trip(self, values: list[Any], data: bytes) -> None:
+        """Raise an error if the codec does not store one of the values: numcodecs casts and drops without notice."""
+        try:
+            decoded = self._objects(data).reshape(-1).tolist()
+        except Exception as error:
+            raise self._codec.fail(f"the values cannot be read back: {error}", "encode") from error
+        for value, result in zip(values, decoded, strict=True):
+            if not _is_same(value, result):
+                raise self._codec.fail(f"{reprlib.repr(value)} would be read back as {reprlib.repr(result)}", "encode")
+
+
+def _is_same(value: Any, decoded: Any) -> bool:
+    """Return whether a decoded object has the value that was encoded. Sequences may change their type."""
+    if value is None:
+        return decoded is None or len(decoded) == 0  # missing elements of codecs for strings and arrays
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O" and isinstance(decoded, np.ndarray):
+        return np.array_equal(value, decoded, equal_nan=value.dtype.kind in "fcmM")
+    if isinstance(value, list | tuple | np.ndarray):
+        are_sequences = isinstance(decoded, list | tuple | np.ndarray) and len(value) == len(decoded)
+        return are_sequences and all(map(_is_same, value, decoded))
+    if isinstance(value, Mapping):
+        are_mappings = isinstance(decoded, Mapping) and value.keys() == decoded.keys()
+        return are_mappings and all(_is_same(item, decoded[key]) for key, item in value.items())
+    return bool(value == decoded) or (value != value and decoded != decoded)  # noqa: PLR0124  # NaN
 
 
 def _unpack_msgpack(data: bytes) -> Any:

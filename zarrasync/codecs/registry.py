@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from zarrasync._util import plugins
+from zarrasync._util.json import to_plain
 from zarrasync._util.suggestions import suggest
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
 from zarrasync.codecs.bitround import BitroundCodec
@@ -193,8 +194,8 @@ def as_codec(value: Any) -> Codec:
     """
     if isinstance(value, Codec):
         return value
-    if hasattr(value, "to_dict"):  # zarr-python's codecs
-        value = value.to_dict()
+    if hasattr(value, "to_dict"):
+        value = _entry_of(value)
     if isinstance(value, str) or (isinstance(value, Mapping) and "name" in value):
         codec = parse_codec(value)
         assert codec is not None or isinstance(value, Mapping)
@@ -205,6 +206,18 @@ def as_codec(value: Any) -> Codec:
     if isinstance(config, Mapping) and "id" in config:
         return from_numcodecs(config)
     raise MetadataError(f"{value!r} is not a codec; pass a codec, a name, a v3 entry or a numcodecs configuration")
+
+
+def _entry_of(codec: Any) -> Any:
+    """Return the v3 entry of a codec of zarr-python, without parameters that it leaves to the array's data type."""
+    entry = to_plain(codec.to_dict())
+    configuration = entry.get("configuration", {})
+    for name in getattr(codec, "_tunable_attrs", ()):
+        configuration.pop(name, None)
+    for name in ("codecs", "index_codecs"):
+        if name in configuration:
+            configuration[name] = [_entry_of(inner) for inner in getattr(codec, name)]
+    return entry
 
 
 _BLOSC_SHUFFLES = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle", -1: None}

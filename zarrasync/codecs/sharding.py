@@ -42,7 +42,7 @@ class ShardingCodec(ArrayBytesCodec):
 
     Attributes:
         chunk_shape: The shape of the inner chunks; it divides the shard's.
-        codecs: The codecs of the inner chunks.
+        codecs: The codecs of the inner chunks: a ``CodecChain`` or a sequence of codecs.
         index_codecs: The codecs of the index. The size of an encoded index must not depend on its content.
         index_location: ``"end"`` or ``"start"``.
     """
@@ -54,6 +54,11 @@ class ShardingCodec(ArrayBytesCodec):
     index_location: str = "end"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "chunk_shape", tuple(self.chunk_shape))
+        for name in ("codecs", "index_codecs"):
+            codecs = getattr(self, name)
+            if not isinstance(codecs, CodecChain):
+                object.__setattr__(self, name, CodecChain.of(codecs))
         if self.index_location not in ("start", "end"):
             raise ValueError(f"index_location must be 'start' or 'end', found {self.index_location!r}")
 

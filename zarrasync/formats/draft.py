@@ -162,6 +162,8 @@ class Draft(Format):
 
     def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
         inner_shape = requested.inner_shape
+        if requested.index_location != "end":
+            raise unsupported(self._dialect, f"an index at the {requested.index_location} of shards", "shards")
         chunk_spec = spec if inner_shape is None else spec.replace(shape=inner_shape)
         chain = bytes_filter_chain(requested, chunk_spec, partial(unsupported, self._dialect))
         return chain if inner_shape is None else CodecChain.of([ShardingCodec(inner_shape, chain, INDEX_CODECS)])

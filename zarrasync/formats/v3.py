@@ -132,7 +132,7 @@ class V3(Format):
         chain = _with_plain_byte_order(chain_of([*filters, *serializer, *compressors], chunk_spec))
         if requested.inner_shape is None:
             return chain
-        return CodecChain.of([ShardingCodec(requested.inner_shape, chain)])
+        return CodecChain.of([ShardingCodec(requested.inner_shape, chain, index_location=requested.index_location)])
 
     def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
         if requested is None or isinstance(requested, ChunkKeyEncoding):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,16 @@ import numpy as np
 from zarrasync.errors import ShapeError
 from zarrasync.model.chunk_grids import Edges, expand_sizes, guess_chunks
 
-__all__ = ["ChunksLike", "ShapeLike", "chunk_shape_of", "is_auto", "listed_edges", "parse_sizes", "plan_chunk_shapes"]
+__all__ = [
+    "ChunksLike",
+    "ShapeLike",
+    "chunk_shape_of",
+    "is_auto",
+    "listed_edges",
+    "parse_sizes",
+    "plan_chunk_shapes",
+    "split_shards",
+]
 
 ShapeLike = int | Iterable[int]
 ChunksLike = int | Iterable[int | Iterable[int]]
@@ -49,6 +58,22 @@ def parse_sizes(parameter: str, value: Any, least: int) -> tuple[int, ...]:
     if any(n < least for n in sizes):
         raise ShapeError(f"{parameter} {sizes}: sizes are at least {least}", found=sizes)
     return sizes
+
+
+def split_shards(shards: Any) -> tuple[Any, str]:
+    """Return the shape of shards, and where they have their index.
+
+    Args:
+        shards: The parameter: a shape, or as in zarr-python a mapping ``{"shape": ..., "index_location": "start"}``.
+
+    Raises:
+        ShapeError: If the mapping has no shape, or other members.
+    """
+    if not isinstance(shards, Mapping):
+        return shards, "end"
+    if "shape" not in shards or shards.keys() - {"shape", "index_location"}:
+        raise ShapeError(f"shards is a shape or a mapping with 'shape' and 'index_location', found {dict(shards)!r}")
+    return shards["shape"], shards.get("index_location", "end")
 
 
 def plan_chunk_shapes(

@@ -22,6 +22,7 @@ from zarrasync.metadata.chunk_shapes import (
     listed_edges,
     parse_sizes,
     plan_chunk_shapes,
+    split_shards,
 )
 from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata
@@ -68,16 +69,17 @@ def plan_array(
     if order not in ("C", "F"):
         raise ValueError(f"order is 'C' or 'F', found {order!r}")
     if data is not None:
-        values = np.asarray(data)
+        values = _as_values(data)
         shape = values.shape if shape is None else shape
         dtype = _dtype_of(values) if dtype is None else dtype
     if shape is None:
         raise TypeError("an array needs a shape (or data)")
     array_shape = parse_sizes("shape", shape, 0)
-    data_type = dtypes.from_numpy(np.float64 if dtype is None else dtype)
+    shards, index_location = split_shards(shards)
+    data_type = _type_of_objects(dtypes.from_numpy(np.float64 if dtype is None else dtype), filters)
     if is_auto(serializer):
         serializer = _serializer_of(dtype)
-    has_shards = shards not in (None, False)
+    has_shards = shards is not None and shards is not False
     stored_chunks = shards if has_shards else chunks
     edges = listed_edges(stored_chunks, array_shape)
     if edges is not None:
@@ -94,6 +96,7 @@ def plan_array(
         (ZstdCodec(level=0),) if is_auto(compressors) else _as_tuple(compressors),
         order,
         inner if has_shards else None,
+        index_location,
     )
     _check_dimension_names(dimension_names, array_shape)
     return ArrayMetadata(
@@ -112,12 +115,35 @@ def plan_array(
 def _serializer_of(dtype: Any) -> Any:
     """Return the serializer that stores the byte order of a dtype if it is not the native one."""
     try:
-        numpy_dtype = np.dtype(dtype)
+        numpy_dtype = np.dtype(dtype.to_native_dtype() if hasattr(dtype, "to_native_dtype") else dtype)
     except (TypeError, ValueError, SyntaxError):
         return "auto"  # a name that only Zarr has
     if numpy_dtype.kind in "TO" or numpy_dtype.isnative:
         return "auto"
     return BytesCodec(None, packed(numpy_dtype))
+
+
+def _as_values(data: Any) -> npt.NDArray[Any]:
+    """Return data as an array.
+
+    Raises:
+        TypeError: If it is a generator, a set or another iterable that NumPy takes for a single object.
+    """
+    values = np.asarray(data)
+    is_object = values.dtype == object and not values.ndim and not hasattr(data, "__array__")
+    if is_object and isinstance(data, Iterable) and not isinstance(data, Mapping):
+        raise TypeError(f"data is an array or nested lists of values, found {type(data).__name__}; pass list(data)")
+    return values
+
+
+def _type_of_objects(data_type: DataType, filters: Any) -> DataType:
+    """Return strings or bytes for objects whose filter stores such values, as zarr-python 2 declares them."""
+    if data_type != dtypes.OBJECT or is_auto(filters):
+        return data_type
+    first: Any = next(iter(_as_tuple(filters)), None)
+    config = first.get_config() if hasattr(first, "get_config") else first
+    kind = config.get("id") if isinstance(config, Mapping) else None
+    return {"vlen-utf8": dtypes.STRING, "vlen-bytes": dtypes.BYTES}.get(str(kind), data_type)
 
 
 def _dtype_of(values: npt.NDArray[Any]) -> Any:
@@ -137,6 +163,8 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 def _check_dimension_names(names: Any, shape: tuple[int, ...]) -> None:
     if names is None:
         return
+    if not isinstance(names, Sequence):
+        raise MetadataError(f"dimension_names is a sequence with one entry per axis, found {names!r}")
     are_names = all(name is None or isinstance(name, str) for name in names)
     if isinstance(names, str) or not are_names or len(names) != len(shape):
         raise MetadataError(f"dimension_names {names!r} must have one entry per axis of shape {shape}, a name or None")
@@ -183,6 +211,7 @@ def check_matches(existing: ArrayMetadata, name: str, **options: Any) -> None:
         raise ShapeError(message, found=existing.shape, wanted=sizes)
     for parameter, existing_sizes in (("chunks", existing.chunks), ("shards", existing.shards)):
         value = options.get(parameter)
+        value = split_shards(value)[0] if parameter == "shards" else value
         if value is None or isinstance(value, bool) or is_auto(value):
             continue
         if listed_edges(value, existing.shape) is not None:

@@ -12,8 +12,8 @@ from zarrasync.errors import MetadataError, Problem
 
 __all__ = ["DocumentChecker", "document_key", "named_extension", "non_finite_tokens", "with_shape"]
 
-_ATTRIBUTE_MEMBERS = ("attributes", "consolidated_metadata", "metadata")
-"""Members that contain attributes, or copies of documents. Some writers put NaN tokens there."""
+_MEMBERS_WITH_TOKENS = ("attributes", "consolidated_metadata", "fill_value", "metadata")
+"""Members in which some writers put NaN and Infinity tokens: attributes, fill values, and copies of documents."""
 
 
 class DocumentChecker:
@@ -37,7 +37,7 @@ class DocumentChecker:
         if b"NaN" not in data and b"Infinity" not in data:
             return
         for name, value in self.document.items():
-            if name not in _ATTRIBUTE_MEMBERS:
+            if name not in _MEMBERS_WITH_TOKENS:
                 _json.reject_tokens(value, key, f"$.{name}")
 
     def add(self, member: str, message: str) -> None:

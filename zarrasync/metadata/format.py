@@ -225,6 +225,7 @@ class RequestedCodecs:
         compressors: Bytes -> bytes codecs.
         order: ``"C"`` or ``"F"``: the order of elements in a chunk.
         inner_shape: The shape of inner chunks if the array has shards.
+        index_location: Where shards have their index: ``"end"`` or ``"start"``.
     """
 
     filters: Sequence[Any]
@@ -232,3 +233,4 @@ class RequestedCodecs:
     compressors: Sequence[Any]
     order: str
     inner_shape: tuple[int, ...] | None
+    index_location: str = "end"

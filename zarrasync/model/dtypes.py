@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util import plugins
+from zarrasync._util.json import to_plain
 from zarrasync.errors import MetadataError
 from zarrasync.model.numpy_dtypes import is_raw, packed
 
@@ -167,6 +168,8 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
         return BYTES
     if isinstance(dtype, str) and (_RAW.fullmatch(dtype) or dtype in NAMED or dtype in _registered):
         return from_json(dtype)
+    if hasattr(dtype, "to_native_dtype") and hasattr(dtype, "to_json"):  # zarr-python's data types
+        return from_json(to_plain(dtype.to_json(zarr_format=3)))  # type: ignore[union-attr]  # of any class
     try:
         numpy_dtype = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError) as error:

@@ -17,11 +17,13 @@ import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
+from operator import contains
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
 from zarrasync import transfer
+from zarrasync._concurrency.gather import for_each
 from zarrasync.errors import ShapeError, StoreError
 from zarrasync.indexing import parse
 from zarrasync.indexing.axis_maps import Stride
@@ -30,6 +32,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import coords_outside
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.stored_chunks import stored_coords
 from zarrasync.transfer import Chunks
 from zarrasync.transfer.unaligned import check_append
 
@@ -122,8 +125,26 @@ async def _clear_edges(chunks: Chunks, target: ArrayMetadata) -> None:
 
 async def fill_box(chunks: Chunks, box: tuple[slice, ...]) -> None:
     """Write fill values to a box of elements, in chunks that exist."""
-    transform = parse.basic(box, chunks.metadata.shape)
-    await transfer.write(chunks, transform, chunks.metadata.spec.scalar, only_present=True)
+
+    async def fill(part: tuple[slice, ...]) -> None:
+        transform = parse.basic(part, chunks.metadata.shape)
+        await transfer.write(chunks, transform, chunks.metadata.spec.scalar, only_present=True)
+
+    await for_each(fill, await _stored_parts(chunks, box), chunks.concurrency)
+
+
+async def _stored_parts(chunks: Chunks, box: tuple[slice, ...]) -> list[tuple[slice, ...]]:
+    """Return a box, or its parts in stored chunks if it touches so many that most of them do not exist."""
+    grid = chunks.metadata.grid
+    touched = [range(axis.find(s.start), axis.find(s.stop - 1) + 1) for axis, s in zip(grid.axes, box, strict=True)]
+    if math.prod(map(len, touched)) <= _BATCH or not chunks.store.listable:
+        return [box]
+    stored = [coords for coords in await stored_coords(chunks) if all(map(contains, touched, coords))]
+    return [tuple(map(_overlap, box, grid.box(coords))) for coords in stored]
+
+
+def _overlap(one: slice, other: slice) -> slice:
+    return slice(max(one.start, other.start), min(one.stop, other.stop))
 
 
 # ------------------------------------------------------------------ pending notes

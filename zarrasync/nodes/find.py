@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zarrasync import formats
 from zarrasync.config import Config
@@ -84,7 +84,7 @@ async def find(
     searched, unreadable, node = list(plain), None, None
     if plain:
         try:
-            (node,) = await find_all(handle, [handle.path], plain, consolidated=consolidated, kind=kind)
+            node = await _find_plain(handle, plain, consolidated=consolidated, kind=kind)
         except EntryPointFound:
             if not drafts:
                 raise
@@ -102,6 +102,26 @@ async def find(
             node = await _find_implicit_group(handle, usable)
     if node is None:
         raise _not_found(handle, candidates, searched) from unreadable
+    return node
+
+
+async def _find_plain(
+    handle: NodeHandle, candidates: Sequence[Format], *, consolidated: bool | None, kind: Kind | None
+) -> FoundNode | None:
+    """Find a node with one batch of requests, or with one per format if the store refuses some of the keys.
+
+    Some servers answer 403 for keys that do not exist.
+    """
+    options: dict[str, Any] = {"consolidated": consolidated, "kind": kind}
+    try:
+        (node,) = await find_all(handle, [handle.path], candidates, **options)
+    except StoreError:
+        for candidate in candidates if len(candidates) > 1 else ():
+            with suppress(StoreError):
+                (node,) = await find_all(handle, [handle.path], [candidate], **options)
+                if node is not None:
+                    return node
+        raise
     return node
 
 

@@ -253,7 +253,7 @@ async def create_array(
     """
     if name is not None and path:
         raise TypeError("give name or path, not both")
-    handle, _ = resolve_node(store, name or path, zarr_format, storage_options, config)
+    handle, _ = resolve_node(store, path if name is None else name, zarr_format, storage_options, config)
     fill = {} if fill_value is UNSET else {"fill_value": fill_value}
     return await create_array_at(
         handle,

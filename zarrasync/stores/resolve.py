@@ -53,6 +53,8 @@ def resolve(
         ValueError: If no filesystem is known for a URL's protocol.
     """
     try:
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise TypeError(f"storage_options is a mapping from options to values, not {storage_options!r}")
         with settings.using(config):
             return _resolve(store, storage_options)
     except RAISED as error:
@@ -72,8 +74,9 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
     if isinstance(store, Store):
         return store
     if isinstance(store, str | Path):
-        # A directory may have such a name too.
-        return ZipStore(store) if str(store).endswith(".zip") and os.path.isfile(store) else LocalStore(store)
+        if not str(store):
+            raise ValueError("an empty string is not a path; use '.' for the current directory")
+        return _from_path(store)
     fs = getattr(store, "fs", None)
     if fs is not None and hasattr(fs, "async_impl"):
         path = str(getattr(store, "root", None) or getattr(store, "path", ""))
@@ -98,6 +101,17 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
         f"{type(store).__name__} is not a store: give a Store, a path, a URL, a mutable mapping, "
         "an fsspec filesystem or mapper, an obstore store, or a store of zarr-python"
     )
+
+
+def _from_path(path: str | Path) -> Store:
+    """Make a store for a zip archive or a directory. A directory whose name ends with ``.zip`` must exist."""
+    if not str(path).endswith(".zip") or os.path.isdir(path):
+        return LocalStore(path)
+    if os.path.exists(path):
+        return ZipStore(path)
+    name = os.path.basename(path)
+    reason = f"{name!r} does not exist; to create an archive, use stores.ZipStore({name!r}, mode='w') as the store"
+    return ReadOnlyStore(LocalStore(path), reason)
 
 
 def _from_zarr_store(store: Any) -> Store:

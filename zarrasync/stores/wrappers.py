@@ -255,20 +255,19 @@ class ReadOnlyStore(WrapperStore):
 
     Args:
         inner: The store.
+        reason: Why it cannot be changed, and what to do; for messages.
     """
 
-    def __init__(self, inner: Store) -> None:
+    def __init__(self, inner: Store, reason: str = "") -> None:
         super().__init__(inner)
         self.writeable = False
+        self._reason = reason or f"{inner!r} was opened for reading (mode='r'); open it with mode='r+'"
 
     def __repr__(self) -> str:
         return repr(self.inner)
 
     def _refuse(self, key: str) -> ReadOnlyError:
-        return ReadOnlyError(
-            f"{key!r} cannot be changed: {self.inner!r} was opened for reading (mode='r'); open it with mode='r+'",
-            key=key,
-        )
+        return ReadOnlyError(f"{key!r} cannot be changed: {self._reason}", key=key)
 
     def fetch_values(  # pyright: ignore[reportIncompatibleMethodOverride]  # faster than awaiting the coroutine
         self, keys: Sequence[str], spaces: Sequence[Buffer | None]

@@ -122,6 +122,12 @@ class ZipStore(Store):
                     raise StoreError(f"{self!r} is not a readable zip archive: {error}") from error
             return self._archive
 
+    def describe(self, path: str) -> str:
+        tops = sorted({name.partition("/")[0] for name in self._open().members})
+        if not path and len(tops) == 1:
+            return f"all its members are in the folder {tops[0]!r}; pass path={tops[0]!r}"
+        return f"the archive contains {', '.join(tops[:5])}{', …' if len(tops) > 5 else ''}" if tops else "it is empty"
+
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:

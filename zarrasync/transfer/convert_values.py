@@ -118,6 +118,8 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
             result = array.astype(dtype, order="C")
         if dtype.kind == array.dtype.kind and dtype.kind in "mM" and _wraps_around(array, result):
             raise OverflowError("some values are out of range")
+        if _has_no_room(array, dtype):
+            raise ValueError("strings of length 0 have no room for characters")
     except (ValueError, TypeError, OverflowError) as error:
         text = f"values of {array.dtype} cannot be stored as {dtype}: {error}"
         raise CodecError(text, direction="encode") from error
@@ -171,6 +173,15 @@ def _wraps_around(times: Array, result: Array) -> bool:
     return np.can_cast(times.dtype, result.dtype, "safe") and not np.array_equal(
         result.astype(times.dtype), times, equal_nan=True
     )
+
+
+def _has_no_room(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether strings that are not empty would be stored as strings of length 0, in any field."""
+    if dtype.names is not None:
+        matching = values.dtype.names is not None and len(values.dtype.names) == len(dtype.names)
+        pairs = zip(values.dtype.names or (), dtype.names, strict=True) if matching else ()
+        return any(_has_no_room(values[source], dtype[target].base) for source, target in pairs)
+    return dtype.kind in "US" and not dtype.itemsize and bool((values != np.zeros((), values.dtype)).any())
 
 
 # ------------------------------------------------------------------ by kind of dtype

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -526,3 +527,22 @@ async def test_a_lookup_that_nobody_waits_for_any_more(monkeypatch: pytest.Monke
         gc.collect()
     loop.set_exception_handler(None)
     assert complaints == []
+
+
+async def test_servers_that_refuse_absent_keys_do_not_hide_a_node(api: Api):
+    """Some servers answer 403 for keys that do not exist, also for the documents of other formats."""
+    from aiohttp import web
+
+    values = dict[str, bytes]()
+    sync.create_array(values, data=[1, 2, 3])
+
+    async def handler(request: Any) -> Any:
+        value = values.get(request.match_info["key"].removeprefix("x.zarr/"))
+        return web.Response(status=403) if value is None else web.Response(body=value)
+
+    async with served(handler) as url:
+        open_array = api.open_array if api.name == "async" else partial(asyncio.to_thread, sync.open_array)
+        array = await open_array(store_of(f"{url}/x.zarr"))
+        assert array.shape == (3,)
+        with pytest.raises(StoreError, match="403"):
+            await open_array(store_of(f"{url}/other.zarr"), path="y")

@@ -1,0 +1,78 @@
+"""Objects of zarr-python as parameters of new arrays: codecs, data types, and shards with the location of their index."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync import codecs, sync
+from zarrasync.errors import ShapeError, UnsupportedByFormat
+
+zarr = pytest.importorskip("zarr", "3.1")
+
+
+def entries(array: sync.Array) -> list[dict[str, Any]]:
+    return [codec.to_json() for codec in array.metadata.codecs.codecs]
+
+
+def buffers(store: dict[str, bytes]) -> dict[str, Any]:
+    make = zarr.core.buffer.default_buffer_prototype().buffer.from_bytes
+    return {key: make(value) for key, value in store.items()}
+
+
+def test_open_parameters_of_blosc_follow_the_data_type():
+    """zarr-python's codec reports one-byte elements until it is used for an array."""
+    ours = sync.create_array({}, shape=8, dtype="f4", compressors=zarr.codecs.BloscCodec())
+    theirs = zarr.create_array({}, shape=8, dtype="f4", compressors=zarr.codecs.BloscCodec())
+    assert entries(ours)[-1] == theirs.compressors[0].to_dict()
+    fixed = sync.create_array(
+        {}, shape=8, dtype="f4", compressors=zarr.codecs.BloscCodec(typesize=1, shuffle="noshuffle")
+    )
+    configuration = entries(fixed)[-1]["configuration"]
+    assert (configuration["typesize"], configuration["shuffle"]) == (1, "noshuffle")
+
+
+@pytest.mark.parametrize("module", [codecs, zarr.codecs], ids=["zarrasync", "zarr"])
+def test_sharding_codecs_are_serializers(module: Any):
+    inner = [module.BytesCodec(), module.BloscCodec()]
+    sharding = module.ShardingCodec(chunk_shape=(4,), codecs=inner, index_location="start")
+    store: dict[str, bytes] = {}
+    array = sync.create_array(store, shape=8, chunks=8, dtype="u2", serializer=sharding, compressors=None)
+    array[:] = np.arange(8)
+    assert (array.chunks, array.shards) == ((4,), (8,))
+    (entry,) = entries(array)
+    assert entry["configuration"]["index_location"] == "start"
+    assert entry["configuration"]["codecs"][-1]["configuration"]["typesize"] == 2
+    group = zarr.open_array(zarr.storage.MemoryStore(buffers(store)))
+    np.testing.assert_array_equal(group[:], np.arange(8))
+
+
+def test_shards_with_the_location_of_their_index():
+    array = sync.create_array({}, shape=8, chunks=2, shards={"shape": (4,), "index_location": "start"})
+    assert array.shards == (4,)
+    assert entries(array)[0]["configuration"]["index_location"] == "start"
+    assert sync.create_array({}, shape=8, chunks=2, shards=np.array([4])).shards == (4,)
+    for shards in ({}, {"shape": 4, "other": 1}):
+        with pytest.raises(ShapeError, match="'shape' and 'index_location'"):
+            sync.create_array({}, shape=8, chunks=2, shards=shards)
+    with pytest.raises(UnsupportedByFormat, match="index at the start"):
+        sync.create_array({}, shape=8, chunks=2, shards={"shape": 4, "index_location": "start"}, zarr_format="3-draft")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("Float32", {}, "f4"),
+        ("UInt16", {"endianness": "big"}, "u2"),
+        ("VariableLengthUTF8", {}, "T"),
+        ("DateTime64", {"unit": "s"}, "M8[s]"),
+        ("FixedLengthUTF32", {"length": 4}, "U4"),
+        ("RawBytes", {"length": 3}, "V3"),
+    ],
+)
+def test_data_types(name: str, options: dict[str, Any], expected: str, zarr_format: int):
+    data_type = getattr(zarr.dtype, name)(**options)
+    array = sync.create_array({}, shape=2, dtype=data_type, zarr_format=zarr_format)
+    assert array.dtype == np.dtype(expected)

@@ -901,7 +901,7 @@ def create_array(
     dtype: npt.DTypeLike | DataType | None = None,
     data: npt.ArrayLike | None = None,
     chunks: ChunksLike | Literal["auto"] | bool | None = "auto",
-    shards: ChunksLike | Literal["auto"] | None = None,
+    shards: ShardsLike | Literal["auto"] | None = None,
     filters: CodecsLike = "auto",
     serializer: CodecsLike = "auto",
     compressors: CodecsLike = "auto",
@@ -927,7 +927,8 @@ def create_array(
         data: Values to write. They determine the shape and the data type if these are not given.
         chunks: The shape of chunks (inner chunks if the array is sharded). ``"auto"``: about 4 MiB (256 KiB in
             shards).
-        shards: The shape of shards, a multiple of ``chunks``. ``None``: the array is not sharded.
+        shards: The shape of shards, a multiple of ``chunks``. ``None``: the array is not sharded. A mapping
+            ``{"shape": ..., "index_location": "start"}`` also sets where shards have their index.
         filters: Array -> array codecs (Zarr v2: filters).
         serializer: The array -> bytes codec.
         compressors: Bytes -> bytes codecs. ``"auto"``: zstd, ``None``: no compression. A codec is one of

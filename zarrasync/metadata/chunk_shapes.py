@@ -25,6 +25,8 @@ __all__ = [
 ShapeLike = int | Iterable[int]
 ChunksLike = int | Iterable[int | Iterable[int]]
 """One size for all axes, or for each axis one size or a list of sizes."""
+ShardsLike = ChunksLike | Mapping[str, Any]
+"""A shape, or a mapping with a shape and the location of the index."""
 
 _CHUNK_BYTES, _INNER_CHUNK_BYTES = 4 << 20, 256 << 10
 """Target sizes. Inner chunks of shards may be small, as they share a value; other chunks cost a request each."""

@@ -17,6 +17,7 @@ from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
 from zarrasync.metadata.chunk_shapes import (
     ChunksLike,
     ShapeLike,
+    ShardsLike,
     chunk_shape_of,
     is_auto,
     listed_edges,
@@ -49,7 +50,7 @@ def plan_array(
     dtype: npt.DTypeLike | DataType | None = None,
     data: npt.ArrayLike | None = None,
     chunks: ChunksLike | Literal["auto"] | bool | None = "auto",
-    shards: ChunksLike | Literal["auto"] | None = None,
+    shards: ShardsLike | Literal["auto"] | None = None,
     filters: CodecLike | Sequence[CodecLike] | None = "auto",
     serializer: CodecLike = "auto",
     compressors: CodecLike | Sequence[CodecLike] | None = "auto",

@@ -17,7 +17,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.metadata import GroupMetadata
-from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike
+from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.create import check_matches, check_options
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
@@ -203,7 +203,7 @@ async def create_array(
     dtype: npt.DTypeLike | DataType | None = None,
     data: npt.ArrayLike | None = None,
     chunks: ChunksLike | Literal["auto"] | bool | None = "auto",
-    shards: ChunksLike | Literal["auto"] | None = None,
+    shards: ShardsLike | Literal["auto"] | None = None,
     filters: CodecsLike = "auto",
     serializer: CodecsLike = "auto",
     compressors: CodecsLike = "auto",
@@ -229,7 +229,8 @@ async def create_array(
         data: Values to write. They determine the shape and the data type if these are not given.
         chunks: The shape of chunks (inner chunks if the array is sharded). ``"auto"``: about 4 MiB (256 KiB in
             shards).
-        shards: The shape of shards, a multiple of ``chunks``. ``None``: the array is not sharded.
+        shards: The shape of shards, a multiple of ``chunks``. ``None``: the array is not sharded. A mapping
+            ``{"shape": ..., "index_location": "start"}`` also sets where shards have their index.
         filters: Array -> array codecs (Zarr v2: filters).
         serializer: The array -> bytes codec.
         compressors: Bytes -> bytes codecs. ``"auto"``: zstd, ``None``: no compression. A codec is one of

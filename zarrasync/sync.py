@@ -31,7 +31,7 @@ from zarrasync.display.info import Info, Tree
 from zarrasync.display.progress import IngestReport
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike
+from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.model.dtypes import DataType
 from zarrasync.nodes import array as _array

@@ -57,7 +57,7 @@ from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, 
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.bulk.reports import CopyReport, Report
-from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike
+from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.nodes.functions import UNSET, CodecsLike

@@ -14,6 +14,7 @@ from zarrasync.model.chunk_grids import Edges, expand_sizes, guess_chunks
 __all__ = [
     "ChunksLike",
     "ShapeLike",
+    "ShardsLike",
     "chunk_shape_of",
     "is_auto",
     "listed_edges",

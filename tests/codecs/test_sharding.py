@@ -57,7 +57,7 @@ def test_an_inner_chunk_of_the_wrong_length_is_refused():
 
 
 def test_a_value_of_many_empty_members_is_refused_at_once():
-    with pytest.raises(CodecError, match="more than 1000 members"):
+    with pytest.raises(CodecError, match=r"more than [\d,]+ members"):
         bound(["gzip"]).decode(gzip.compress(b"") * 100_000)
 
 

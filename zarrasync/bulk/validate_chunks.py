@@ -6,7 +6,7 @@ from itertools import product
 
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.validate_hierarchy import Validation
-from zarrasync.errors import UnsupportedOperation, ZarrError
+from zarrasync.errors import MetadataError, UnsupportedOperation, ZarrError
 from zarrasync.nodes.access import chunks_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import Request
@@ -22,6 +22,11 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
         message = "its chunks are pickles and were not looked at: reading one runs code (config.allow_pickle)"
         validation.add("note", chunks.prefix or array.name, message)
         return
+    try:
+        chunks.check_chunk_size()
+    except MetadataError as error:
+        validation.add("error", chunks.prefix or array.name, str(error))
+        return
     stored = 0
 
     async def check(key: str) -> None:
@@ -36,7 +41,7 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
             (value,) = await chunks.store.fetch([Request(key)])
             if value is not None:
                 stored += 1
-                metadata.chain_of(grid.chunk_shape(coords)).decode(value.data)
+                metadata.chain_of(grid.chunk_shape(coords), chunks.config.max_chunk_bytes).decode(value.data)
         except Exception as error:  # any failure is a finding, and the others are checked all the same
             text = str(error) if isinstance(error, ZarrError) else f"{type(error).__name__}: {error}"
             validation.add("error", chunks.full_key(key), text)

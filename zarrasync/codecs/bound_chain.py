@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Out
+from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Decoder, Out
 from zarrasync.codecs.capabilities import (
     ArrayStep,
-    decode_limit,
     decodes_into_buffer,
     encoded_sizes,
     is_quick,
-    memory_size,
     read_size_hint,
     supports_partial_reads,
 )
+from zarrasync.codecs.chunk_budget import fixed_budget, memory_size, variable_budget
 from zarrasync.codecs.fill_check import fill_word, is_fill, rows_with_only
 from zarrasync.codecs.memory_layout import chunk_memory_layout
 from zarrasync.codecs.partial import Locator
@@ -31,6 +30,8 @@ __all__ = ["CHEAP_COPY", "BoundChain"]
 
 CHEAP_COPY = 1 << 15
 """Bytes of a decoded chunk below which one more copy is cheaper than another step of the interpreter."""
+_MOST = 1 << 62
+"""Bytes of an encoded chunk if only memory limits them."""
 
 
 class BoundChain:
@@ -40,7 +41,7 @@ class BoundChain:
 
     Attributes:
         spec: The spec of the decoded chunk.
-        nbytes: Bytes of a decoded chunk in memory, estimated if elements vary in size.
+        nbytes: Bytes of a decoded chunk in memory, without the content of elements that vary in size.
         raw_size: Bytes of a raw chunk, which the array -> bytes codec returns; ``None`` if that depends on the data.
         encoded_size: Bytes of an encoded chunk; ``None`` if that depends on the data.
         read_size_hint: Size of a buffer that holds most encoded chunks; 0 if unknown.
@@ -61,15 +62,17 @@ class BoundChain:
     __slots__ = (
         "_array_bytes",
         "_array_steps",
+        "_budget",
         "_compressors",
         "_decode_last",
-        "_decode_limit",
         "_decode_outer",
         "_decompress_batch",
         "_decompress_rows",
         "_fill_word",
         "_inner_chain",
+        "_is_variable",
         "_serializer",
+        "_sizes",
         "_stored_shape",
         "_uncompressed",
         "_view_axes",
@@ -99,6 +102,7 @@ class BoundChain:
     ) -> None:
         self.spec = spec
         self.nbytes = memory_size(spec)
+        self._is_variable = spec.nbytes is None
         self._array_steps, stored_spec = _array_steps(array_array, spec)
         self._array_bytes = array_bytes
         self._serializer = checked_serializer(array_bytes, stored_spec)
@@ -106,8 +110,8 @@ class BoundChain:
 
         sizes = encoded_sizes(self._serializer.encoded_size, bytes_bytes)
         self.raw_size, self.encoded_size = sizes[0], sizes[-1]
-        self.read_size_hint = read_size_hint(self.raw_size, self.encoded_size, spec)
-        self._decode_limit = decode_limit(self.raw_size, spec)
+        self.read_size_hint = read_size_hint(self.raw_size, self.encoded_size)
+        self._budget = fixed_budget(self.raw_size, getattr(self._serializer, "encoded_limit", None), spec)
         self._set_decoders(sizes)
 
         inner: BoundChain | None = getattr(self._serializer, "inner", None)
@@ -140,20 +144,26 @@ class BoundChain:
 
         The first codec decodes last. Only its result may go into memory of the caller.
         """
-        decoders = [
-            codec.decoder(size, self._decode_limit) for codec, size in zip(self._compressors, sizes, strict=False)
-        ]
-        self._decode_outer, self._decode_last = tuple(reversed(decoders[1:])), decoders[0] if decoders else None
+        self._sizes = tuple(sizes)
+        decoders = [] if self._is_variable or self._budget is None else self._make_decoders(self._budget)
+        self._decode_outer, self._decode_last = tuple(decoders[:-1]), decoders[-1] if decoders else None
         only = self._compressors[0] if len(self._compressors) == 1 else None
         self._decompress_batch = None if only is None else only.batch_decoder(self.raw_size)
         self._decompress_rows = None if only is None else only.rows_decoder(self.raw_size)
         self.decodes_batches = self._decompress_batch is not None
         self._uncompressed: BoundChain | None = None
 
+    def _make_decoders(self, budget: int) -> list[Decoder]:
+        """Return the functions that undo the bytes -> bytes codecs within a budget, in the order of decoding."""
+        codecs = zip(self._compressors, self._sizes, strict=False)
+        return [codec.decoder(size, budget) for codec, size in codecs][::-1]
+
     @property
     def size_bounds(self) -> tuple[int, int]:
         """The least and the most bytes of an encoded chunk."""
-        return (0, 2 * self._decode_limit) if self.encoded_size is None else (self.encoded_size, self.encoded_size)
+        if self.encoded_size is not None:
+            return self.encoded_size, self.encoded_size
+        return 0, _MOST if self._budget is None else 2 * self._budget
 
     @property
     def releases_gil(self) -> bool:
@@ -176,7 +186,10 @@ class BoundChain:
         Raises:
             CodecError: If the bytes are damaged.
         """
-        array = self._serializer.decode(self._decompress(data, workspace))
+        if self._is_variable:
+            array = self._decode_variable(data)
+        else:
+            array = self._serializer.decode(self._decompress(data, workspace))
         for codec, spec in reversed(self._array_steps):
             array = codec.decode(array, spec)
         if array.shape != self.spec.shape:
@@ -187,6 +200,15 @@ class BoundChain:
         for decode in self._decode_outer:
             data = decode(data, None)
         return data if self._decode_last is None else self._decode_last(data, out)
+
+    def _decode_variable(self, data: Buffer) -> Array:
+        """Undo all codecs but the array -> array codecs, within a budget that may depend on the stored bytes."""
+        budget = variable_budget(len(data), self.spec)
+        for decode in self._make_decoders(budget):
+            data = decode(data, None)
+        decode_within = getattr(self._serializer, "decode_within", None)
+        array: Array = self._serializer.decode(data) if decode_within is None else decode_within(data, budget)
+        return array
 
     def decompress_into(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> None:
         """Undo the bytes -> bytes codecs of several chunks, each into its own memory.

@@ -5,7 +5,6 @@ Each function derives one value that ``BoundChain`` keeps as an attribute. The a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -17,25 +16,15 @@ from zarrasync.codecs.spec import ArraySpec
 
 __all__ = [
     "ArrayStep",
-    "decode_limit",
     "decodes_into_buffer",
     "encoded_sizes",
     "is_quick",
-    "memory_size",
     "read_size_hint",
     "supports_partial_reads",
 ]
 
 ArrayStep: TypeAlias = tuple[ArrayArrayCodec, ArraySpec]
 """An array -> array codec with the spec of its decoded side."""
-
-_VARIABLE_ELEMENT = 16
-"""Assumed bytes of an element whose size varies."""
-
-
-def memory_size(spec: ArraySpec) -> int:
-    """Return the bytes of a decoded chunk, estimated if elements vary in size."""
-    return _VARIABLE_ELEMENT * math.prod(spec.shape) if spec.nbytes is None else spec.nbytes
 
 
 def encoded_sizes(raw_size: int | None, compressors: Iterable[BytesBytesCodec]) -> list[int | None]:
@@ -47,27 +36,12 @@ def encoded_sizes(raw_size: int | None, compressors: Iterable[BytesBytesCodec]) 
     return sizes
 
 
-def decode_limit(raw_size: int | None, spec: ArraySpec) -> int:
-    """Return the most bytes that any step of decoding may produce.
-
-    It guards against decompression bombs: a quarter and 64 KiB more than the raw chunk. If elements vary in size, the
-    raw chunk is taken to be at most four times the decoded one plus 256 MiB.
-    """
-    expected = _largest_raw_size(raw_size, spec)
-    return expected + expected // 4 + 65536
-
-
-def read_size_hint(raw_size: int | None, encoded_size: int | None, spec: ArraySpec) -> int:
+def read_size_hint(raw_size: int | None, encoded_size: int | None) -> int:
     """Return a buffer size that holds most encoded chunks: an eighth and 4 KiB more than the raw chunk.
 
     It is the exact size if all encoded chunks have the same, and 0 if the size of raw chunks depends on the data.
     """
-    expected = _largest_raw_size(raw_size, spec)
-    return encoded_size or (expected + expected // 8 + 4096 if raw_size else 0)
-
-
-def _largest_raw_size(raw_size: int | None, spec: ArraySpec) -> int:
-    return raw_size if raw_size is not None else 4 * (spec.nbytes or 1 << 30) + (1 << 28)
+    return encoded_size or (raw_size + raw_size // 8 + 4096 if raw_size else 0)
 
 
 def supports_partial_reads(

@@ -1,19 +1,21 @@
 """Bounded decompression: the size of a result is checked before memory is allocated for it.
 
-A size that a header declares is compared with the size of the chunk. Without a header, decompression stops one byte
-after the limit. A damaged or hostile value therefore raises an error instead of exhausting memory.
+A size that a header declares is compared with the size of the chunk, or with the budget if that is not known. Without a
+header, decompression stops one byte after the budget.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import count
 from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.base import BatchDecoder, Codec, Decoder, Out
 from zarrasync.codecs.spec import Buffer
 
@@ -29,8 +31,11 @@ __all__ = [
 DecoderFactory: TypeAlias = Callable[["int | None", int], Decoder]
 """Returns a decoder for a size, if that is known, and a limit. The decoder may raise errors of its library."""
 
-_MAX_MEMBERS = 1000
-"""Members of a gzip or bzip2 value. Parallel compressors write a few; only an attack uses more than this."""
+_MAX_MEMBERS, _LEAST_MEMBER = 1000, 1 << 10
+"""Members of a gzip or bzip2 value, and average bytes of further ones. Starting a member takes as long as decompressing
+some KiB, and parallel compressors write larger ones."""
+_WINDOW = 1 << 16
+"""Bytes that are decompressed at a time. The rest would be copied for each member."""
 _SLOW_OUT_SIZE = 1 << 15
 """Result size below which numcodecs takes longer to check memory of the caller than to allocate."""
 
@@ -40,6 +45,7 @@ def with_size_header(
     load_module: Callable[[], ModuleType],
     load_small: Callable[[], Any] | None = None,
     least_out_size: int = _SLOW_OUT_SIZE,
+    decode_undeclared: Callable[[Buffer, int], Buffer] | None = None,
 ) -> DecoderFactory:
     """Return a factory of decoders for values that declare their size.
 
@@ -48,6 +54,7 @@ def with_size_header(
         load_module: Loads the module of numcodecs that decodes into memory of the caller.
         load_small: Loads an object that decodes small values faster.
         least_out_size: Size from which on results are written into memory of the caller.
+        decode_undeclared: Decodes a value of unknown size within a budget.
     """
 
     @cache
@@ -59,11 +66,13 @@ def with_size_header(
             declared = declared_size(data)
             expected = declared if size is None else size
             if expected is None:
-                raise ValueError("the value does not declare its size and the chunk does not fix it")
+                if decode_undeclared is None:
+                    raise ValueError("the value does not declare its size and the chunk does not fix it")
+                return decode_undeclared(data, limit)
             if declared != expected and declared is not None:
                 raise ValueError(f"the value declares {declared} bytes, expected {size}")
             if expected > limit:
-                raise ValueError(f"the value declares {expected} bytes, more than the limit of {limit}")
+                check_budget(limit, expected)
             decompress_into, decompress = functions()
             if out is not None and expected >= least_out_size:
                 decompress_into(data, out)
@@ -82,37 +91,56 @@ def with_size_header(
 
 
 def stream_decoder(start: Callable[[], Any]) -> DecoderFactory:
-    """Return a factory of decoders that stop at the limit.
+    """Return a factory of decoders that stop at the budget.
 
     Args:
         start: Returns a new object with ``decompress(data, max_length)``, ``eof`` and ``unused_data``.
     """
 
     def decoder(size: int | None, limit: int) -> Decoder:
-        most = limit if size is None else size
+        def decode_known(data: Buffer, out: Out) -> Buffer:
+            assert size is not None
+            stream = start()
+            first = stream.decompress(data, size + 1)
+            if stream.eof and not stream.unused_data and len(first) <= size:
+                return first  # type: ignore[no-any-return]  # bytes
+            return _decompress_members(start, memoryview(data), size)
 
-        def decode(data: Buffer, out: Out) -> Buffer:
-            members: list[bytes] = []
-            total = 0
-            while True:
-                stream = start()
-                member = stream.decompress(data, most - total + 1)
-                members.append(member)
-                total += len(member)
-                if len(members) > _MAX_MEMBERS:
-                    raise ValueError(f"the value has more than {_MAX_MEMBERS} members")
-                if total > most:
-                    raise ValueError(f"the result has more than {most} bytes")
-                if not stream.eof:
-                    raise ValueError("the value is cut short")
-                data = memoryview(stream.unused_data)
-                if len(data) == 0 or not any(data):  # no other member follows, at most padding
-                    break
-            return members[0] if len(members) == 1 else b"".join(members)
-
-        return decode
+        return partial(_decode_unknown, start, limit) if size is None else decode_known
 
     return decoder
+
+
+def _decode_unknown(start: Callable[[], Any], limit: int, data: Buffer, out: Out) -> Buffer:
+    return _decompress_members(start, memoryview(data), limit)
+
+
+def _decompress_members(start: Callable[[], Any], data: memoryview, limit: int) -> bytes:
+    """Decompress members one after the other, which zeros may follow, in steps.
+
+    Args:
+        start: See ``stream_decoder``.
+        data: The members.
+        limit: The most bytes that may come out.
+    """
+    parts, room, position, most_members = list[bytes](), limit, 0, _MAX_MEMBERS + len(data) // _LEAST_MEMBER
+    for number in count():
+        if number and (position == len(data) or not any(data[position:])):
+            return b"".join(parts)
+        if number > most_members:
+            raise ValueError(f"the value has more than {most_members:,} members")
+        stream = start()
+        while not stream.eof:
+            window = data[position : position + _WINDOW]
+            if not len(window):
+                raise ValueError("the value is cut short")
+            parts.append(stream.decompress(window, room + 1))
+            room -= len(parts[-1])
+            if room < 0:
+                check_budget(limit, limit - room, at_least=True)
+            position += len(window)
+        position -= len(stream.unused_data)
+    raise AssertionError  # members are counted without end
 
 
 _DATA_ERRORS = (

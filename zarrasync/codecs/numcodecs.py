@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from json import dumps, loads
@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from zarrasync._util.output_budget import BudgetExceeded, OutputBudget, check_budget
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.blosc import blosc_decoder
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
@@ -80,8 +81,8 @@ def _lz4_size(data: Buffer) -> int:
     return int.from_bytes(bytes(data[:4]), "little")
 
 
-_LZMA_MEMORY = 1 << 30
-"""Bytes that LZMA may allocate to decompress; its presets need a fifteenth of that at most."""
+_LZMA_MEMORY = 1 << 28
+"""Bytes that LZMA may allocate to decompress; its presets need a quarter of that at most."""
 
 
 def _bz2_stream() -> Any:
@@ -101,6 +102,8 @@ def _lzma_filter_stream(container: int, filters: Any) -> Any:
 
     if container != lzma.FORMAT_RAW:
         return lzma.LZMADecompressor(format=container, memlimit=_LZMA_MEMORY)
+    for one in filters:
+        check_budget(OutputBudget(_LZMA_MEMORY, "its dictionary is too large"), one.get("dict_size") or 0)
     return lzma.LZMADecompressor(format=container, filters=filters)
 
 
@@ -177,10 +180,12 @@ class _Adaptor:
         return encoded
 
     def _run(self, direction: str, data: Any) -> Any:
-        codec = self.codec
+        return self._call(direction, partial(getattr(self.codec, direction), data))
+
+    def _call(self, direction: str, function: Callable[[], Any]) -> Any:
         try:
             with np.errstate(all="ignore"):
-                return getattr(codec, direction)(data)
+                return function()
         except Exception as error:  # codecs of other packages raise errors of any kind
             raise cast(Codec, self).fail(f"{type(error).__name__}: {error}", direction) from error
 
@@ -274,19 +279,41 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
     def decoder(self, size: int | None, limit: int) -> Decoder:
         factory = _decoder_factory(self.config)
         if factory is None:
-            return partial(self._decode_unbounded, size)
+            return partial(self._decode_by_numcodecs, size, limit)
         return checked_decoder(self, factory(size, limit), size)
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         return self.decoder(size, limit)(data, out)
 
-    def _decode_unbounded(self, size: int | None, data: Buffer, out: Out) -> Buffer:
+    def _decode_by_numcodecs(self, size: int | None, limit: int, data: Buffer, out: Out) -> Buffer:
+        """Decode with a codec that cannot stop at a budget, so its result must be known to fit."""
+        try:
+            check_budget(limit, self._most_decoded_bytes(len(data)))
+        except BudgetExceeded as error:
+            raise self.fail(str(error)) from error
         if self.kind == "zfpy":
             data = complete_zfp_stream(self, data, size, None)
-        decoded = _flat_bytes(self._run("decode", data))
+        decoded = self._decode_pcodec(size, data) if self.kind == "pcodec" else _flat_bytes(self._run("decode", data))
         if size is not None and len(decoded) != size:
             raise self.fail(f"the result has {len(decoded)} bytes, expected {size}")
         return decoded
+
+    def _decode_pcodec(self, size: int | None, data: Buffer) -> Buffer:
+        if size is None:
+            raise self.fail("the chunk does not fix the size of the value")
+        memory = np.empty(size // np.dtype(self.dtype).itemsize, self.dtype)
+        self._call("decode", partial(_fill_by_pcodec, data, memory))
+        return _flat_bytes(memory)
+
+    def _most_decoded_bytes(self, size: int) -> int:
+        """Return the most bytes that ``size`` encoded ones decode to, without those of compressors."""
+        config = self.config
+        if self.kind == "packbits":
+            return 8 * size
+        if self.kind == "astype":
+            return _size_after_cast(size, config["encode_dtype"], config["decode_dtype"])
+        source, target = config.get("dtype"), config.get("astype")
+        return _size_after_cast(size, target, source) if source and target else size
 
 
 @dataclass(frozen=True)
@@ -315,12 +342,25 @@ class _BoundSerializer(BoundWhole):
         dtype, shape = self._spec.dtype.numpy, self._spec.shape
         if self._codec.kind == "zfpy":
             data = complete_zfp_stream(self._codec, data, math.prod(shape) * dtype.itemsize, dtype)
+        if self._codec.kind == "pcodec":
+            memory = np.empty(math.prod(shape), dtype)
+            self._codec._call("decode", partial(_fill_by_pcodec, data, memory))  # noqa: SLF001  # its codec
+            return memory.reshape(shape)
         array = np.asarray(self._codec._run("decode", bytes(data)))  # noqa: SLF001  # its codec
         if array.size != math.prod(shape) or array.dtype != dtype:
             raise self._codec.fail(
                 f"the result has {array.size} elements of {array.dtype}, expected {shape} of {dtype}"
             )
         return array.reshape(shape)
+
+
+def _fill_by_pcodec(data: Buffer, memory: Array) -> None:
+    """Decompress pcodec into memory of exactly the right size, as its header may declare any size."""
+    from pcodec import standalone
+
+    progress = standalone.simple_decompress_into(bytes(data), memory)
+    if progress.n_processed != len(memory) or not progress.finished:
+        raise ValueError(f"{progress.n_processed:,} elements or more come out, the chunk needs {len(memory):,}")
 
 
 def _size_after_cast(size: int, source: str, target: str) -> int:

@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from zarrasync._util.output_budget import BudgetExceeded, check_budget
 from zarrasync.codecs.base import ArrayBytesCodec
+from zarrasync.codecs.chunk_budget import memory_size, variable_budget
 from zarrasync.codecs.numcodecs import numcodecs_codec
+from zarrasync.codecs.object_sizes import check_json, check_msgpack
 from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
@@ -64,15 +67,32 @@ class _BoundObjects(BoundWhole):
         self._codec, self._spec = codec, spec
 
     def decode(self, data: Buffer) -> Array:
+        return self.decode_within(data, variable_budget(len(data), self._spec))
+
+    def decode_within(self, data: Buffer, budget: int) -> Array:
+        """Decode a chunk that may take so many bytes in memory."""
         try:
-            elements = self._objects(bytes(data))
+            encoded = bytes(data)
+            self._check_size(encoded, budget)
+            elements = self._objects(encoded)
         except CodecError:
             raise
+        except BudgetExceeded as error:
+            raise self._codec.fail(str(error)) from error
         except Exception as error:  # codecs of other packages raise errors of any kind
             raise self._codec.fail(f"{type(error).__name__}: {error}") from error
         if elements.size != math.prod(self._spec.shape):
             raise self._wrong_count(elements.size)
         return elements.reshape(self._spec.shape)
+
+    def _check_size(self, data: bytes, budget: int) -> None:
+        """Check that the elements will fit into a budget. Pickles run code, so nothing is promised for them."""
+        if self._codec.label == "json2":
+            check_json(data, budget)
+        elif self._codec.label == "msgpack2":
+            check_msgpack(data, budget)
+        else:
+            check_budget(budget, memory_size(self._spec) + len(data))
 
     def _wrong_count(self, count: object) -> CodecError:
         return self._codec.fail(f"the value has {count} elements, expected {math.prod(self._spec.shape)}")

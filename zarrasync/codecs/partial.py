@@ -177,7 +177,8 @@ def search_together(searches: Iterable[Locator]) -> Locator:
 class BoundArrayBytes(Protocol):
     """An array -> bytes codec bound to one kind of chunk.
 
-    An implementation may set ``divisible = False`` if ``locate`` always returns ``None``.
+    An implementation may set ``divisible = False`` if ``locate`` always returns ``None``, and ``encoded_limit`` to the most
+    bytes of an encoded chunk. Codecs of elements that vary in size may have a method ``decode_within(data, budget)``.
 
     Attributes:
         encoded_size: Bytes of an encoded chunk, or ``None`` if that depends on the data.

@@ -31,6 +31,8 @@ from zarrasync.model.chunk_grids import regular_grid
 
 __all__ = ["DEFAULT_INDEX", "BoundSharding", "ShardingCodec"]
 
+_CHUNK_OVERHEAD = 256
+"""Bytes that codecs may add to an inner chunk of any size."""
 DEFAULT_INDEX = CodecChain.of((BytesCodec("little"), Crc32cCodec()))
 
 
@@ -98,6 +100,7 @@ class BoundSharding:
     Attributes:
         grid: The grid of inner chunks in the shard.
         inner: The codecs of inner chunks.
+        encoded_limit: The most bytes of a shard, if its elements do not vary in size.
     """
 
     encoded_size: int | None = None
@@ -117,6 +120,7 @@ class BoundSharding:
         self._index = ShardIndex(
             codec, codec.index_codecs, self.grid.shape, self.inner.size_bounds, at_end=self._index_at_end
         )
+        self.encoded_limit = self._index.size + self.grid.size * (2 * self.inner.nbytes + _CHUNK_OVERHEAD)
         self._strides = [math.prod(self.grid.shape[axis + 1 :]) for axis in range(len(chunk_shape))]
         self._whole_shard = tuple(slice(0, n, 1) for n in spec.shape)
 

@@ -29,12 +29,15 @@ class ArraySpec:
         dtype: Its data type.
         fill_value: The array's fill value; zero if the array has none.
         undefined: Whether the array has no fill value. Then no chunk counts as empty.
+        max_nbytes: The most bytes of a chunk in memory, if its elements vary in size; 0 for a limit that depends on
+            the size of the stored chunk.
     """
 
     shape: tuple[int, ...]
     dtype: DataType
     fill_value: Any
     undefined: bool = False
+    max_nbytes: int = 0
 
     def replace(self, **changes: Any) -> ArraySpec:
         """Return a copy with changed attributes."""

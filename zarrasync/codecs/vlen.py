@@ -7,18 +7,26 @@ are 32-bit little-endian.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from zarrasync._util.output_budget import BudgetExceeded, check_budget
 from zarrasync.codecs.base import ArrayBytesCodec, Codec
+from zarrasync.codecs.chunk_budget import memory_size, variable_budget
+from zarrasync.codecs.object_sizes import text_size
 from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 
 __all__ = ["VlenBytesCodec", "VlenUtf8Codec"]
+
+_BLOCK = 1 << 20
+"""Bytes of elements that are copied to the result at a time."""
+_length_at = struct.Struct("<I").unpack_from
 
 
 @dataclass(frozen=True)
@@ -64,24 +72,46 @@ class _BoundVlen(BoundWhole):
         self._is_text = codec.name == "vlen-utf8"
 
     def decode(self, data: Buffer) -> Array:
-        count = math.prod(self._spec.shape)
-        view = bytes(data)
+        return self.decode_within(data, variable_budget(len(data), self._spec))
+
+    def decode_within(self, data: Buffer, budget: int) -> Array:
+        """Decode a chunk that may take so many bytes in memory."""
+        count, view = math.prod(self._spec.shape), bytes(data)
         if len(view) < 4 or int.from_bytes(view[:4], "little") != count:
             declared = int.from_bytes(view[:4], "little") if len(view) >= 4 else "no"
             raise self._codec.fail(f"the value has {declared} elements, expected {count}")
-        values, position = [], 4
-        for number in range(count):
-            begin = position + 4
-            position = begin + int.from_bytes(view[position:begin], "little")
-            if begin > len(view) or position > len(view):
-                raise self._codec.fail(f"the value is cut short at element {number} of {count}")
-            values.append(view[begin:position])
-        out = np.empty(count, self._spec.dtype.numpy)
+        content_size = len(view) - 4 - 4 * count
+        if content_size < 0:
+            raise self._codec.fail(f"the value is cut short: {len(view)} bytes with {count} elements")
         try:
-            out[:] = [value.decode() for value in values] if self._is_text else values
+            check_budget(budget, memory_size(self._spec) + content_size)
+            out = np.empty(count, self._spec.dtype.numpy)
+            for first, elements in self._blocks(view, count):
+                out[first : first + len(elements)] = self._texts(elements, budget) if self._is_text else elements
         except UnicodeDecodeError as error:
             raise self._codec.fail(f"an element is not UTF-8: {error}") from error
+        except (BudgetExceeded, MemoryError) as error:
+            raise self._codec.fail(str(error) or "not enough memory") from error
         return out.reshape(self._spec.shape)
+
+    def _blocks(self, view: bytes, count: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield elements in blocks, so that only some of them exist twice, each with the number of its first element."""
+        elements, first, position, end_of_block, size = list[bytes](), 0, 4, _BLOCK, len(view)
+        for number in range(count):
+            begin = position + 4
+            if begin > size or (position := begin + _length_at(view, position)[0]) > size:
+                raise self._codec.fail(f"the value is cut short at element {number} of {count}")
+            elements.append(view[begin:position])
+            if position > end_of_block:
+                yield first, elements
+                elements, first, end_of_block = [], number + 1, position + _BLOCK
+        if elements:
+            yield first, elements
+
+    def _texts(self, elements: Sequence[bytes], budget: int) -> list[str]:
+        if max(map(len, elements)) > _BLOCK:
+            check_budget(budget, max(map(text_size, elements)))
+        return [element.decode() for element in elements]
 
     def encode(self, array: Array) -> Buffer:
         parts = [array.size.to_bytes(4, "little")]

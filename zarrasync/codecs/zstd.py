@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Decoder, Out, RowsDecoder
 from zarrasync.codecs.configuration import check_integer
 from zarrasync.codecs.decompression import checked_decoder, is_data_error, none_if_damaged, with_size_header
@@ -19,6 +20,8 @@ __all__ = ["ZstdCodec", "zstd_decoder"]
 
 _SMALL = 1 << 17
 """Size below which contexts that are kept per thread are faster than numcodecs, which creates one per call."""
+_STEP, _LARGEST_WINDOW = 1 << 20, 1 << 27
+"""Bytes that are decompressed at a time if their number is not known, and bytes of the window for that."""
 
 
 # -------------------------------------------------------------- frames
@@ -101,7 +104,22 @@ def _contexts() -> _Contexts:
     return _Contexts()
 
 
-zstd_decoder = with_size_header(_content_size, partial(numcodecs_module, "zstd"), _contexts, _SMALL)
+def _decode_undeclared(data: Buffer, limit: int) -> bytes:
+    """Decompress a frame whose header has no content size, as streaming writers make them."""
+    import zstandard
+
+    if _frame_size(data) != len(data):
+        raise ValueError("the value is not a single complete frame")
+    parts, total = list[bytes](), 0
+    with zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).stream_reader(memoryview(data)) as reader:
+        while part := reader.read(_STEP):
+            total += len(part)
+            check_budget(limit, total, at_least=True)
+            parts.append(part)
+    return b"".join(parts)
+
+
+zstd_decoder = with_size_header(_content_size, partial(numcodecs_module, "zstd"), _contexts, _SMALL, _decode_undeclared)
 
 
 # -------------------------------------------------------------- the codec

@@ -185,16 +185,24 @@ class ArrayMetadata(NodeMetadata):
         return self.codecs.bind(self.spec)
 
     @cached_property
-    def _chains(self) -> dict[tuple[int, ...], BoundChain]:
+    def _chains(self) -> dict[tuple[tuple[int, ...], int], BoundChain]:
         return {}
 
-    def chain_of(self, shape: tuple[int, ...]) -> BoundChain:
-        """Return the codecs bound to stored values of a shape."""
-        if shape == self.write_chunks:
+    def chain_of(self, shape: tuple[int, ...], max_nbytes: int = 0) -> BoundChain:
+        """Return the codecs bound to stored values of a shape.
+
+        Args:
+            shape: The shape.
+            max_nbytes: The most bytes of a value in memory if its elements vary in size; 0 for the default.
+        """
+        if not self.dtype.is_variable:
+            max_nbytes = 0  # sizes are known: one chain does for all limits
+        if shape == self.write_chunks and not max_nbytes:
             return self.chain
-        chain = self._chains.get(shape)
+        chain = self._chains.get((shape, max_nbytes))
         if chain is None:
-            chain = self._chains[shape] = self.codecs.bind(self.spec.replace(shape=shape))
+            chain = self.codecs.bind(self.spec.replace(shape=shape, max_nbytes=max_nbytes))
+            self._chains[shape, max_nbytes] = chain
         return chain
 
     @property

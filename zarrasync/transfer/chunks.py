@@ -56,7 +56,10 @@ class Chunks:
     @property
     def chain(self) -> BoundChain:
         """The codecs of a stored chunk."""
-        return self.metadata.chain if self.shape is None else self.metadata.chain_of(self.shape)
+        metadata, max_nbytes = self.metadata, self.config.max_chunk_bytes
+        if self.shape is None and not max_nbytes:
+            return metadata.chain
+        return metadata.chain_of(self.shape or metadata.write_chunks, max_nbytes)
 
     @property
     def concurrency(self) -> int:

@@ -322,6 +322,8 @@ def _would_only_copy(chain: ChunkDecoder, values: Sequence[Buffer], memory: Deco
 
 def _first_damaged(chain: ChunkDecoder, values: Sequence[Buffer | None]) -> int:
     """Return the number of the first value that does not decode."""
+    if len(values) == 1:
+        return 0
     for number, value in enumerate(values):
         try:
             chain.decode(value)  # type: ignore[arg-type]  # none is None

@@ -14,6 +14,7 @@ import numpy as np
 from zarrasync._util.memory import aligned_empty
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
+from zarrasync.errors import SelectionError
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.layout import Layout
 from zarrasync.indexing.points import Run, split_points
@@ -86,10 +87,16 @@ def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array
     """Return memory for a result, in the axis order of the chunks' memory: reordering is slower than reading."""
     shape, order = layout.buffer_shape, chain.memory_axis_order
     make = aligned_empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _PAGES else np.empty
-    if order is None or layout.point_axes:
-        return make(shape, dtype)
-    axes = sorted(range(len(shape)), key=order.__getitem__)
-    return make(tuple(shape[axis] for axis in axes), dtype).transpose(order)
+    try:
+        if order is None or layout.point_axes:
+            return make(shape, dtype)
+        axes = sorted(range(len(shape)), key=order.__getitem__)
+        return make(tuple(shape[axis] for axis in axes), dtype).transpose(order)
+    except MemoryError as error:
+        nbytes = math.prod(shape) * dtype.itemsize
+        raise SelectionError(
+            f"not enough memory for a result of shape {shape} with {nbytes:,} bytes: select a smaller part", shape=shape
+        ) from error
 
 
 def _runs_to_read(chunks: Chunks, transform: Transform) -> Sequence[Run]:

@@ -100,7 +100,7 @@ async def _copy_stored(
     async def copy_one(coords: tuple[int, ...]) -> None:
         nonlocal copied
         async with origin.budget(chain.nbytes):
-            requests = [Request(origin.key(coords))]
+            requests = [Request(origin.key(coords), limit=origin.limit)]
             (value,) = await run_on_store(partial(origin.store.fetch, requests), origin.store)
             data = absent if value is None else value.data
             if data is not None:

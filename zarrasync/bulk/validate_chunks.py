@@ -38,7 +38,7 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
             validation.add("warning", chunks.full_key(key), f"a chunk outside of the grid of {grid.shape}")
             return
         try:
-            (value,) = await chunks.store.fetch([Request(key)])
+            (value,) = await chunks.store.fetch([Request(key, limit=chunks.limit)])
             if value is not None:
                 stored += 1
                 metadata.chain_of(grid.chunk_shape(coords), chunks.config.max_chunk_bytes).decode(value.data)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._util.output_budget import OutputBudget
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Decoder, Out
 from zarrasync.codecs.capabilities import (
     ArrayStep,
@@ -32,6 +33,8 @@ CHEAP_COPY = 1 << 15
 """Bytes of a decoded chunk below which one more copy is cheaper than another step of the interpreter."""
 _MOST = 1 << 62
 """Bytes of an encoded chunk if only memory limits them."""
+_MARGIN = 1 << 16
+"""Bytes by which a stored value may be too long to be read all the same."""
 
 
 class BoundChain:
@@ -164,6 +167,15 @@ class BoundChain:
         if self.encoded_size is not None:
             return self.encoded_size, self.encoded_size
         return 0, _MOST if self._budget is None else 2 * self._budget
+
+    @property
+    def value_limit(self) -> int | None:
+        """The most bytes of a stored value that are worth reading, to be decoded or to report what is wrong with them."""
+        largest = self.size_bounds[1]
+        if largest >= _MOST:
+            return None
+        origin = self._budget.origin if self._is_variable and self._budget else f"its chunk has {self.nbytes:,}"
+        return OutputBudget(2 * largest + _MARGIN, origin)
 
     @property
     def releases_gil(self) -> bool:

@@ -38,7 +38,7 @@ def fixed_budget(raw_size: int | None, raw_limit: int | None, spec: ArraySpec) -
     if spec.nbytes is None:
         return _budget_of_setting(spec) if spec.max_nbytes else None
     most = raw_size if raw_size is not None else raw_limit if raw_limit is not None else 4 * spec.nbytes
-    return OutputBudget(most + most // 4 + _MARGIN, f"a chunk has {spec.nbytes:,}")
+    return OutputBudget(most + most // 4 + _MARGIN, f"the chunk has {spec.nbytes:,}")
 
 
 def variable_budget(stored_size: int, spec: ArraySpec) -> OutputBudget:

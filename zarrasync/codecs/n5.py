@@ -64,6 +64,8 @@ class _BoundN5(BoundWhole):
             raise MetadataError(f"codec 'n5_default' stores numbers, not data type {spec.dtype.name!r}")
         self._codec, self._spec = codec, spec
         self._full_block = codec.codecs.bind(spec)
+        self._most_elements = 4 * math.prod(spec.shape) + (1 << 20)
+        self.encoded_limit = 4 + 4 * len(spec.shape) + self._most_elements * spec.dtype.numpy.itemsize
 
     def encode(self, array: Array) -> Buffer:
         shape = self._spec.shape
@@ -83,7 +85,7 @@ class _BoundN5(BoundWhole):
         block_shape = tuple(np.frombuffer(view[4:start], ">u4").tolist())
         if block_shape == shape:
             return self._full_block.decode(view[start:])
-        if math.prod(block_shape) > 4 * math.prod(shape) + (1 << 20):
+        if math.prod(block_shape) > self._most_elements:
             raise self._codec.fail(f"a block of shape {block_shape} in an array of chunks {shape}")
         # Blocks at the edge may end there, or reach beyond the chunk.
         block = self._codec.codecs.bind(self._spec.replace(shape=block_shape)).decode(view[start:])

@@ -46,7 +46,9 @@ _BATCH = 1000
 def chunks_at(handle: NodeHandle, metadata: ArrayMetadata) -> Chunks:
     """Return the chunks of an array with some metadata, which need not be the stored one."""
     prefix = handle.format.chunk_prefix(handle.path)
-    return Chunks(handle.chunk_store(metadata), metadata, handle.config, prefix, handle.store, handle.name)
+    limit = metadata.chain_of(metadata.write_chunks, handle.config.max_chunk_bytes).value_limit
+    store = handle.chunk_store(metadata)
+    return Chunks(store, metadata, handle.config, prefix, handle.store, handle.name, limit=limit)
 
 
 # ------------------------------------------------------------------ resize

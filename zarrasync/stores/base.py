@@ -104,17 +104,20 @@ class Store(ABC):
             StoreError: If a value cannot be fetched for another reason than absence.
         """
 
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+    async def fetch_values(
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
+    ) -> builtins.list[Buffer | None]:
         """Fetch whole values without versions or sizes.
 
         Args:
             keys: Valid keys.
             spaces: For each key, memory that the store may read into if the value fits. Stores may ignore it.
+            limit: The most bytes of each value, see ``Request``.
 
         Raises:
             StoreError: If a value cannot be fetched for another reason than absence.
         """
-        requests = [Request(key, 0, None, False, space) for key, space in zip(keys, spaces, strict=True)]
+        requests = [Request(key, 0, None, False, space, limit) for key, space in zip(keys, spaces, strict=True)]
         return [None if value is None else value.data for value in await self.fetch(requests)]
 
     async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:

@@ -85,8 +85,10 @@ class CountingStore(WrapperStore):
         )
         return values
 
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
-        values = await self.inner.fetch_values(keys, spaces)
+    async def fetch_values(
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
+    ) -> builtins.list[Buffer | None]:
+        values = await self.inner.fetch_values(keys, spaces, limit)
         absent = sum(value is None for value in values)
         self._count(fetches=len(values), absent=absent, bytes_read=sum(len(v) for v in values if v is not None))
         return values

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from zarrasync import config
 from zarrasync._concurrency.locks import KeyLock
+from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
@@ -118,10 +119,12 @@ class LocalStore(Store):
                 os.close(handle)
         return values
 
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+    async def fetch_values(
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
+    ) -> builtins.list[Buffer | None]:
         # Reads of small chunks spend their time in this loop, so it makes no calls except for open, readv and close.
         if readv is None:
-            return await super().fetch_values(keys, spaces)
+            return await super().fetch_values(keys, spaces, limit)
         base, extra, values = self._base, bytearray(1), list[Buffer | None]()
         for key, space in zip(keys, spaces, strict=True):
             count, room = -1, 0
@@ -143,7 +146,7 @@ class LocalStore(Store):
             elif space is not None and 0 <= count < min(room, SINGLE_READ_LIMIT):
                 values.append(space[:count])
             else:
-                (value,) = await self.fetch([Request(key)])
+                (value,) = await self.fetch([Request(key, limit=limit)])
                 values.append(None if value is None else value.data)
         return values
 
@@ -164,11 +167,13 @@ class LocalStore(Store):
             size = state.st_size
             start = max(0, size - (request.length or 0)) if request.suffix else min(request.start, size)
             length = size - start if request.length is None else min(request.length, size - start)
+            if request.limit is not None and length > request.limit:
+                request.check_size(length)
             version = version_of(state) if versions else None
             return Value(read_fully(handle, start, length, request.into), version, size)
         except IsADirectoryError:
             return None
-        except OSError as error:
+        except (OSError, BudgetExceeded, MemoryError) as error:
             raise store_error(error, request.key, "read", self) from error
 
     # -------------------------------------------------------------- writing

@@ -72,7 +72,9 @@ class MemoryStore(Store):
                 values.append(Value(clip(data, request), _version(data) if versions else None, len(data)))
         return values
 
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+    async def fetch_values(
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
+    ) -> builtins.list[Buffer | None]:
         mapping, values = self.values, list[Buffer | None]()
         for key in keys:
             try:

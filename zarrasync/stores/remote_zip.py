@@ -6,9 +6,12 @@ import builtins
 import errno
 import zipfile
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import compute
 from zarrasync._concurrency.single_flight import SingleFlight
+from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_key, check_prefix
@@ -21,7 +24,7 @@ from zarrasync.stores.zip_format import (
     FileView,
     Member,
     data_offset,
-    inflate,
+    decompress,
     members_of,
     verify,
 )
@@ -32,13 +35,15 @@ _TAIL_SIZE = 1 << 16
 """Number of bytes that are fetched from the end of an archive, which contain most directories."""
 _EXTRA_SIZE = 64
 """Number of bytes that are fetched with a member for extra fields in its local header."""
+_QUICK = 1 << 20
+"""Size in bytes up to which an event loop decompresses a member itself."""
 
 
 class RemoteZipStore(Store):
     """Members of a zip archive that is a value of another store, read-only.
 
     Opening takes one request (two for archives with many members), and each member takes one. A byte range of an
-    uncompressed member takes two requests the first time, then one. Members can be uncompressed or deflated.
+    uncompressed member takes two requests the first time, then one.
 
     Args:
         inner: The store.
@@ -121,11 +126,7 @@ class RemoteZipStore(Store):
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         members = await self._open()
         await self._find_data([r.key for r in requests if r.key in members and _is_partial(r, members[r.key])])
-        plans = {
-            number: self._plan(request, members[request.key])
-            for number, request in enumerate(requests)
-            if request.key in members
-        }
+        plans = {number: self._plan(r, members[r.key]) for number, r in enumerate(requests) if r.key in members}
         values: list[Value | None] = [None] * len(requests)
         for number, data in zip(plans, await self._fetch_archive(list(plans.values())), strict=True):
             key = requests[number].key
@@ -161,7 +162,15 @@ class RemoteZipStore(Store):
                 raise store_error(error, key, "read", self) from error
 
     def _plan(self, request: Request, member: Member) -> Request:
-        """Return the byte range of the archive to fetch for a request."""
+        """Return the byte range of the archive to fetch for a request.
+
+        Raises:
+            StoreError: If the member is too large.
+        """
+        try:
+            request.check_size(member.size)
+        except BudgetExceeded as error:
+            raise store_error(error, request.key, "read", self) from error
         offset = self._data_offsets.get(request.key)
         if offset is None:
             length = LOCAL_HEADER.size + len(request.key.encode()) + member.compressed_size + _EXTRA_SIZE
@@ -189,13 +198,11 @@ class RemoteZipStore(Store):
                 (data,) = await self._fetch_archive([Request(self.key, offset, member.compressed_size)])
             else:
                 data = memoryview(data)[start : start + member.compressed_size]
-        if member.method == zipfile.ZIP_STORED:
-            if with_header:
-                return clip(verify(data, member), request)  # type: ignore[no-any-return]  # a slice of its argument
+        if member.method == zipfile.ZIP_STORED and not with_header:
             return verify(data, member) if len(data) == member.size else data
-        if member.method != zipfile.ZIP_DEFLATED:
-            raise ValueError(f"compression method {member.method} is not supported in remote archives")
-        return clip(verify(inflate(data, member), member), request)  # type: ignore[no-any-return]  # likewise
+        work = partial(_content, data, member)
+        content = work() if member.size <= _QUICK else await compute(work)
+        return clip(content, request)  # type: ignore[no-any-return]  # a slice of its argument
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         return list(await self.list_sizes(prefix))
@@ -203,6 +210,10 @@ class RemoteZipStore(Store):
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
         return {key: member.size for key, member in (await self._open()).items() if key.startswith(prefix)}
+
+
+def _content(data: Buffer, member: Member) -> Buffer:
+    return verify(decompress(data, member), member)
 
 
 def _is_partial(request: Request, member: Member) -> bool:

@@ -133,9 +133,11 @@ class TracingStore(CountingStore):
             nbytes.extend(len(value.data) for value in values if value is not None)
             return values
 
-    async def fetch_values(self, keys: Sequence[str], spaces: Sequence[Buffer | None]) -> builtins.list[Buffer | None]:
+    async def fetch_values(
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
+    ) -> builtins.list[Buffer | None]:
         with self._watch("fetch", keys) as nbytes:
-            values = await super().fetch_values(keys, spaces)
+            values = await super().fetch_values(keys, spaces, limit)
             nbytes.extend(memoryview(value).nbytes for value in values if value is not None)
             return values
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.spec import Buffer
 
 __all__ = ["ABSENT", "Listing", "Request", "Value", "clip"]
@@ -18,6 +19,8 @@ class Request(NamedTuple):
         length: Number of bytes; ``None`` for all bytes from ``start`` to the end.
         suffix: Whether to fetch the last ``length`` bytes instead.
         into: Memory that the store may read into if the bytes fit. Stores may ignore it.
+        limit: The most bytes that the whole value may have. A store that would have to receive or decompress more raises
+            ``StoreError``. ``None`` for any number.
     """
 
     key: str
@@ -25,6 +28,20 @@ class Request(NamedTuple):
     length: int | None = None
     suffix: bool = False
     into: Buffer | None = None
+    limit: int | None = None
+
+    def check_size(self, nbytes: int, *, at_least: bool = False) -> None:
+        """Check the size of a value before memory is allocated for it.
+
+        Args:
+            nbytes: The number of bytes.
+            at_least: Whether more may follow.
+
+        Raises:
+            BudgetExceeded: If it is over the limit.
+        """
+        if self.limit is not None:
+            check_budget(self.limit, nbytes, at_least=at_least)
 
 
 class Value(NamedTuple):

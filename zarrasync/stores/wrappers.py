@@ -165,15 +165,15 @@ class PrefixStore(WrapperStore):
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         prefix = self.prefix
-        full = [Request(prefix + r.key, r.start, r.length, r.suffix, r.into) for r in requests]
+        full = [Request(prefix + r.key, r.start, r.length, r.suffix, r.into, r.limit) for r in requests]
         return await self.inner.fetch(full, versions=versions)
 
     def fetch_values(  # pyright: ignore[reportIncompatibleMethodOverride]  # faster than awaiting the coroutine
-        self, keys: Sequence[str], spaces: Sequence[Buffer | None]
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
     ) -> Coroutine[Any, Any, builtins.list[Buffer | None]]:
         prefix = self.prefix
         source = self.inner.inner if type(self.inner) is ReadOnlyStore else self.inner
-        return source.fetch_values([prefix + key for key in keys], spaces)
+        return source.fetch_values([prefix + key for key in keys], spaces, limit)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         return await self.inner.put(self.prefix + key, data, if_version=if_version)
@@ -270,9 +270,9 @@ class ReadOnlyStore(WrapperStore):
         return ReadOnlyError(f"{key!r} cannot be changed: {self._reason}", key=key)
 
     def fetch_values(  # pyright: ignore[reportIncompatibleMethodOverride]  # faster than awaiting the coroutine
-        self, keys: Sequence[str], spaces: Sequence[Buffer | None]
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
     ) -> Coroutine[Any, Any, builtins.list[Buffer | None]]:
-        return self.inner.fetch_values(keys, spaces)
+        return self.inner.fetch_values(keys, spaces, limit)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         raise self._refuse(key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 import time
 import weakref
 import zipfile
@@ -22,8 +21,8 @@ from zarrasync.stores.zip_format import (
     FileHead,
     Member,
     data_offset,
+    decompress,
     find_end,
-    inflate,
     members_of,
     verify,
 )
@@ -35,9 +34,6 @@ except ImportError:  # Windows, where archives are not locked
     fcntl = None
 
 __all__ = ["ReadableArchive", "WriteableArchive"]
-
-_LZMA_DICTIONARY_LIMIT = 1 << 28
-"""Largest accepted LZMA dictionary, in bytes; presets use at most a quarter of that."""
 
 
 class ReadableArchive:
@@ -107,33 +103,17 @@ class ReadableArchive:
         """Return the uncompressed data of a member, or the requested byte range of it.
 
         Raises:
-            ValueError: If the member is damaged or its compression is not supported.
+            ValueError: If the member is damaged or too large, or its compression is not supported.
         """
         if member.method == zipfile.ZIP_STORED:
             start = max(0, member.size - (request.length or 0)) if request.suffix else min(request.start, member.size)
             length = member.size - start if request.length is None else min(request.length, member.size - start)
+            request.check_size(length)
             data = self._pread(length, self._data_offset(member) + start)
             return verify(data, member) if length == member.size else data
-        if member.method == zipfile.ZIP_DEFLATED:
-            data = inflate(self._pread(member.compressed_size, self._data_offset(member)), member)
-        else:
-            data = self._read_by_zipfile(member, request.key)
-        return clip(verify(data, member), request)
-
-    def _read_by_zipfile(self, member: Member, name: str) -> bytes:
-        """Read a member with a method of Python's module, which depends on the version of Python."""
-        if member.method == zipfile.ZIP_LZMA:
-            # Version, size of the properties, one of these, size of the dictionary.
-            header = self._pread(min(9, member.compressed_size), self._data_offset(member))
-            (dictionary_size,) = struct.unpack_from("<5xI", header)
-            if dictionary_size > _LZMA_DICTIONARY_LIMIT:
-                raise ValueError(f"its dictionary of {dictionary_size} bytes is larger than {_LZMA_DICTIONARY_LIMIT}")
-        with self._file_lock, zipfile.ZipFile(FileHead(self._file, self._end)) as archive:
-            try:
-                with archive.open(name) as file:
-                    return file.read(member.size + 1)
-            except (NotImplementedError, RuntimeError, KeyError) as error:
-                raise ValueError(f"{error} (compression method {member.method})") from error
+        request.check_size(member.size)
+        content = decompress(self._pread(member.compressed_size, self._data_offset(member)), member)
+        return clip(verify(content, member), request)
 
 
 class WriteableArchive(ReadableArchive):

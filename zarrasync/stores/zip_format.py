@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import io
 import lzma
@@ -12,6 +13,7 @@ import zlib
 from typing import Any, NamedTuple
 
 from zarrasync.codecs.spec import Buffer
+from zarrasync.codecs.zstd import zstd_decoder
 
 __all__ = [
     "DAMAGE_ERRORS",
@@ -20,8 +22,8 @@ __all__ = [
     "FileView",
     "Member",
     "data_offset",
+    "decompress",
     "find_end",
-    "inflate",
     "members_of",
     "verify",
 ]
@@ -31,6 +33,11 @@ LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _END_SIGNATURE, _END_SIZE = b"PK\5\6", 22
 """Signature and minimum size of the record at the end of an archive."""
 _ENCRYPTED_FLAG = 1
+_ZIP_ZSTANDARD = 93
+"""A compression method that Python knows from version 3.14."""
+_LZMA_HEADER = struct.Struct("<2sHBI")
+_LZMA_DICTIONARY_LIMIT = 1 << 28
+"""Largest accepted LZMA dictionary, in bytes; presets use at most a quarter of that."""
 _MAXIMUM_RATIO = 1 << 20
 """Upper bound of the compression ratio of any method."""
 DAMAGE_ERRORS = (
@@ -99,9 +106,35 @@ def data_offset(header: Buffer, member: Member) -> int:
     return member.header_offset + LOCAL_HEADER.size + int(name_size) + int(extra_size)
 
 
-def inflate(data: Buffer, member: Member) -> bytes:
-    """Decompress a deflated member, to at most one byte more than its declared size."""
-    return zlib.decompressobj(-15).decompress(data, member.size + 1)
+def decompress(data: Buffer, member: Member) -> Buffer:
+    """Decompress a member, to at most one byte more than its declared size.
+
+    Raises:
+        ValueError: If the compression method is not supported.
+    """
+    most = member.size + 1
+    if member.method == zipfile.ZIP_STORED:
+        return data
+    if member.method == zipfile.ZIP_DEFLATED:
+        return zlib.decompressobj(-15).decompress(data, most)
+    if member.method == zipfile.ZIP_BZIP2:
+        return bz2.BZ2Decompressor().decompress(data, most)
+    if member.method == zipfile.ZIP_LZMA:
+        return _decompress_lzma(memoryview(data), most)
+    if member.method == _ZIP_ZSTANDARD:
+        return zstd_decoder(member.size, most)(data, None)
+    raise ValueError(f"its compression method {member.method} is not supported")
+
+
+def _decompress_lzma(data: memoryview, most: int) -> bytes:
+    """Decompress LZMA with the header of zip archives: version, size of the properties, and the properties."""
+    _, properties_size, properties, dictionary_size = _LZMA_HEADER.unpack_from(data)
+    if dictionary_size > _LZMA_DICTIONARY_LIMIT:
+        raise ValueError(f"its dictionary of {dictionary_size} bytes is larger than {_LZMA_DICTIONARY_LIMIT}")
+    positions, literals = divmod(properties, 9 * 5)
+    options = {"dict_size": dictionary_size, "lc": literals % 9, "lp": literals // 9, "pb": positions}
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA1, **options}])
+    return decompressor.decompress(data[4 + properties_size :], most)
 
 
 def verify(data: Buffer, member: Member) -> Buffer:

@@ -41,6 +41,7 @@ class Chunks:
         indexes: Cached indexes of shards.
         index_flights: Running requests for indexes of shards.
         shape: The shape of the stored chunks, if the array has chunks of different shapes.
+        limit: The most bytes of a stored value that are read; ``None`` for any number.
     """
 
     store: Store
@@ -52,6 +53,7 @@ class Chunks:
     indexes: ShardIndexCache = field(default_factory=ShardIndexCache, compare=False, repr=False)
     index_flights: SingleFlight = field(default_factory=SingleFlight, compare=False, repr=False)
     shape: tuple[int, ...] | None = None
+    limit: int | None = None
 
     @property
     def chain(self) -> BoundChain:

@@ -74,7 +74,7 @@ class _AsyncRead:
         keys = [key for run in runs for key in self._chunks.keys(run)]
         nbytes = len(keys) * self._chain.nbytes
         async with self._chunks.budget(nbytes):
-            values = await self._store.fetch([Request(key) for key in keys])
+            values = await self._store.fetch([Request(key, limit=self._chunks.limit) for key in keys])
             data = [None if value is None else value.data for value in values]
             await self._codec_runner.run(partial(self._placement.place_runs, runs, keys, data), nbytes)
 
@@ -101,7 +101,7 @@ class _AsyncRead:
     async def _read_spans(self, search: ShardSearch, spans: Sequence[Span]) -> None:
         total = sum(span.length for span in spans)
         async with self._chunks.budget(total):
-            requests = [Request(search.key, span.start, span.length) for span in spans]
+            requests = [Request(search.key, span.start, span.length, limit=self._chunks.limit) for span in spans]
             values = await self._store.fetch(requests, versions=search.version is not None)
             pieces = fetched_pieces(spans, values, search.version)
             await self._codec_runner.run(partial(self._placement.place_pieces, search.key, pieces), total)
@@ -110,7 +110,7 @@ class _AsyncRead:
         """Read a whole shard."""
         nbytes = self._chain.nbytes
         async with self._chunks.budget(nbytes):
-            (value,) = await self._store.fetch([Request(search.key)])
+            (value,) = await self._store.fetch([Request(search.key, limit=self._chunks.limit)])
             data = None if value is None else value.data
             await self._codec_runner.run(partial(self._place_shard, search, data), nbytes)
 

@@ -106,7 +106,7 @@ class _BlockingRead:
             placement.place_runs(runs, keys, self._fetch(keys, spaces), memories)
 
     def _fetch(self, keys: Sequence[str], spaces: Sequence[npt.NDArray[np.uint8] | None]) -> Sequence[Buffer | None]:
-        return drive(self._store.fetch_values(keys, spaces))
+        return drive(self._store.fetch_values(keys, spaces, self._chunks.limit))
 
     # -------------------------------------------------------------- parts of shards
 
@@ -144,14 +144,14 @@ class _BlockingRead:
         requests, start = [], 0
         for span in spans:
             into = None if memory is None else memory[start : start + span.length]
-            requests.append(Request(search.key, span.start, span.length, False, into))
+            requests.append(Request(search.key, span.start, span.length, False, into, self._chunks.limit))
             start += span.length
         values = drive(self._store.fetch(requests, versions=search.version is not None))
         self._placement.place_pieces(search.key, fetched_pieces(spans, values, search.version))
 
     def _read_shard(self, search: ShardSearch) -> None:
         """Read a whole shard."""
-        (value,) = drive(self._store.fetch([Request(search.key)]))
+        (value,) = drive(self._store.fetch([Request(search.key, limit=self._chunks.limit)]))
         pieces = search.run_inside(None if value is None else value.data)
         if pieces is None:
             self._fill(search.key, search.part)

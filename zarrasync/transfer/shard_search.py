@@ -149,7 +149,8 @@ class ShardSearch:
         return coalesce(pieces, config.coalesce_gap, most)
 
     def _requests(self, ranges: Sequence[Range]) -> list[Request]:
-        return [Request(self.key, range_.start, range_.length, range_.suffix) for range_ in ranges]
+        limit = self._placement.chunks.limit
+        return [Request(self.key, range_.start, range_.length, range_.suffix, limit=limit) for range_ in ranges]
 
     def _take_cached(self) -> list[Buffer | None] | None:
         """Return the cached index once, in place of the first fetch."""

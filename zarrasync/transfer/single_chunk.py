@@ -90,7 +90,7 @@ class _Read:
     async def asynchronously(self) -> Array:
         """Read with a request, and decode on the event loop."""
         async with self._chunks.budget(self._chain.nbytes):
-            (value,) = await self._chunks.store.fetch([Request(self._key)])
+            (value,) = await self._chunks.store.fetch([Request(self._key, limit=self._chunks.limit)])
             return self._pick(None if value is None else value.data)
 
     async def here(self) -> Array:
@@ -101,27 +101,28 @@ class _Read:
                 return await self._read_bytes(start, length)
             async with self._chunks.budget(2 * min(length, self._chunks.config.coalesce_size)):
                 return await self._read_bytes(start, length)
-        hint = self._chain.read_size_hint
+        hint, fetch, limit = self._chain.read_size_hint, self._chunks.store.fetch_values, self._chunks.limit
         if self._chain.nbytes <= _SMALL:
-            (value,) = await self._chunks.store.fetch_values([self._key], [np.empty(hint, np.uint8) if hint else None])
+            (value,) = await fetch([self._key], [np.empty(hint, np.uint8) if hint else None], limit)
             return self._pick(value)
         async with self._chunks.budget(2 * min(self._chain.nbytes, self._chunks.config.coalesce_size)):
             if not 0 < hint <= LARGEST_SCRATCH:
-                (value,) = await self._chunks.store.fetch_values([self._key], [None])
+                (value,) = await fetch([self._key], [None], limit)
                 return self._pick(value)
             with ScratchMemory("read", hint) as memory:
-                (value,) = await self._chunks.store.fetch_values([self._key], [memory])
+                (value,) = await fetch([self._key], [memory], limit)
                 return self._pick(value)
 
     async def _read_bytes(self, start: int, length: int) -> Array:
         """Read contiguous elements of a raw chunk directly into the result."""
         dtype, shape = self._chunks.metadata.dtype.numpy, self._transform.shape
         out = aligned_empty(shape, dtype) if length >= _SMALL else np.empty(shape, dtype)
-        memory = as_bytes_view(out)
+        memory, limit = as_bytes_view(out), self._chunks.limit
         if length == self._chain.nbytes:
-            (data,) = await self._chunks.store.fetch_values([self._key], [memory])
+            (data,) = await self._chunks.store.fetch_values([self._key], [memory], limit)
             return out if data is memory else self._pick(data)
-        (value,) = await self._chunks.store.fetch([Request(self._key, start, length, False, memoryview(memory))])
+        request = Request(self._key, start, length, False, memoryview(memory), limit)
+        (value,) = await self._chunks.store.fetch([request])
         if value is None:
             return self._fill()
         if len(value.data) != length or value.size not in (None, self._chain.nbytes):

@@ -200,7 +200,7 @@ class ChunkWriter:
 
     async def _change_locked(self, key: str, part: ChunkRun, compute: Compute) -> None:
         """Change a chunk while this call holds its lock, so that no other call changes it."""
-        (value,) = await self._store.fetch([Request(key)])
+        (value,) = await self._store.fetch([Request(key, limit=self._chunks.limit)])
         if value is None and self._options.only_present:
             return
         data = await self._merge(part, None if value is None else value.data, compute)
@@ -224,7 +224,7 @@ class ChunkWriter:
         """Change a chunk, and repeat that if another writer has changed it meanwhile."""
         backoff: ConflictBackoff | None = None
         while True:
-            (value,) = await self._store.fetch([Request(key)], versions=True)
+            (value,) = await self._store.fetch([Request(key, limit=self._chunks.limit)], versions=True)
             if value is None and self._options.only_present:
                 return
             data = await self._merge(part, None if value is None else value.data, compute)

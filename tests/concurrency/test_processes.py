@@ -17,43 +17,9 @@ import fsspec
 import numpy as np
 import pytest
 
+from tests.support.processes import PREAMBLE, PROCESSES, together
 from zarrasync import stores, sync
 from zarrasync.errors import NodeExistsError, WriteConflictError
-
-PROCESSES = 4
-PREAMBLE = """
-import json, sys
-import numpy as np
-from zarrasync import sync
-url, options, number, count, writes = json.loads(sys.argv[1])
-options = {"storage_options": options} if options else {}
-print("ready", flush=True)
-sys.stdin.readline()
-"""
-
-
-def together(script: str, url: str, options: dict[str, Any], writes: int) -> None:
-    """Run a script in several processes that start at the same moment."""
-    code = PREAMBLE + textwrap.dedent(script)
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, json.dumps([url, options, number, PROCESSES, writes])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(PROCESSES)
-    ]
-    for one in workers:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    for one in workers:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    for one in workers:
-        one.communicate(timeout=120)
-    assert [one.returncode for one in workers] == [0] * PROCESSES
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +269,7 @@ def test_waiting_for_a_stopped_writer_raises(tmp_path: Path):
     holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)])
     try:
         assert os.WIFSTOPPED(os.waitpid(holder.pid, os.WUNTRACED)[1])
-        with pytest.raises(WriteConflictError, match=r"another process has been writing '.*c/0' for more than 0.3 s"):
+        with pytest.raises(WriteConflictError, match=r"process .* has been writing '.*c/0' for more than 0.3 s"):
             sync.open_array(tmp_path, mode="r+", config={"total_timeout": 0.3})[5] = 1
     finally:
         holder.send_signal(signal.SIGCONT)

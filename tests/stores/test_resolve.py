@@ -20,7 +20,7 @@ from tests.support.api import Api
 from tests.support.servers import http_server
 from zarrasync import stores, sync
 from zarrasync.errors import MissingChunkError, NodeNotFoundError, StoreError
-from zarrasync.stores import local_locks
+from zarrasync.stores import lock_file
 
 VALUES = np.arange(100, dtype="i4").reshape(10, 10)
 
@@ -72,16 +72,21 @@ def test_names_that_are_not_utf8(tmp_path: Path):
 
 def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As in containers whose /tmp is read-only."""
-    monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
+    monkeypatch.setattr(lock_file, "_handles", [])
+    monkeypatch.setattr(lock_file, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
     array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
     array[1] = 5
     assert (tmp_path / "zarrasync.lock").is_file()
-    monkeypatch.setattr(local_locks, "_LOCK_FILE", "sys")  # a lock file of another user cannot be opened
-    monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
+    (tmp_path / "zarrasync.lock").unlink()  # as services do that clean temporary directories
+    array[1] = 5
+    assert (tmp_path / "zarrasync.lock").is_file()
+    monkeypatch.setattr(lock_file, "_handles", [])
+    monkeypatch.setattr(lock_file, "_LOCK_FILE", "sys")  # a lock file of another user cannot be opened
+    monkeypatch.setattr(lock_file, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
     with pytest.raises(StoreError, match="cannot create or open the lock file"):
         array[1] = 6
-    monkeypatch.setattr(local_locks, "_LOCK_FILE", "zarrasync.lock")
-    monkeypatch.setattr(local_locks, "_SHARED_DIRECTORIES", ("/proc",))
+    monkeypatch.setattr(lock_file, "_LOCK_FILE", "zarrasync.lock")
+    monkeypatch.setattr(lock_file, "_SHARED_DIRECTORIES", ("/proc",))
     with pytest.raises(StoreError, match="cannot create or open the lock file"):
         array[1] = 6
     assert array[:3].tolist() == [0, 5, 2]

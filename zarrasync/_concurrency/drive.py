@@ -36,13 +36,14 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     Raises:
         RuntimeError: If the coroutine suspends.
     """
-    _thread.depth += 1
+    depth = _thread.depth
+    _thread.depth = depth + 1
     try:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # typeshed has no type for it
     finally:
-        _thread.depth -= 1
+        _thread.depth = depth
     coroutine.close()
     raise RuntimeError("a store with `blocking=True` waited for an event loop; set its `blocking` to False")
 

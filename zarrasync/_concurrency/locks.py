@@ -38,7 +38,7 @@ def holds_key_lock() -> bool:
 class KeyLock:
     """A lock on one stored value. An async context manager.
 
-    Two stores over the same data share it, because its identity is physical (real path; endpoint, bucket and key).
+    Two stores over the same data share it, because its identity is physical (directory and name; endpoint, bucket and key).
 
     Raises:
         RuntimeError: On entering, if a task of an event loop that this call blocks holds the lock.
@@ -50,13 +50,20 @@ class KeyLock:
         self._identity = identity
 
     async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.release()
+
+    async def acquire(self) -> bool:
+        """Take the lock; return whether that took waiting."""
         loop = None if driven() else asyncio.get_running_loop()
         with _holders_lock:
             holder = _holders.get(self._identity)
             if holder is None:
                 _holders[self._identity] = _Holder(loop)
                 _held_locks.set(_held_locks.get() + 1)
-                return
+                return False
             blocked = BLOCKED_LOOP.get()
             if blocked is not None and blocked in (holder.loop, *(waiting for _, waiting in holder.waiters)):
                 raise RuntimeError(
@@ -75,8 +82,10 @@ class KeyLock:
                     holder.waiters.remove((waiter, loop))
             raise
         _held_locks.set(_held_locks.get() + 1)
+        return True
 
-    async def __aexit__(self, *error: object) -> None:
+    def release(self) -> None:
+        """Give the lock to the next waiter, or free it."""
         _held_locks.set(_held_locks.get() - 1)
         with _holders_lock:
             _pass_on(self._identity)
@@ -86,13 +95,13 @@ class KeyLocks:
     """Locks on several values of one store. An async context manager.
 
     If all are free they are taken in one step, otherwise one after the other in the order of the argument. Callers must
-    use the same order, or they could wait for each other forever.
+    use the same order, or they could wait for each other forever. Equal identities are one lock.
     """
 
     __slots__ = ("_identities", "_stack")
 
     def __init__(self, identities: Sequence[Hashable]) -> None:
-        self._identities = identities
+        self._identities = list(dict.fromkeys(identities))
         self._stack: AsyncExitStack | None = None
 
     async def __aenter__(self) -> None:
@@ -119,7 +128,9 @@ class KeyLocks:
 
 def _pass_on(identity: Hashable) -> None:
     """Transfer a lock to the next waiter, or free it. The caller holds ``_holders_lock``."""
-    holder = _holders[identity]
+    holder = _holders.get(identity)
+    if holder is None:  # the parent of this forked child held it
+        return
     while holder.waiters:
         waiter, holder.loop = holder.waiters.popleft()
         if waiter.wake():

@@ -20,7 +20,7 @@ def check_key(key: str) -> str:
         InvalidKeyError: If it is empty, starts or ends with ``/``, or has an empty, ``.`` or ``..``
             segment, a NUL character or half of a surrogate pair.
     """
-    if not is_key(key):
+    if _INVALID.search(key):
         raise InvalidKeyError(
             f"{key!r} is not a valid store key: no empty, '.' or '..' segments, no leading or trailing '/', no NUL, no "
             "lone surrogates",

@@ -341,11 +341,15 @@ class Store(ABC):
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         """Return the lock of a value: for the process, and for all processes of the machine if the store supports that."""
-        return KeyLock(self.location(key))
+        return KeyLock(self.lock_identities([key])[0])
 
     def locks(self, keys: Iterable[str]) -> KeyLocks:
         """Return the process-wide locks of several values."""
-        return KeyLocks([self.location(key) for key in sorted(keys)])
+        return KeyLocks(self.lock_identities(sorted(keys)))
+
+    def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+        """Return values by which process-wide locks find each other: the locations, unless the store knows better."""
+        return [self.location(key) for key in keys]
 
     def limiter(self) -> AdaptiveLimiter:
         """Return the gate of requests in flight, which stores over the same data share."""

@@ -13,10 +13,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from zarrasync import config
-from zarrasync._concurrency.locks import KeyLock
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
-from zarrasync.errors import WriteConflictError
+from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
@@ -34,7 +33,7 @@ from zarrasync.stores.local_files import (
     version_of,
     write_fully,
 )
-from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLock, locked_paths
+from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLock, Place, held_places, place_of, places_of
 from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
 __all__ = ["LocalStore", "local_path"]
@@ -73,15 +72,11 @@ class LocalStore(Store):
         return Path(self._base)
 
     @cached_property
-    def _real_root(self) -> str:
-        return os.path.realpath(self._base)
-
-    @property
     def identity(self) -> Hashable:
-        return ("file", self._real_root)
+        return ("file", os.path.realpath(self._base))
 
     def location(self, key: str) -> Hashable:
-        return ("file", f"{self._real_root}/{key}")
+        return ("file", os.path.realpath(self._base + key))
 
     def lineage(self, path: str) -> tuple[Hashable, ...]:
         return lineage_of(self._base + path)
@@ -179,21 +174,29 @@ class LocalStore(Store):
     # -------------------------------------------------------------- writing
 
     def lock(self, key: str) -> FileLock:
-        path = f"{self._real_root}/{key}"
-        return FileLock(KeyLock(("file", path)), path, self._lock_timeout)
+        return FileLock(self._base + key, self._lock_timeout)
 
-    def _is_locked(self, key: str) -> bool:
-        """Return whether the current call holds the lock of a value."""
-        return f"{self._real_root}/{key}" in locked_paths.get()
+    def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+        try:
+            return sorted(("file", *place) for place in places_of([self._base + key for key in keys]))
+        except OSError as error:
+            raise store_error(error, keys[0], "lock", self) from error
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)
-        if if_version is None or if_version is ABSENT or self._is_locked(key):
-            return self._put(key, data, if_version)
+        if if_version is None or if_version is ABSENT:
+            return self._put(key, data, if_version, None)
+        held = held_places.get().get(self._base + key)
+        if held is not None:
+            try:
+                return self._put(key, data, if_version, held)
+            except _Moved:
+                pass  # to the place whose lock is taken now
         async with self.lock(key):
-            return self._put(key, data, if_version)
+            return self._put(key, data, if_version, held_places.get()[self._base + key])
 
-    def _put(self, key: str, data: Buffer, if_version: object) -> object:
+    def _put(self, key: str, data: Buffer, if_version: object, place: Place | None) -> object:
+        """Store a value. A comparison of versions holds only under the lock of the place where the value is."""
         path = self._base + key
         temporary = temporary_path(path)
         try:
@@ -213,7 +216,7 @@ class LocalStore(Store):
                 if if_version is None:
                     os.replace(temporary, path)
                 else:
-                    _publish(temporary, path, key, if_version)
+                    _publish(temporary, path, key, if_version, place)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)
@@ -229,12 +232,9 @@ class LocalStore(Store):
     async def erase(self, key: str, *, if_version: object = None) -> None:
         check_key(key)
         path = self._base + key
-        if if_version is not None and not self._is_locked(key):
-            async with self.lock(key):
-                await self.erase(key, if_version=if_version)
+        if if_version is not None:
+            await self._erase_version(key, if_version)
             return
-        if if_version is not None and not _has_version(path, if_version):
-            raise _conflict(key)
         try:
             os.unlink(path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -242,6 +242,21 @@ class LocalStore(Store):
         except OSError as error:
             if not _is_directory(path):
                 raise store_error(error, key, "erase", self) from error
+
+    async def _erase_version(self, key: str, version: object) -> None:
+        path = self._base + key
+        try:
+            if held_places.get().get(path) != place_of(path):
+                async with self.lock(key):
+                    await self._erase_version(key, version)
+                return
+            if not _has_version(path, version):
+                raise _conflict(key)
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise store_error(error, key, "erase", self) from error
+        await self.erase(key)
 
     async def erase_prefix(self, prefix: str) -> None:
         check_prefix(prefix)
@@ -334,11 +349,15 @@ class LocalStore(Store):
             raise store_error(error, prefix, "list", self) from error
 
 
-def _publish(temporary: str, path: str, key: str, expected: object) -> None:
+class _Moved(WriteConflictError):
+    """The directory of a value is not the one whose lock is held."""
+
+
+def _publish(temporary: str, path: str, key: str, expected: object, place: Place | None) -> None:
     """Rename a complete temporary file if the current version of the value is the expected one.
 
     Raises:
-        WriteConflictError: If it is not.
+        WriteConflictError: If it is not, or the place of the value is not the locked one.
     """
     if expected is ABSENT:
         try:
@@ -349,6 +368,9 @@ def _publish(temporary: str, path: str, key: str, expected: object) -> None:
             raise _conflict(key) from None
         os.unlink(temporary)
         return
+    # The temporary file is in the directory that is examined here, or renaming it fails.
+    if place_of(path) != place:
+        raise _Moved(f"the directory of {key!r} was replaced meanwhile", key=key)
     if not _has_version(path, expected):
         raise _conflict(key)
     os.replace(temporary, path)

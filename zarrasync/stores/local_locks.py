@@ -2,166 +2,161 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
-import struct
-import sys
-import tempfile
-from contextlib import AbstractAsyncContextManager
+import unicodedata
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from types import ModuleType, TracebackType
+from types import MappingProxyType, TracebackType
+from typing import TypeAlias
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.locks import KeyLock
 from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.stores.local_files import SAFE_FLAGS
+from zarrasync.stores.lock_file import BETWEEN_PROCESSES, describe_holder, lock_byte, lock_file, unlock_byte
 
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
+__all__ = ["BETWEEN_PROCESSES", "FileLock", "Place", "held_places", "place_of", "places_of"]
 
-__all__ = ["BETWEEN_PROCESSES", "FileLock", "locked_paths"]
-
-BETWEEN_PROCESSES = fcntl is not None
-"""Whether locks exclude other processes."""
-_ENCODING = sys.getfilesystemencoding()
-_FLOCK = struct.Struct("hhqqi")
-"""The system's ``struct flock``."""
-_SHARED_DIRECTORIES = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108  # the lock file is empty
-"""Directories that programs of all users can write to, in order of preference."""
-_LOCK_FILE = "zarrasync.lock"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
 
-locked_paths: ContextVar[frozenset[str]] = ContextVar("zarrasync_locked_paths", default=frozenset())
-"""The paths that the current call has locked."""
+
+Place: TypeAlias = tuple[int, int, str]
+"""Where a file is, whatever path leads there: through symbolic links, bind mounts, or names in another case.
+
+Device and inode of the directory, and the name in it. The name is folded, because some filesystems do not distinguish
+case or Unicode forms.
+"""
+
+held_places: ContextVar[Mapping[str, Place]] = ContextVar("zarrasync_held_places", default=MappingProxyType({}))
+"""The places that the current call has locked, by the paths that it used."""
+
+
+def place_of(path: str) -> Place:
+    """Return the place of a file. Below a directory that does not exist, it is a path relative to one that does.
+
+    Raises:
+        OSError: If the directory cannot be examined.
+    """
+    directory, _, name = path.rpartition("/")
+    while True:
+        try:
+            state = os.stat(directory or "/")
+            return state.st_dev, state.st_ino, name.lower() if name.isascii() else _fold(name)
+        except (FileNotFoundError, NotADirectoryError):
+            directory, missing = os.path.split(directory)
+            if not missing:
+                raise
+            name = f"{missing}/{name}"
+
+
+def places_of(paths: Iterable[str]) -> list[Place]:
+    """Return the places of files. Each existing directory is examined once.
+
+    Raises:
+        OSError: If a directory cannot be examined.
+    """
+    known, places = dict[str, Place](), list[Place]()
+    for path in paths:
+        directory, _, name = path.rpartition("/")
+        place = known.get(directory)
+        if place is None:
+            known[directory] = place = place_of(path)
+            places.append(place)
+        else:
+            missing, slash, _ = place[2].rpartition("/")  # not empty if the directory does not exist
+            places.append((*place[:2], missing + slash + _fold(name)))
+    return places
+
+
+def _fold(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 class FileLock:
     """A lock on a file among all threads and processes of this machine. An async context manager.
 
-    It locks one byte of a file that all processes share, at a position derived from the file's path. The system
-    releases the lock when the process ends, for whatever reason. Within the process a key lock is taken first, so that
-    no thread waits in a system call for a task of the same process.
+    It locks the file's place, and not its path. Within the process a key lock is taken first, so that no thread waits
+    in a system call for a task of the same process. Then one byte of a file is locked that all processes share, at a
+    position derived from the place. The system releases it when the process ends, for whatever reason.
+
+    If the directory is replaced while the lock is held, the lock stays with the replaced directory. So a change of a
+    value first compares the place with the one in ``held_places``.
 
     Args:
-        key_lock: The process-wide lock.
-        path: The real path of the file.
+        path: A path of the file.
         seconds: How long to wait for other processes; 0 for no limit.
 
     Raises:
         WriteConflictError: On entering, if another process holds the lock for longer.
-        StoreError: On entering, if the lock file cannot be created.
+        StoreError: On entering, if the directory cannot be examined, or the lock file cannot be opened.
     """
 
-    __slots__ = ("_handle", "_key_lock", "_path", "_seconds", "_token")
+    __slots__ = ("_file", "_key_lock", "_path", "_position", "_seconds", "_token")
 
-    def __init__(self, key_lock: AbstractAsyncContextManager[None, None], path: str, seconds: float) -> None:
-        self._key_lock, self._path, self._seconds = key_lock, path, seconds
+    def __init__(self, path: str, seconds: float) -> None:
+        self._path, self._seconds = path, seconds
+        self._key_lock: KeyLock | None = None
 
     async def __aenter__(self) -> None:
-        await self._key_lock.__aenter__()
+        held = held_places.get()
         try:
-            self._handle = await _acquire(self._path, self._seconds)
-        except BaseException:
-            await self._key_lock.__aexit__(None, None, None)
+            place = place_of(self._path)
+            while place not in held.values():  # otherwise this call has locked it through another path
+                waited = await self._lock(place)
+                if not waited or (current := place_of(self._path)) == place:
+                    break
+                await self._unlock()
+                place = current  # the directory was replaced meanwhile
+        except StoreError:
             raise
-        self._token = locked_paths.set(locked_paths.get() | {self._path})
+        except OSError as error:
+            await self._unlock()
+            raise StoreError(f"could not lock {self._path!r}: {error}", key=self._path) from error
+        self._token = held_places.set({**held, self._path: place})
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        locked_paths.reset(self._token)
+        held_places.reset(self._token)
+        await self._unlock()
+
+    async def _lock(self, place: Place) -> bool:
+        """Lock a place; return whether that took waiting."""
+        key_lock = KeyLock(("file", *place))
+        self._position = int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=7).digest(), "little")
+        waited = await key_lock.acquire()
         try:
-            _release(self._handle, self._path)
+            self._file, waited_for_processes = await _acquire(self._position, self._path, self._seconds)
+        except BaseException:
+            key_lock.release()
+            raise
+        self._key_lock = key_lock
+        return waited or waited_for_processes
+
+    async def _unlock(self) -> None:
+        if self._key_lock is None:
+            return
+        try:
+            unlock_byte(self._file, self._position)
         finally:
-            await self._key_lock.__aexit__(kind, error, trace)
+            self._key_lock.release()
+            self._key_lock = None
 
 
-async def _acquire(path: str, seconds: float) -> int:
-    """Lock a path, and return the descriptor of the lock file."""
-    if fcntl is None:
-        return -1
-    handle = _open_lock_file()
-    try:
-        wait, end = _FIRST_PAUSE, 0.0
-        while True:
-            try:
-                _lock_byte(handle, path, fcntl.LOCK_EX)
-                return handle
-            except (BlockingIOError, PermissionError) as error:  # locked by another process
-                end = end or clock.monotonic() + (seconds or math.inf)
-                if clock.monotonic() > end:
-                    raise WriteConflictError(
-                        f"another process has been writing {path!r} for more than {seconds:g} s; it may be stopped",
-                        key=path,
-                    ) from error
-                await pause(wait)
-                wait = min(2 * wait, _LONGEST_PAUSE)
-    except BaseException:
-        os.close(handle)
-        raise
-
-
-def _release(handle: int, path: str) -> None:
-    if fcntl is None:
-        return
-    try:  # closing is not enough if a child was forked meanwhile
-        _lock_byte(handle, path, fcntl.LOCK_UN)
-    finally:
-        os.close(handle)
-
-
-def _lock_byte(handle: int, path: str, operation: int) -> None:
-    """Lock or unlock the byte of the lock file that represents a path.
-
-    Raises:
-        BlockingIOError, PermissionError: If another process holds the lock.
-    """
-    assert fcntl is not None
-    position = int.from_bytes(
-        hashlib.blake2b(path.encode(_ENCODING, "surrogateescape"), digest_size=7).digest(), "little"
-    )
-    if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: a lock of the open file, not of the process
-        kind = fcntl.F_UNLCK if operation == fcntl.LOCK_UN else fcntl.F_WRLCK
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, position, 1, 0))
-    else:
-        fcntl.lockf(handle, operation | (fcntl.LOCK_NB if operation != fcntl.LOCK_UN else 0), 1, position)
-
-
-def _open_lock_file() -> int:
-    """Open the lock file, which is the same for all processes, whatever their temporary directory is.
-
-    Raises:
-        StoreError: If it cannot be created.
-    """
-    failures = list[str]()
-    for directory in (*_SHARED_DIRECTORIES, ""):
-        if not directory and failures:
-            break  # the process's temporary directory is for systems without shared ones
-        path = f"{directory or tempfile.gettempdir()}/{_LOCK_FILE}"
-        try:  # without O_CREAT, which systems may refuse for an existing file of another user
-            return os.open(path, os.O_RDWR | SAFE_FLAGS)
-        except FileNotFoundError:
-            if not os.path.isdir(os.path.dirname(path)):
-                continue
-        except OSError as error:
-            failures.append(str(error))
-            break  # other processes may use this file
-        try:
-            return _create_lock_file(path)
-        except OSError as error:  # in a container, /tmp may be read-only
-            failures.append(str(error))
-            if os.path.lexists(path):
-                break
-    raise StoreError(f"cannot create or open the lock file that processes share: {'; '.join(failures)}")
-
-
-def _create_lock_file(path: str) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | SAFE_FLAGS, 0o666)
-    with contextlib.suppress(PermissionError):  # so that other users can lock too
-        os.fchmod(handle, 0o666)
-    return handle
+async def _acquire(position: int, path: str, seconds: float) -> tuple[int, bool]:
+    """Lock a byte; return the descriptor of the lock file and whether that took waiting."""
+    waited, wait, end = False, _FIRST_PAUSE, 0.0
+    while True:
+        file = lock_file()
+        if lock_byte(file, position):
+            return file, waited
+        waited, end = True, end or clock.monotonic() + (seconds or math.inf)
+        if clock.monotonic() > end:
+            raise WriteConflictError(
+                f"{describe_holder(position)} has been writing {path!r} for more than {seconds:g} s; it may be stopped",
+                key=path,
+            )
+        await pause(wait)
+        wait = min(2 * wait, _LONGEST_PAUSE)

@@ -122,6 +122,9 @@ class WrapperStore(Store):
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return self.inner.lock(key)
 
+    def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+        return self.inner.lock_identities(keys)
+
     def limiter(self) -> AdaptiveLimiter:
         return self.inner.limiter()
 
@@ -214,6 +217,9 @@ class PrefixStore(WrapperStore):
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return self.inner.lock(self.prefix + key)
+
+    def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+        return self.inner.lock_identities([self.prefix + key for key in keys])
 
     def describe(self, path: str) -> str:
         return self.inner.describe(self.prefix + path)

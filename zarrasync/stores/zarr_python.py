@@ -83,6 +83,9 @@ class ZarrPythonStore(RemoteStore):
     def lineage(self, path: str) -> tuple[Hashable, ...]:
         return super().lineage(path) if self._equivalent is None else self._equivalent.lineage(path)
 
+    def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+        return super().lock_identities(keys) if self._equivalent is None else self._equivalent.lock_identities(keys)
+
     @property
     def identity(self) -> Hashable:
         if self._token is not None:

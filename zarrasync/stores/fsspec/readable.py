@@ -99,6 +99,9 @@ class ReadableFsspecStore(RemoteStore):
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return super().lock(key) if self.local_store is None else self.local_store.lock(key)
 
+    def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+        return super().lock_identities(keys) if self.local_store is None else self.local_store.lock_identities(keys)
+
     def limiter(self) -> AdaptiveLimiter:
         bucket = self.path.partition("/")[0] if "://" not in self.path else "/".join(self.path.split("/", 3)[:3])
         return request_limiter((*self._filesystem.service, bucket), self.concurrency)

@@ -1,0 +1,232 @@
+"""Locks of local files belong to the place of a file, whatever path leads there, and end with their process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.processes import PROCESSES, together
+from zarrasync import sync
+from zarrasync.errors import WriteConflictError
+from zarrasync.stores import FsspecStore, LocalStore, Request
+from zarrasync.stores.local_locks import place_of
+
+needs_processes = pytest.mark.skipif(not LocalStore.exclusive, reason="locks exclude threads only")
+
+
+@contextmanager
+def _bound(source: Path, target: Path) -> Iterator[None]:
+    """Mount a directory at another one."""
+    target.mkdir()
+    mount = ["mount", "--bind", source, target]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("needs the permission to mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", target], check=True)
+
+
+@pytest.fixture(params=["symlinked root", "symlink inside the root", "bind mount"])
+def roots(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
+    """Two paths of directories that contain the same group."""
+    real, view = tmp_path / "real", tmp_path / "view"
+    (real / "group").mkdir(parents=True)
+    if request.param == "bind mount":
+        with _bound(real, view):
+            yield [str(real), str(view)]
+        return
+    if request.param == "symlinked root":
+        view.symlink_to(real)
+    else:
+        view.mkdir()
+        (view / "group").symlink_to(real / "group")
+    yield [str(real), str(view)]
+
+
+@needs_processes
+def test_processes_that_use_different_paths_lose_no_update(roots: list[str]):
+    """The chunks' directories do not exist when they begin."""
+    writes = 25
+    sync.create_array(roots[0], path="group/rows", shape=(0, 4), dtype="i8", chunks=(64, 4))
+    sync.create_array(roots[0], path="group/parts", shape=(writes, PROCESSES), dtype="i4", chunks=(writes, 8))
+    together(
+        """
+        rows = sync.open_array(url, path="group/rows", mode="r+")
+        parts = sync.open_array(url, path="group/parts", mode="r+")
+        for turn in range(writes):
+            parts[turn, number] = number + 1
+            rows.append(np.full((1, 4), number * 1000 + turn))
+            rows.attrs[f"{number}-{turn}"] = turn
+        """,
+        roots,
+        {},
+        writes,
+    )
+    rows, parts = (sync.open_array(roots[0], path=f"group/{name}") for name in ("rows", "parts"))
+    assert sorted(rows[:, 0].tolist()) == [n * 1000 + turn for n in range(PROCESSES) for turn in range(writes)]
+    assert len(rows.attrs) == PROCESSES * writes
+    np.testing.assert_array_equal(parts[...], np.broadcast_to(np.arange(PROCESSES) + 1, (writes, PROCESSES)))
+
+
+def test_threads_that_use_different_paths_lose_no_update(roots: list[str]):
+    sync.create_array(roots[0], path="group/a", shape=(200,), dtype="i4", chunks=(200,))
+
+    def write(number: int) -> None:
+        sync.open_array(roots[number % 2], path="group/a", mode="r+")[number] = number + 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(200)))
+    np.testing.assert_array_equal(sync.open_array(roots[1], path="group/a")[...], np.arange(200) + 1)
+
+
+def test_all_stores_of_local_files_share_their_locks(tmp_path: Path):
+    zarr_storage = pytest.importorskip("zarr.storage")
+    (tmp_path / "view").symlink_to(tmp_path)
+    stores = [
+        LocalStore(tmp_path),
+        za.stores.PrefixStore(LocalStore(tmp_path.parent), f"{tmp_path.name}/"),
+        FsspecStore.from_url(f"file://{tmp_path}/view"),
+        za.stores.resolve(zarr_storage.LocalStore(tmp_path)),
+    ]
+    identities = {tuple(store.lock_identities(["c/0", "c/1", "x"])) for store in stores}
+    assert len(identities) == 1
+
+
+def test_the_place_of_a_file_ignores_case_and_unicode_forms(tmp_path: Path):
+    """A filesystem may ignore them, and on others a shared lock does no harm."""
+    assert place_of(f"{tmp_path}/A") == place_of(f"{tmp_path}/a")
+    assert place_of(f"{tmp_path}/\u00c9") == place_of(f"{tmp_path}/e\u0301")
+    assert place_of(f"{tmp_path}/missing/b/c") == place_of(f"{tmp_path}/./missing/b/c")
+    assert len({place_of(f"{tmp_path}/{name}") for name in ("a", "b", "missing/a", "missing/b")}) == 4
+
+
+HOLD = """
+import asyncio, sys
+from zarrasync.stores import LocalStore
+
+async def hold():
+    async with LocalStore(sys.argv[1]).lock(sys.argv[2]):
+        print("held", flush=True)
+        sys.stdin.readline()
+
+asyncio.run(hold())
+"""
+
+
+@contextmanager
+def _held_elsewhere(root: Path, key: str) -> Iterator[subprocess.Popen[str]]:
+    """Have another process hold the lock of a value."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, root, key], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@needs_processes
+async def test_a_change_waits_for_the_lock_of_the_place_where_the_value_is_now(tmp_path: Path):
+    """The directory is replaced while the lock of the former one is held."""
+    with za.config.set(total_timeout=0.3):
+        store = LocalStore(tmp_path)
+    await store.set("d/x", b"old")
+    async with store.lock("d/x"):
+        (tmp_path / "d").rename(tmp_path / "former")
+        await store.set("d/x", b"new")
+        (value,) = await store.fetch([Request("d/x")], versions=True)
+        assert value is not None
+        with _held_elsewhere(tmp_path, "d/x") as holder:
+            for change in (
+                lambda: store.put("d/x", b"mine", if_version=value.version),
+                lambda: store.erase("d/x", if_version=value.version),
+            ):
+                with pytest.raises(WriteConflictError, match=rf"process {holder.pid} .* 'd/x'|process {holder.pid} "):
+                    await change()
+        await store.put("d/x", b"mine", if_version=value.version)
+    assert (tmp_path / "d/x").read_bytes() == b"mine"
+
+
+@needs_processes
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux knows who holds a lock")
+def test_the_error_names_the_process_that_holds_the_lock(tmp_path: Path):
+    a = sync.create_array(tmp_path, data=np.arange(4), config={"total_timeout": 0.3})
+    with _held_elsewhere(tmp_path, "zarr.json") as holder:
+        holder.send_signal(signal.SIGSTOP)
+        with pytest.raises(WriteConflictError, match=rf"process {holder.pid} \(python.*may be stopped"):
+            a.attrs["x"] = 1
+    a.attrs["x"] = 2  # the holder was killed
+
+
+FORK = """
+import asyncio, os, signal, sys
+from zarrasync.stores import LocalStore
+
+async def hold():
+    async with LocalStore(sys.argv[1]).lock("zarr.json"):
+        if os.fork() == 0:
+            print("child", flush=True)
+            sys.stdin.readline()
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(hold())
+"""
+
+
+@needs_processes
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_keep_the_locks_of_its_killed_parent(tmp_path: Path):
+    a = sync.create_array(tmp_path, data=np.arange(4), config={"total_timeout": 5})
+    with subprocess.Popen(
+        [sys.executable, "-c", FORK, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdin is not None
+        assert parent.stdout.readline() == "child\n"
+        assert parent.wait(10) == -signal.SIGKILL
+        a.attrs["x"] = 1
+        parent.stdin.write("\n")
+
+
+@needs_processes
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_under_a_lock_can_leave_it_and_lock_again(tmp_path: Path):
+    a = sync.create_array(tmp_path, data=np.arange(4))
+    script = """
+    import os, sys
+    from zarrasync._concurrency.drive import drive
+    from zarrasync.stores import LocalStore
+
+    async def change(store):
+        async with store.lock("zarr.json"):
+            return os.fork()
+
+    async def change_again(store):
+        async with store.lock("zarr.json"):
+            await store.set("x", b"1")
+
+    store = LocalStore(sys.argv[1])
+    if child := drive(change(store)):
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    else:
+        drive(change_again(store))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script), tmp_path], check=True, timeout=30)
+    assert (tmp_path / "x").read_bytes() == b"1"
+    a.attrs["x"] = 1

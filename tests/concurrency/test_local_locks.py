@@ -29,7 +29,7 @@ needs_processes = pytest.mark.skipif(not LocalStore.exclusive, reason="locks exc
 def _bound(source: Path, target: Path) -> Iterator[None]:
     """Mount a directory at another one."""
     target.mkdir()
-    mount = ["mount", "--bind", source, target]
+    mount = ["mount", "--bind", str(source), str(target)]
     if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("needs the permission to mount")
     try:

@@ -70,7 +70,7 @@ def opened(document, key: str = "zarr.json"):
         ({"fill_value": "x"}, r"\$.fill_value: fill value 'x' does not fit data type int32"),
         ({"fill_value": 2**40}, r"does not fit data type int32"),
         ({"fill_value": 1.5}, r"expected an integer"),
-        ({"fill_value": None}, r"does not fit"),
+        ({"data_type": "string", "fill_value": None, "codecs": ["vlen-utf8"]}, r"does not fit"),
         ({"codecs": []}, r"exactly one array -> bytes codec"),
         ({"codecs": "bytes"}, r"expected a list of codecs"),
         ({"attributes": []}, r"\$.attributes: expected an object"),

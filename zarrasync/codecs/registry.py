@@ -20,6 +20,7 @@ from zarrasync.codecs.gzip import GzipCodec
 from zarrasync.codecs.n5 import N5Codec
 from zarrasync.codecs.native import numcodecs_module
 from zarrasync.codecs.numcodecs import adapt
+from zarrasync.codecs.numcodecs_dialects import normalize_config
 from zarrasync.codecs.packbits import PackbitsCodec
 from zarrasync.codecs.reshape import ReshapeCodec
 from zarrasync.codecs.scale_offset import ScaleOffsetCodec
@@ -234,6 +235,8 @@ def from_numcodecs(config: Mapping[str, Any], **options: Any) -> Codec:
         UnknownCodecError: If numcodecs has no such codec.
         MetadataError: If it rejects the configuration.
     """
+    if isinstance(config.get("id"), str):
+        config = normalize_config(config, options.get("dtype"))
     parameters = {name: value for name, value in config.items() if name != "id"}
     kind = config.get("id")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from zarrasync.model.dtypes import DataType
 
 __all__ = ["parse_fill", "render_fill", "without_nan_payload"]
 
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
@@ -29,6 +31,8 @@ def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) ->
     """
     dtype = data_type.numpy
     kind = dtype.kind
+    if isinstance(value, list) and len(value) == 1 and kind not in "cO":
+        (value,) = value  # netCDF-C 4.8 writes a list of one value
     if value is None:
         return None
     if kind == "T":
@@ -62,9 +66,11 @@ def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) ->
 
 def _parse_float(value: Any) -> float:
     if isinstance(value, str):
-        if value not in _SPECIAL_FLOATS:
+        if value in _SPECIAL_FLOATS:
+            return _SPECIAL_FLOATS[value]
+        if not _NUMBER.fullmatch(value):
             raise ValueError("expected a number, NaN, Infinity or -Infinity")
-        return _SPECIAL_FLOATS[value]
+        return float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("expected a number")
     return float(value)

@@ -233,10 +233,14 @@ def _parse_codecs(
 
 def _has_standard_form(fill: Any, kind: str) -> bool:
     """Return whether a fill value of a dtype kind has the form that the specification requires."""
+    if isinstance(fill, list):
+        return kind == "c" and len(fill) == 2
     if kind == "b":
         return isinstance(fill, bool)
     if kind in "iu":
         return not isinstance(fill, str)
+    if kind == "f" and isinstance(fill, str):
+        return fill in ("NaN", "Infinity", "-Infinity")
     return kind not in "SUTV" or isinstance(fill, str)
 
 

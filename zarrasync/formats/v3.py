@@ -100,7 +100,9 @@ class V3(Format):
             if named_extension(document.get("data_type"))[0] == "structured":
                 message = "the data type 'structured' is deprecated; use 'struct'"
                 deviations.append(("$.data_type", message))
-            if document.get("data_type") == "bool" and not isinstance(document.get("fill_value"), bool):
+            if "shape" in document and document["fill_value"] is None:
+                deviations.append(("$.fill_value", "null is not a fill value; absent chunks read as zeros"))
+            elif document.get("data_type") == "bool" and not isinstance(document.get("fill_value"), bool):
                 message = f"expected true or false, found {document.get('fill_value')!r}"
                 deviations.append(("$.fill_value", message))
         return deviations

@@ -52,7 +52,7 @@ def parse_array(checker: DocumentChecker, source: Source) -> ArrayMetadata:
         checker.add_error("codecs", error)
     if data_type is not None:
         try:
-            fill = fill_values.fill_from_json(data_type, document["fill_value"])
+            fill = _parse_fill(data_type, document["fill_value"])
         except MetadataError as error:
             checker.add_error("fill_value", error)
     if unknown_codec is not None and len(checker.problems) == 1:
@@ -78,6 +78,13 @@ def parse_array(checker: DocumentChecker, source: Source) -> ArrayMetadata:
         checker.add_error("", error)
         checker.raise_problems()
         raise
+
+
+def _parse_fill(data_type: dtypes.DataType, value: Any) -> Any:
+    """Return a fill value. GDAL writes ``null`` for numbers without a no-data value, and reads absent chunks as zeros."""
+    if value is None and data_type.numpy.kind in "biufc":
+        return data_type.default_fill()
+    return fill_values.fill_from_json(data_type, value)
 
 
 def refuse_unknown_members(checker: DocumentChecker, members: tuple[str, ...]) -> None:

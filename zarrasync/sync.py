@@ -491,6 +491,8 @@ class Group(GroupBase):
     def members(self, max_depth: int | None = 0) -> tuple[tuple[str, Array | Group], ...]:
         """Return the members, with one listing per group and one batch of documents per level.
 
+        Members that cannot be read are left out, with a warning that names them.
+
         Args:
             max_depth: How many levels of groups below this one to look into; ``None`` for all.
 
@@ -527,6 +529,8 @@ class Group(GroupBase):
 
     def tree(self, max_depth: int | None = None) -> Tree:
         """Return the hierarchy below as a string; notebooks show a tree that unfolds.
+
+        Nodes that cannot be read are marked.
 
         Args:
             max_depth: How many levels of groups below this one to look into; ``None`` for all.
@@ -1141,6 +1145,8 @@ def list_nodes(
     config: ConfigLike = None,
 ) -> tuple[tuple[str, Literal["array", "group"]], ...]:
     """Return the paths and kinds of all nodes at and below a path.
+
+    Nodes that cannot be read are left out, with a warning that names them.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.

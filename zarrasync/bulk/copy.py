@@ -24,7 +24,7 @@ from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges, has_same_values
 from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.access import all_members, handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import CodecsLike, open
 from zarrasync.nodes.group import AsyncGroup
@@ -123,13 +123,13 @@ async def _open_source(
     if not isinstance(root, AsyncGroup):
         return root, ()
     try:
-        return root, await root.members(max_depth=None)
+        return root, await all_members(root)
     except UnsupportedOperation as error:
         root = await open(store, path=path, storage_options=options, config=values)
         if not isinstance(root, AsyncGroup) or handle_of(root).consolidated is None:
             raise
         notes.append(f"{root.name}: {error}; what its consolidated metadata names was copied")
-        return root, await root.members(max_depth=None)
+        return root, await all_members(root)
 
 
 def _check_apart(source: NodeHandle, dest: NodeHandle) -> None:

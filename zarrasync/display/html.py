@@ -83,7 +83,7 @@ def group(
     if members is None:
         head, tree = "members are listed by .tree()", ""
     else:
-        head, branches = counted(len(members), "node") + " below", _branches(dict(members))
+        head, branches = counted(len(members), "node") + " below", _branches(dict(members), {})
         tree = f'<div class="za-tree"><ul>{branches}</ul></div>' if branches else ""
     return _card("Group", name, head, _table(_body(facts)), _attributes(metadata.attributes) + tree)
 
@@ -93,12 +93,13 @@ def info(facts: Mapping[str, str]) -> str:
     return f'{_STYLE}<div class="za"><div class="za-card"><div class="za-body">{_table(facts)}</div></div></div>'
 
 
-def tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> str:
+def tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]], failures: Mapping[str, str]) -> str:
     """Return a hierarchy that unfolds, with a search field.
 
     Args:
         name: The name of the root group.
         members: The relative paths and the metadata of the nodes below it.
+        failures: By relative path why a node cannot be read.
     """
     search = (
         f'<input class="za-search" type="search" placeholder="search" aria-label="search the tree" '
@@ -110,7 +111,7 @@ def tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]
     counts = f"{counted(arrays, 'array')}, {counted(len(members) - arrays, 'group')}"
     return (
         f'{_STYLE}<div class="za"><div class="za-card za-tree"><div class="za-head"><b>{escape(name)}</b> '
-        f"<span>{counts}</span>{search}</div><ul>{_branches(dict(members))}</ul></div></div>"
+        f"<span>{counts}</span>{search}</div><ul>{_branches(dict(members), failures)}</ul></div></div>"
     )
 
 
@@ -161,10 +162,10 @@ def _attributes(attributes: Mapping[str, Any]) -> str:
     return f"<details><summary>{counted(len(attributes), 'attribute')}</summary><pre>{escape(text)}</pre></details>"
 
 
-def _branches(nodes: Mapping[str, ArrayMetadata | GroupMetadata]) -> str:
+def _branches(nodes: Mapping[str, ArrayMetadata | GroupMetadata], failures: Mapping[str, str]) -> str:
     """Return nodes by path as the items of nested lists."""
     members_of: dict[str, list[str]] = {}
-    ranked = sorted(nodes, key=lambda path: (path.count("/"), path))
+    ranked = sorted(nodes.keys() | failures.keys(), key=lambda path: (path.count("/"), path))
     for path in sorted(ranked[:_MAX_NODES]):
         members_of.setdefault(path.rpartition("/")[0], []).append(path)
     unfolded = " open" if len(nodes) <= _MAX_UNFOLDED else ""
@@ -173,9 +174,11 @@ def _branches(nodes: Mapping[str, ArrayMetadata | GroupMetadata]) -> str:
         return "".join(item(path) for path in members_of.get(parent, ()))
 
     def item(path: str) -> str:
-        node, name = nodes[path], escape(path.rpartition("/")[2])
+        node, name = nodes.get(path), escape(path.rpartition("/")[2])
         if isinstance(node, ArrayMetadata):
             return _leaf(name, f" <code>{escape(f'{node.shape} {node.dtype.name}')}</code>", _chunk_text(node))
+        if path in failures:
+            return _leaf(name, "", f"unreadable: {failures[path]}")
         if path not in members_of:
             return _leaf(name, "", "empty group")
         return f"<li><details{unfolded}><summary><b>{name}</b></summary><ul>{branch(path)}</ul></details></li>"

@@ -42,24 +42,32 @@ class Tree(str):  # noqa: SLOT000  # a subclass of str cannot have non-empty slo
     Attributes:
         name: The name of the root group.
         members: The relative paths and the metadata of the nodes below it.
+        failures: By relative path why a node cannot be read.
     """
 
     name: str
     members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]
+    failures: Mapping[str, str]
 
-    def __new__(cls, text: str, name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Self:
+    def __new__(
+        cls,
+        text: str,
+        name: str,
+        members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]],
+        failures: Mapping[str, str],
+    ) -> Self:
         tree = super().__new__(cls, text)
-        tree.name, tree.members = name, members
+        tree.name, tree.members, tree.failures = name, members, failures
         return tree
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return str(self), self.name, self.members
+        return str(self), self.name, self.members, self.failures
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return html.tree(self.name, self.members)
+        return html.tree(self.name, self.members, self.failures)
 
 
 def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
@@ -123,27 +131,32 @@ def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: in
     )
 
 
-def render_tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]) -> Tree:
+def render_tree(
+    name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]], failures: Mapping[str, str]
+) -> Tree:
     """Return a hierarchy as a string: one node a line, members below their group.
 
     Args:
         name: The name of the root group.
         members: The relative paths and the metadata of the nodes below it.
+        failures: By relative path why a node cannot be read, or the members of a group cannot be listed.
     """
     nodes = dict(members)
     members_of: dict[str, list[str]] = {}
-    for path in sorted(nodes):
+    for path in sorted(nodes.keys() | failures.keys()):
         members_of.setdefault(path.rpartition("/")[0], []).append(path)
     lines = [name]
     pending = [(path, "") for path in reversed(members_of.get("", ()))]  # not recursive: hierarchies can be deep
     while pending:
         path, indent = pending.pop()
         parent, _, basename = path.rpartition("/")
-        is_last, node = path == members_of[parent][-1], nodes[path]
+        is_last, node = path == members_of[parent][-1], nodes.get(path)
         text = printable(basename)
         if isinstance(node, ArrayMetadata):
             text += f" {node.shape} {node.dtype.name}"
+        if path in failures:
+            text += f" (unreadable: {printable(failures[path])})"
         lines.append(f"{indent}{'└── ' if is_last else '├── '}{text}")
         inner_indent = indent + ("    " if is_last else "│   ")
         pending.extend((member, inner_indent) for member in reversed(members_of.get(path, ())))
-    return Tree("\n".join(lines), name, members)
+    return Tree("\n".join(lines), name, members, failures)

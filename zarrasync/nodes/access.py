@@ -7,24 +7,29 @@ documented way to them for code of this project. They may change between minor v
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from zarrasync import transfer
+from zarrasync.errors import ZarrError
 from zarrasync.indexing.transform import Transform
 from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.nodes.stored_chunks import stored_coords
+from zarrasync.nodes.walk import nodes_below, walk
 
 __all__ = [
+    "all_members",
     "array_of",
     "as_async",
     "chunks_of",
     "fields_of",
     "give_back_rows",
     "handle_of",
+    "readable_members",
     "replace_attributes",
     "reserve_rows",
     "stored_chunks",
@@ -53,6 +58,31 @@ def with_handle(node: N, handle: NodeHandle) -> N:
     """Return an object for the same metadata with another handle, for instance without consolidated metadata."""
     metadata: Any = node.metadata
     return type(node)(handle, metadata)
+
+
+async def all_members(group: AsyncGroup) -> list[tuple[str, AsyncArray | AsyncGroup]]:
+    """Return all nodes below a group by relative path, for operations that must not leave one out.
+
+    Raises:
+        UnsupportedOperation: If the store cannot list.
+        ZarrError: If a node cannot be read.
+    """
+    handle = handle_of(group)
+    nodes = await run_on_store(partial(nodes_below, handle, None), handle.store)
+    return [(path, make_node(handle.child(path), metadata)) for path, metadata in nodes]
+
+
+async def readable_members(
+    group: AsyncGroup,
+) -> tuple[list[tuple[str, AsyncArray | AsyncGroup]], Mapping[str, ZarrError]]:
+    """Return the members of a group by name, and the errors of those that cannot be read.
+
+    Raises:
+        UnsupportedOperation: If the store cannot list.
+    """
+    handle = handle_of(group)
+    nodes, failures = await run_on_store(partial(walk, handle, 0), handle.store)
+    return [(name, make_node(handle.child(name), metadata)) for name, metadata in nodes], failures
 
 
 async def replace_attributes(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) -> None:

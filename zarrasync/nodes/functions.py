@@ -21,7 +21,7 @@ from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.create import check_matches, check_options
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.access import all_members, handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidate_group import consolidate
 from zarrasync.nodes.create_array import create_array_at, plan_with_data
@@ -37,7 +37,7 @@ from zarrasync.nodes.open_nodes import (
     open_or_create_array_at,
     resolve_node,
 )
-from zarrasync.nodes.walk import nodes_below
+from zarrasync.nodes.walk import walk, warn_of_failures
 from zarrasync.stores import StoreLike
 
 __all__ = [
@@ -450,8 +450,7 @@ async def load(
     node = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
     if isinstance(node, AsyncArray):
         return await node[...].read()
-    members = await node.members(max_depth=None)
-    arrays = [(name, member) for name, member in members if isinstance(member, AsyncArray)]
+    arrays = [(name, member) for name, member in await all_members(node) if isinstance(member, AsyncArray)]
     values = await gather([array[...].read for _, array in arrays])
     return {name: array_values for (name, _), array_values in zip(arrays, values, strict=True)}
 
@@ -467,6 +466,8 @@ async def list_nodes(
     config: ConfigLike = None,
 ) -> tuple[tuple[str, Literal["array", "group"]], ...]:
     """Return the paths and kinds of all nodes at and below a path.
+
+    Nodes that cannot be read are left out, with a warning that names them.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -487,5 +488,6 @@ async def list_nodes(
     if isinstance(node, AsyncArray):
         return ((node.path, "array"),)
     handle = handle_of(node)
-    below = await run_on_store(partial(nodes_below, handle, max_depth), handle.store)
+    below, failures = await run_on_store(partial(walk, handle, max_depth), handle.store)
+    warn_of_failures(handle, failures)
     return ((node.path, "group"), *((handle.child(name).path, kind_name(metadata)) for name, metadata in below))

@@ -27,7 +27,7 @@ from zarrasync.nodes.find import find
 from zarrasync.nodes.kinds import Metadata, wrong_kind
 from zarrasync.nodes.move import move_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.walk import nodes_below
+from zarrasync.nodes.walk import walk, warn_of_failures
 
 __all__ = ["AsyncGroup", "create_group_at", "find_or_create", "make_node"]
 
@@ -118,6 +118,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     async def members(self, max_depth: int | None = 0) -> tuple[tuple[str, AsyncArray | AsyncGroup], ...]:
         """Return the members, with one listing per group and one batch of documents per level.
 
+        Members that cannot be read are left out, with a warning that names them.
+
         Args:
             max_depth: How many levels of groups below this one to look into; ``None`` for all.
 
@@ -128,7 +130,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             UnsupportedOperation: If the store cannot list.
         """
         handle = self._cell.handle
-        nodes = await run_on_store(partial(nodes_below, handle, max_depth), self.store)
+        nodes, failures = await run_on_store(partial(walk, handle, max_depth), self.store)
+        warn_of_failures(handle, failures)
         return tuple((path, make_node(handle.below(path), metadata)) for path, metadata in nodes)
 
     async def arrays(self) -> tuple[tuple[str, AsyncArray], ...]:
@@ -158,14 +161,16 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     async def tree(self, max_depth: int | None = None) -> Tree:
         """Return the hierarchy below as a string; notebooks show a tree that unfolds.
 
+        Nodes that cannot be read are marked.
+
         Args:
             max_depth: How many levels of groups below this one to look into; ``None`` for all.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
         """
-        nodes = await run_on_store(partial(nodes_below, self._cell.handle, max_depth), self.store)
-        return render_tree(self.name, nodes)
+        nodes, failures = await run_on_store(partial(walk, self._cell.handle, max_depth), self.store)
+        return render_tree(self.name, nodes, {path: str(failure) for path, failure in failures.items()})
 
     async def __aiter__(self) -> AsyncIterator[str]:
         for name in await self.keys():

@@ -2,62 +2,141 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from zarrasync import formats
 from zarrasync._concurrency.gather import gather
+from zarrasync.errors import MetadataError, StoreError, UnsupportedOperation, ZarrError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.documents import document_bytes
-from zarrasync.nodes.find import find_all
+from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request
+from zarrasync.stores.remote import TransientError
 
-__all__ = ["documents_below", "nodes_below"]
+__all__ = ["Walk", "documents_below", "nodes_below", "walk", "warn_of_failures"]
+
+
+class Walk(NamedTuple):
+    """The nodes below a group.
+
+    Attributes:
+        nodes: Relative paths and metadata, sorted by path.
+        failures: By relative path why a node cannot be read, or why the members of a group cannot be listed.
+    """
+
+    nodes: list[tuple[str, Metadata]]
+    failures: Mapping[str, ZarrError]
 
 
 async def nodes_below(group: NodeHandle, max_depth: int | None) -> list[tuple[str, Metadata]]:
-    """Return the nodes below a group, with one listing per group and one batch of documents per level.
+    """Return relative paths and metadata of the nodes below a group, sorted by path.
 
     Args:
         group: The group.
         max_depth: How many levels of groups below this one to look into; ``None`` for all.
 
-    Returns:
-        Relative paths and metadata, sorted by path.
+    Raises:
+        UnsupportedOperation: If the store cannot list.
+        MetadataError: If a node is invalid.
+        StoreError: If a node cannot be read.
+    """
+    nodes, failures = await walk(group, max_depth)
+    for failure in failures.values():
+        raise failure
+    return nodes
+
+
+async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
+    """Find the nodes below a group, with one listing per group and one batch of documents per level.
+
+    Nodes that cannot be read do not hide the others.
+
+    Args:
+        group: The group.
+        max_depth: How many levels of groups below this one to look into; ``None`` for all.
 
     Raises:
         UnsupportedOperation: If the store cannot list.
+        StoreError: If the store failed, and not only a part of it.
     """
     if max_depth is not None and max_depth < 0:
         raise ValueError(f"max_depth is at least 0 or None, found {max_depth}")
     group = await group.with_listing() if max_depth != 0 else group
     nodes: list[tuple[str, Metadata]] = []
+    failures: dict[str, ZarrError] = {}
     level, depth = [""], 0
     while level:
-        members = await _members_of(group, level, max_depth)
+        members = await _members_of(group, level, max_depth, failures)
         nodes.extend(members.items())
         if group.format.separates_metadata or (max_depth is not None and depth >= max_depth):
             break
         level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
         depth += 1
-    return sorted(nodes, key=lambda item: item[0])
+    if failures and not nodes and not group.store.near:  # credentials may have expired, for instance
+        raise next(iter(failures.values()))
+    return Walk(sorted(nodes, key=lambda item: item[0]), failures)
 
 
-async def _members_of(root: NodeHandle, groups: list[str], max_depth: int | None) -> dict[str, Metadata]:
+def warn_of_failures(group: NodeHandle, failures: Mapping[str, ZarrError]) -> None:
+    """Warn of nodes that cannot be read."""
+    for path, failure in failures.items():
+        warnings.warn(f"{group.child(path).name} cannot be read, and is left out: {failure}", stacklevel=3)
+
+
+async def _members_of(
+    root: NodeHandle, groups: Sequence[str], max_depth: int | None, failures: dict[str, ZarrError]
+) -> dict[str, Metadata]:
     """Return the members of groups on one level: metadata by path. All paths are relative to the root."""
-    listings = await gather([partial(root.at(join(root.path, path)).children, max_depth) for path in groups])
+    listings = await gather([partial(_children, root, path, max_depth, failures) for path in groups])
     is_implicit = {
         join(path, name): implicit
         for path, listing in zip(groups, listings, strict=True)
         for name, implicit in listing.items()
     }
     documented = [path for path, implicit in is_implicit.items() if not implicit]
-    found = await find_all(root, [join(root.path, path) for path in documented], (root.format,))
+    try:
+        found = await find_all(root, [join(root.path, path) for path in documented], (root.format,))
+    except (MetadataError, StoreError) as error:
+        _check_partial(error)
+        found = await gather([partial(_find, root, path, failures) for path in documented])
     members = {path: node.metadata for path, node in zip(documented, found, strict=True) if node is not None}
     members.update({path: GroupMetadata() for path, implicit in is_implicit.items() if implicit})
     return members
+
+
+async def _children(
+    root: NodeHandle, path: str, max_depth: int | None, failures: dict[str, ZarrError]
+) -> Mapping[str, bool]:
+    try:
+        return await root.at(join(root.path, path)).children(max_depth)
+    except StoreError as error:
+        if not path:
+            raise
+        _check_partial(error)
+        failures[path] = error
+        return {}
+
+
+async def _find(root: NodeHandle, path: str, failures: dict[str, ZarrError]) -> FoundNode | None:
+    try:
+        (node,) = await find_all(root, [join(root.path, path)], (root.format,))
+    except (MetadataError, StoreError) as error:
+        _check_partial(error)
+        failures[path] = error
+        return None
+    return node
+
+
+def _check_partial(error: ZarrError) -> None:
+    """Raise an error that concerns the store as a whole."""
+    if isinstance(error, UnsupportedOperation) or isinstance(error.__cause__, (TransientError, TimeoutError)):
+        raise error
 
 
 async def documents_below(group: NodeHandle) -> dict[str, bytes]:

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 from zarrasync import config as settings
 from zarrasync import stores
 from zarrasync._concurrency.gather import gather
-from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
+from zarrasync.errors import NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
-from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.access import readable_members
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open as open_node
 from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import BadQuery, Limits
@@ -35,7 +34,7 @@ _UNLISTED = object()
 
 @dataclass(frozen=True)
 class InvalidMember:
-    """A member of a group with invalid documents.
+    """A member of a group that cannot be read.
 
     Attributes:
         name: The name of the member.
@@ -164,23 +163,16 @@ class Hierarchy:
         return tuple(nodes)
 
     async def _members(self, path: str) -> Any:
-        """Return the members of a group. If one is invalid, the others are returned all the same."""
+        """Return the members of a group. Those that cannot be read do not hide the others."""
         node = await self.node(path)
         if not isinstance(node, AsyncGroup):
             return ()
         try:
-            return await node.members()
+            members, failures = await readable_members(node)
         except UnsupportedOperation:
             return _UNLISTED
-        except MetadataError:
-            names = await run_on_store(partial(handle_of(node).children, 0), self.store)
-            return tuple(zip(names, await gather([partial(self._member, node, name) for name in names]), strict=True))
-
-    async def _member(self, group: AsyncGroup, name: str) -> Member | InvalidMember:
-        try:
-            return await group.getitem(name)
-        except (MetadataError, NodeNotFoundError) as error:
-            return InvalidMember(name, str(error))
+        invalid = [(name, InvalidMember(name, str(error))) for name, error in failures.items()]
+        return tuple(sorted([*members, *invalid], key=lambda item: item[0]))
 
     # -------------------------------------------------------------- versions
 

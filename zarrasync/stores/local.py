@@ -300,7 +300,9 @@ class LocalStore(Store):
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         directories = [prefix]
         for directory in directories:
-            directories.extend(f"{directory}{entry.name}/" for entry in self._scan(directory) if entry.is_dir())
+            directories.extend(
+                f"{directory}{entry.name}/" for entry in self._scan(directory) if _leads_to_directory(entry)
+            )
         return [
             f"{directory}{entry.name}" for directory in directories for entry in self._scan(directory, unfinished=True)
         ]
@@ -313,7 +315,7 @@ class LocalStore(Store):
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         sizes = {}
         for key, entry in self._walk(check_prefix(prefix)):
-            with contextlib.suppress(FileNotFoundError):  # erased meanwhile
+            with contextlib.suppress(OSError):  # erased meanwhile, or a link that leads nowhere
                 sizes[key] = entry.stat().st_size
         return sizes
 
@@ -321,7 +323,7 @@ class LocalStore(Store):
         check_prefix(prefix)
         keys, prefixes = [], []
         for entry in self._scan(prefix):
-            if entry.is_dir():
+            if _leads_to_directory(entry):
                 prefixes.append(f"{prefix}{entry.name}/")
             else:
                 keys.append(prefix + entry.name)
@@ -333,7 +335,7 @@ class LocalStore(Store):
         while remaining:
             directory = remaining.pop()
             for entry in self._scan(directory):
-                if entry.is_dir():
+                if _leads_to_directory(entry):
                     remaining.append(f"{directory}{entry.name}/")
                 else:
                     yield directory + entry.name, entry
@@ -380,6 +382,13 @@ def _has_version(path: str, version: object) -> bool:
     try:
         return version_of(os.stat(path)) == version
     except FileNotFoundError:
+        return False
+
+
+def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # links that lead to each other
         return False
 
 

@@ -1,0 +1,175 @@
+"""Members that cannot be read: they are named, and their siblings are not hidden."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zarrasync import stores, sync
+from zarrasync.errors import MetadataError, StoreError, ZarrError
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs special files")
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endpoint(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        here = Path.cwd()
+        os.chdir(path.parent)  # paths of sockets are short
+        try:
+            server.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def no_rights(path: Path) -> None:
+    if not os.geteuid():
+        pytest.skip("root can read all files")
+    path.write_bytes(b"{}")
+    path.chmod(0)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(b"{")
+
+
+def directory(path: Path) -> None:
+    path.mkdir()
+
+
+FAULTS = [fifo, endpoint, loop, no_rights, device, damaged]
+ABSENCES = [dangling, directory]  # a name that leads to no file is that of no node
+
+
+def hierarchy(root: Path, place: Callable[[Path], None]) -> None:
+    group = sync.create_group(root)
+    group.create_array("a", data=np.arange(3))
+    group.create_array("z/inner", data=np.arange(4))
+    (root / "m").mkdir()
+    place(root / "m" / "zarr.json")
+    (root / "z" / "m").mkdir()
+    place(root / "z" / "m" / "zarr.json")
+
+
+@pytest.mark.parametrize("place", FAULTS)
+async def test_members_are_listed_without_it(api, tmp_path, place):
+    hierarchy(tmp_path, place)
+    group = await api(api.open_group(tmp_path))
+    with pytest.warns(UserWarning, match=r"^/m cannot be read, and is left out"):
+        assert [name for name, _ in await api(group.members())] == ["a", "z"]
+    with pytest.warns(UserWarning, match="cannot be read") as caught:
+        assert [name for name, _ in await api(group.members(None))] == ["a", "z", "z/inner"]
+    assert [str(warning.message).split()[0] for warning in caught] == ["/m", "/z/m"]
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert await api(group.keys()) == ("a", "z")
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert await api(api.list_nodes(tmp_path)) == (
+            ("", "group"), ("a", "array"), ("z", "group"), ("z/inner", "array"),
+        )  # fmt: skip
+    with pytest.raises(ZarrError):
+        await api(group["m"])
+    tree = await api(group.tree())
+    lines = [line.strip("├└─│ ") for line in tree.splitlines()]
+    assert [line.split()[0] for line in lines] == ["/", "a", "m", "z", "inner", "m"]
+    assert [line.startswith("m (unreadable: ") for line in lines] == [False, False, True, False, False, True]
+    assert "unreadable" in tree._repr_html_()
+    assert pickle.loads(pickle.dumps(tree))._repr_html_() == tree._repr_html_()
+
+
+@pytest.mark.parametrize("place", ABSENCES)
+async def test_what_is_no_node_is_not_listed(api, tmp_path, place):
+    hierarchy(tmp_path, place)
+    group = await api(api.open_group(tmp_path))
+    assert await api(group.keys()) == ("a", "z")
+    assert "unreadable" not in await api(group.tree())
+
+
+@pytest.mark.parametrize("place", FAULTS)
+async def test_entries_of_a_group_are_no_obstacle(api, tmp_path, place):
+    """Special files beside the members of a group."""
+    hierarchy(tmp_path, damaged)
+    (tmp_path / "m" / "zarr.json").unlink()
+    (tmp_path / "z" / "m" / "zarr.json").unlink()
+    place(tmp_path / "x")
+    group = await api(api.open_group(tmp_path))
+    assert [name for name, _ in await api(group.members(None))] == ["a", "z", "z/inner"]
+
+
+@pytest.mark.parametrize("place", FAULTS)
+async def test_nothing_is_left_out_of_data(api, tmp_path, place):
+    """Copies and reads of whole groups fail, and chunks that cannot be read are no fill values."""
+    hierarchy(tmp_path / "source.zarr", place)
+    with pytest.raises((MetadataError, StoreError)):
+        await api(api.copy(tmp_path / "source.zarr", tmp_path / "copy.zarr"))
+    with pytest.raises((MetadataError, StoreError)):
+        await api(api.load(tmp_path / "source.zarr"))
+    array = await api(api.open_array(tmp_path / "source.zarr", path="a"))
+    (tmp_path / "source.zarr" / "a" / "c" / "0").unlink()
+    place(tmp_path / "source.zarr" / "a" / "c" / "0")
+    with pytest.raises(ZarrError):
+        await api(array[...])
+
+
+async def test_a_store_that_fails_lists_nothing(api):
+    """If the store as a whole fails, the result must not be an empty or shorter list."""
+    values: dict[str, bytes] = {}
+    root = sync.create_group(values)
+    for name in ("a", "b"):
+        root.create_array(name, data=np.arange(3))
+
+    class Failing(stores.WrapperStore):
+        failing = False
+
+        async def fetch(self, requests, *, versions=False):
+            if self.failing and any("a/" in request.key for request in requests):
+                raise StoreError("no answer", attempts=3) from TimeoutError()
+            return await super().fetch(requests, versions=versions)
+
+    store = Failing(stores.MemoryStore(values))
+    group = await api(api.open_group(store))
+    store.failing = True
+    with warnings.catch_warnings(), pytest.raises(StoreError, match="no answer"):
+        await api(group.members())
+
+
+async def test_a_group_whose_members_cannot_be_listed(api):
+    values: dict[str, bytes] = {}
+    root = sync.create_group(values)
+    root.create_array("a", data=np.arange(3))
+    root.create_array("g/inner", data=np.arange(3))
+
+    class Unlistable(stores.WrapperStore):
+        flat = False
+
+        async def list_dir(self, prefix):
+            if prefix == "g/":
+                raise StoreError("access denied")
+            return await super().list_dir(prefix)
+
+    store = Unlistable(stores.MemoryStore(values))
+    group = await api(api.open_group(store))
+    with pytest.warns(UserWarning, match="/g cannot be read"):
+        assert [name for name, _ in await api(group.members(None))] == ["a", "g"]
+    assert "g (unreadable: access denied)" in await api(group.tree())

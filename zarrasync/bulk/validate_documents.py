@@ -12,8 +12,8 @@ from zarrasync.errors import MetadataError, ZarrError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.consolidated import Consolidated
+from zarrasync.nodes.documents import fetch_documents
 from zarrasync.nodes.find import FoundNode, find_all
-from zarrasync.stores import Request
 
 __all__ = ["check_consolidated", "check_documents"]
 
@@ -29,7 +29,7 @@ async def check_documents(validation: Validation) -> dict[str, bytes] | None:
     paths = {key: path for path in nodes for key in format_.document_keys(path)}
     if consolidated_key:
         paths[consolidated_key] = root.path
-    values = await root.store.fetch([Request(key) for key in paths])
+    values = await fetch_documents(root.store, list(paths), root.config)
     documents = {key: bytes(value.data) for key, value in zip(paths, values, strict=True) if value is not None}
     for key, data in documents.items():
         for name in sorted(set(_json.duplicate_names(data))):

@@ -51,7 +51,14 @@ class Projection(NamedTuple):
         elif self.point_axes and len(self.point_axes) == len(self.source):
             out[self.target[0]] = box[self.source]
         else:
-            out[numpy_index(self.target, 0, out.shape)] = self._points_first(box)[self._source_index(box)]
+            out[numpy_index(self.target, 0, out.shape)] = self.pick(box)
+
+    def pick(self, box: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the elements of the source, shaped like the target."""
+        if self.is_basic:
+            return np.asarray(box[self.source])
+        elements: npt.NDArray[Any] = self._points_first(box)[self._source_index(box)]
+        return elements
 
     def write(self, box: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
         """Copy elements into the box: ``box[source] = values[target]``."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from zarrasync.nodes.consolidated import put_consolidated
+from zarrasync.nodes.documents import fetch_documents
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
-from zarrasync.stores import Request
 
 __all__ = ["consolidate"]
 
@@ -18,6 +18,6 @@ async def consolidate(group: NodeHandle) -> None:
     keys, copies_key = group.format.document_keys(group.path), group.format.consolidated_key(group.path)
     async with group.store.lock(copies_key or keys[0]):
         documents = await documents_below(group)
-        values = await group.store.fetch([Request(key) for key in keys])
+        values = await fetch_documents(group.store, keys, group.config)
         group_documents = {key: bytes(value.data) for key, value in zip(keys, values, strict=True) if value is not None}
         await put_consolidated(group.store, group.format, group.path, group_documents, documents)

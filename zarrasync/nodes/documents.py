@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from zarrasync._concurrency.gather import gather
+from zarrasync._util.output_budget import BudgetExceeded, OutputBudget
 from zarrasync.config import Config
-from zarrasync.errors import MetadataError
-from zarrasync.stores import Store, Value
+from zarrasync.errors import MetadataError, StoreError
+from zarrasync.stores import Request, Store, Value
 
-__all__ = ["document_bytes", "put_documents"]
+__all__ = ["document_bytes", "fetch_documents", "put_documents"]
 
 
-def document_bytes(config: Config, key: str, value: Value | None) -> bytes | None:
-    """Return a fetched document, or ``None`` if it does not exist.
+async def fetch_documents(
+    store: Store, keys: Sequence[str], config: Config, *, versions: bool = False
+) -> list[Value | None]:
+    """Fetch documents; ``None`` for those that do not exist.
 
     Raises:
-        MetadataError: If it is larger than ``config.max_document_bytes``.
+        MetadataError: If one is larger than ``config.max_document_bytes``.
     """
-    if value is None:
-        return None
-    if len(value.data) > config.max_document_bytes:
-        raise MetadataError(
-            f"{key}: the document has {len(value.data):,} bytes, "
-            f"config.max_document_bytes is {config.max_document_bytes:,}"
-        )
-    return bytes(value.data)
+    limit = config.max_document_bytes
+    budget = OutputBudget(limit, f"config.max_document_bytes is {limit:,}")
+    try:
+        values = await store.fetch([Request(key, limit=budget) for key in keys], versions=versions)
+    except StoreError as error:
+        if isinstance(error.__cause__, BudgetExceeded):
+            raise MetadataError(f"cannot read {error.key}: {error.__cause__}") from error
+        raise
+    for key, value in zip(keys, values, strict=True):
+        if value is not None and len(value.data) > limit:
+            raise MetadataError(f"cannot read {key}: the document has {len(value.data):,} bytes; {budget.origin}")
+    return values
+
+
+def document_bytes(value: Value | None) -> bytes | None:
+    """Return the content of a fetched document; ``None`` if it does not exist."""
+    return None if value is None else bytes(value.data)
 
 
 async def put_documents(

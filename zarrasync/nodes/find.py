@@ -19,10 +19,10 @@ from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError, Unsup
 from zarrasync.formats import EntryPointFound, Format, Kind
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.nodes.consolidated import Consolidated
-from zarrasync.nodes.documents import document_bytes
+from zarrasync.nodes.documents import document_bytes, fetch_documents
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores import ABSENT, Request
+from zarrasync.stores import ABSENT
 
 __all__ = ["FoundNode", "find", "find_all", "load_metadata"]
 
@@ -134,12 +134,12 @@ async def _stored_draft(
     a part of a bucket may not include its root.
     """
     try:
-        (value,) = await handle.store.fetch([Request(entry_key)])
+        (value,) = await fetch_documents(handle.store, [entry_key], handle.config)
     except StoreError as error:
         if not optional:
             raise
         return None, error
-    data = document_bytes(handle.config, entry_key, value)
+    data = document_bytes(value)
     return None if data is None else formats.parse_entry_point(data), None
 
 
@@ -238,11 +238,11 @@ async def _fetch(handle: NodeHandle, lookups: Sequence[_Lookup]) -> None:
     """Fill in the documents of lookups."""
     keys = [key for lookup in lookups for key in lookup.keys]
     with_versions = handle.store.conditional and handle.store.writeable
-    values = await handle.store.fetch([Request(key) for key in keys], versions=with_versions) if keys else []
+    values = await fetch_documents(handle.store, keys, handle.config, versions=with_versions) if keys else []
     remaining = iter(values)
     for lookup in lookups:
         fetched = {key: next(remaining) for key in lookup.keys}
-        lookup.documents = {key: document_bytes(handle.config, key, value) for key, value in fetched.items()}
+        lookup.documents = {key: document_bytes(value) for key, value in fetched.items()}
         if with_versions:
             lookup.versions = {key: ABSENT if value is None else value.version for key, value in fetched.items()}
 

@@ -14,7 +14,8 @@ from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
-from zarrasync.stores import AliasStore, PrefixStore, Request, Store
+from zarrasync.nodes.documents import fetch_documents
+from zarrasync.stores import AliasStore, PrefixStore, Store
 from zarrasync.stores.key_index import KeyIndex
 from zarrasync.stores.wrappers import ListedStore
 
@@ -122,7 +123,7 @@ class NodeHandle:
         """
         if self.format.unread_entry_point is None:
             return self
-        (value,) = await self.store.fetch([Request(self.format.unread_entry_point)])
+        (value,) = await fetch_documents(self.store, [self.format.unread_entry_point], self.config)
         stored_format = self.format if value is None else formats.parse_entry_point(bytes(value.data))
         if stored_format is None or not stored_format.is_same(self.format):
             other = (

@@ -12,11 +12,10 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.errors import MetadataError, StoreError, UnsupportedOperation, ZarrError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.model.paths import join
-from zarrasync.nodes.documents import document_bytes
+from zarrasync.nodes.documents import document_bytes, fetch_documents
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores import Request
 from zarrasync.stores.remote import TransientError
 
 __all__ = ["Walk", "documents_below", "nodes_below", "walk", "warn_of_failures"]
@@ -147,10 +146,11 @@ async def documents_below(group: NodeHandle) -> dict[str, bytes]:
         listings = await gather([partial(handle.children, None) for handle in level])
         members = [handle.child(name) for handle, names in zip(level, listings, strict=True) for name in names]
         keys_of = [format_.document_keys(member.path) for member in members]
-        values = iter(await group.store.fetch([Request(key) for keys in keys_of for key in keys]))
+        all_keys = [key for keys in keys_of for key in keys]
+        values = iter(await fetch_documents(group.store, all_keys, group.config))
         level = []
         for member, keys in zip(members, keys_of, strict=True):
-            fetched = {key: document_bytes(group.config, key, next(values)) for key in keys}
+            fetched = {key: document_bytes(next(values)) for key in keys}
             documents.update({key: data for key, data in fetched.items() if data is not None})
             is_group = isinstance(formats.parse(format_, member.path, fetched), GroupMetadata)
             if is_group and not format_.separates_metadata:

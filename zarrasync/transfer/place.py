@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from operator import is_
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,11 @@ from zarrasync.errors import CodecError, MissingChunkError
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import PointRun, Run
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
+from zarrasync.transfer.content_budget import ContentBudget
 from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["DecodeMemory", "FetchedPiece", "Placement", "Workspace", "missing_chunks"]
+__all__ = ["DecodeMemory", "FetchedPiece", "PlaceOptions", "Placement", "Workspace", "missing_chunks"]
 
 FetchedPiece: TypeAlias = tuple[Piece, memoryview]
 """A piece of a stored value, and its bytes."""
@@ -78,32 +79,37 @@ class Workspace:
         return memory
 
 
+class PlaceOptions(NamedTuple):
+    """How the elements of a read are placed.
+
+    Attributes:
+        fields: Structured fields to read alone.
+        missing: What absent chunks are.
+        absent: Keys of absent chunks, if these are an error.
+        progress: Called with the number of bytes done.
+        content: Limits the content of elements that vary in size.
+    """
+
+    fields: Fields
+    missing: Missing
+    absent: list[str]
+    progress: Progress | None
+    content: ContentBudget | None
+
+
 class Placement:
-    """Decodes chunks and places their elements in the output of a read.
+    """The output of a read, and how chunks get into it. It has the ``PlaceOptions`` as attributes.
 
     Attributes:
         chunks: The chunks, all of one stored shape.
-        chain: Their codecs.
+        chain: What decodes them.
         out: The output.
-        fields: The structured fields to read; all if ``None``.
-        missing: How to treat absent chunks.
-        absent: Keys of absent chunks, if absence is an error.
-        progress: Called with the number of bytes done.
         flag: Set when the read is cancelled.
     """
 
-    def __init__(
-        self,
-        chunks: Chunks,
-        out: Array,
-        fields: Fields,
-        missing: Missing,
-        absent: list[str],
-        progress: Progress | None,
-        flag: CancelFlag,
-    ) -> None:
-        self.chunks, self.chain, self.out, self.fields = chunks, chunks.chain, out, fields
-        self.missing, self.absent, self.progress, self.flag = missing, absent, progress, flag
+    def __init__(self, chunks: Chunks, out: Array, options: PlaceOptions, flag: CancelFlag) -> None:
+        self.chunks, self.chain, self.out, self.flag = chunks, chunks.chain, out, flag
+        self.fields, self.missing, self.absent, self.progress, self.content = options
 
     # -------------------------------------------------------------- memory to decode into
 
@@ -211,6 +217,8 @@ class Placement:
             boxes = chain.view_chunks(np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1))
         else:
             boxes = chain.decode(values[0], None if memory is None else memory.each[0])[np.newaxis]
+            if self.content is not None:
+                self.content.take(run, boxes)
         assert boxes is not None
         run.read(boxes if self.fields is None else boxes[self.fields], out)
 

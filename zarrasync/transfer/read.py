@@ -16,7 +16,8 @@ from zarrasync.errors import SelectionError, ShapeError
 from zarrasync.indexing.points import Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
-from zarrasync.transfer.place import Placement, missing_chunks
+from zarrasync.transfer.content_budget import ContentBudget
+from zarrasync.transfer.place import Placement, PlaceOptions, missing_chunks
 from zarrasync.transfer.plan import ReadPlan, plan_read
 from zarrasync.transfer.read_async import read_async
 from zarrasync.transfer.read_blocking import read_blocking
@@ -72,38 +73,36 @@ async def read(
         return out
     plan = plan_read(chunks, transform, buffer, fields)
     absent: list[str] = []
-    run = _run_blocking if chunks.store.blocking else _run_async
-    await run(plan, fields, missing, absent, progress)
+    limit = chunks.config.max_read_bytes
+    content = ContentBudget(limit, limit - plan.buffer.nbytes) if limit and chunks.metadata.dtype.is_variable else None
+    options = PlaceOptions(fields, missing, absent, progress, content)
+    await (_run_blocking if chunks.store.blocking else _run_async)(plan, options)
     if absent:
         raise missing_chunks(chunks, absent)
     return layout.to_result(plan.buffer) if out is None else out
 
 
-async def _run_blocking(
-    plan: ReadPlan, fields: Fields, missing: Missing, absent: list[str], progress: Progress | None
-) -> None:
+async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:
     """Carry out a plan on a blocking store: on this thread if the call is driven, else on a worker."""
 
     async def run() -> None:
         flag = cancel_flag()
         for chunks, runs in plan.groups:
-            await read_blocking(Placement(chunks, plan.buffer, fields, missing, absent, progress, flag), runs)
+            await read_blocking(Placement(chunks, plan.buffer, options, flag), runs)
 
     if plan.groups:
         await run_in_worker(run, computing=plan.groups[0][0].store.near)
 
 
-async def _run_async(
-    plan: ReadPlan, fields: Fields, missing: Missing, absent: list[str], progress: Progress | None
-) -> None:
+async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:
     """Carry out a plan on an asynchronous store, with bounded concurrency."""
     concurrency = plan.groups[0][0].concurrency if plan.groups else 1
     in_flight = FifoGate(concurrency)
 
     async def run(group: tuple[Chunks, Sequence[Run]]) -> None:
         chunks, runs = group
-        placement = Placement(chunks, plan.buffer, fields, missing, absent, progress, cancel_flag())
-        await read_async(placement, runs, in_flight)
+        flag = cancel_flag()
+        await read_async(Placement(chunks, plan.buffer, options, flag), runs, in_flight)
 
     await for_each(run, plan.groups, concurrency)
 

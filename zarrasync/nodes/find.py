@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from zarrasync import formats
@@ -223,7 +222,7 @@ class _Lookup:
     path: str
     keys: list[str]
     documents: dict[str, bytes | None] | None = None
-    versions: Mapping[str, object] = MappingProxyType({})
+    versions: Mapping[str, object] | None = None
 
 
 def _document_keys(path: str, candidates: Sequence[Format], kind: Kind | None, consolidated: bool | None) -> list[str]:

@@ -1184,6 +1184,7 @@ def copy(
     overwrite: bool = False,
     resume: bool = False,
     verify: bool = False,
+    all_files: bool = False,
     progress: bool | Progress = False,
     source_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
@@ -1193,7 +1194,8 @@ def copy(
 
     Stored values that stay valid are copied unchanged; others are decoded and encoded again, within
     ``config.memory_budget``. Metadata that the new format cannot express is kept in another way if possible (names of
-    axes as xarray's attribute, filters undone), which the report mentions.
+    axes as xarray's attribute, filters undone), which the report mentions. Groups with consolidated metadata have some in
+    the copy. Files that are not Zarr's, such as Parquet tables, are copied on request; otherwise the report lists them.
 
     Args:
         source: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -1207,6 +1209,7 @@ def copy(
         overwrite: Replace an existing node.
         resume: Resume an interrupted copy: stored values of the destination are kept.
         verify: Read all values back and compare them.
+        all_files: Also copy files that are not part of any Zarr node.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         source_options: Options for the filesystem of a source URL.
         dest_options: Options for the filesystem of a destination URL.
@@ -1218,11 +1221,12 @@ def copy(
     Raises:
         NodeNotFoundError: If there is no node at the source.
         NodeExistsError: If a node exists at the destination, and ``overwrite`` and ``resume`` are not set; or if it is
-            not what an earlier copy would have created.
+            not what an earlier copy would have created; or if one of source and destination lies in the other.
         UnsupportedByFormat: If the format cannot express the source, such as objects in format 3.
         ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
         MetadataError: If the compressors are invalid.
         ChecksumError: If a value that was read back differs.
+        UnsupportedOperation: If ``all_files`` is set and the source cannot list.
     """
     source_ = resolve(source, source_options, config)
     dest_ = resolve(dest, dest_options, config)
@@ -1238,6 +1242,7 @@ def copy(
         overwrite=overwrite,
         resume=resume,
         verify=verify,
+        all_files=all_files,
         progress=progress,
         config=config,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,7 +14,8 @@ from zarrasync import formats
 from zarrasync._concurrency.gather import for_each
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy_nodes import CopyPlan, create_copies, plan_copies
+from zarrasync.bulk.copy_files import check_free, copy_files, plan_files
+from zarrasync.bulk.copy_nodes import CopyPlan, Nodes, create_copies, keep_consolidated, plan_copies
 from zarrasync.bulk.copy_values import compare_arrays, copy_array
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.reports import CopyReport
@@ -27,7 +29,7 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import all_members, handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import CodecsLike, open
-from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import StoreLike, resolve
@@ -53,6 +55,7 @@ async def copy(
     overwrite: bool = False,
     resume: bool = False,
     verify: bool = False,
+    all_files: bool = False,
     progress: bool | Progress = False,
     source_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
@@ -62,7 +65,8 @@ async def copy(
 
     Stored values that stay valid are copied unchanged; others are decoded and encoded again, within
     ``config.memory_budget``. Metadata that the new format cannot express is kept in another way if possible (names of
-    axes as xarray's attribute, filters undone), which the report mentions.
+    axes as xarray's attribute, filters undone), which the report mentions. Groups with consolidated metadata have some in
+    the copy. Files that are not Zarr's, such as Parquet tables, are copied on request; otherwise the report lists them.
 
     Args:
         source: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -76,6 +80,7 @@ async def copy(
         overwrite: Replace an existing node.
         resume: Resume an interrupted copy: stored values of the destination are kept.
         verify: Read all values back and compare them.
+        all_files: Also copy files that are not part of any Zarr node.
         progress: Show a progress bar, or call this with the bytes done since the last call.
         source_options: Options for the filesystem of a source URL.
         dest_options: Options for the filesystem of a destination URL.
@@ -87,11 +92,12 @@ async def copy(
     Raises:
         NodeNotFoundError: If there is no node at the source.
         NodeExistsError: If a node exists at the destination, and ``overwrite`` and ``resume`` are not set; or if it is
-            not what an earlier copy would have created.
+            not what an earlier copy would have created; or if one of source and destination lies in the other.
         UnsupportedByFormat: If the format cannot express the source, such as objects in format 3.
         ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
         MetadataError: If the compressors are invalid.
         ChecksumError: If a value that was read back differs.
+        UnsupportedOperation: If ``all_files`` is set and the source cannot list.
     """
     if overwrite and resume:
         raise ValueError("overwrite and resume exclude each other: overwrite replaces a copy, resume continues it")
@@ -101,11 +107,16 @@ async def copy(
     format_ = handle_of(root).format if zarr_format is None else formats.by_name(zarr_format)
     target = NodeHandle(store, normalize_path(dest_path), format_.for_unknown_store(), values)
     _check_apart(handle_of(root), target)
-    nodes = [("", root), *members]
+    nodes, keys = await _list_source([("", root), *members], optional=not all_files)
     arrays = [node for _, node in nodes if isinstance(node, AsyncArray)]
     for name, shape in (("chunks", chunks), ("shards", shards)):
         check_axis_count(name, shape, (array.ndim for array in arrays))
-    plan = CopyPlan(target, LayoutChanges(chunks, shards, compressors), overwrite, resume)
+    files = plan_files(keys, handle_of(root), target)
+    if not all_files:
+        report.left_out, files = list(files), {}
+    elif not (overwrite or resume):
+        await check_free(target, list(files.values()))
+    plan = CopyPlan(target, LayoutChanges(chunks, shards, compressors), files, overwrite, resume)
     with report_progress(progress, sum(array.nbytes for array in arrays), f"copy {root.name}") as callback:
         run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
         await run_on_store(run, root.store, store)
@@ -132,6 +143,29 @@ async def _open_source(
         return root, await all_members(root)
 
 
+async def _list_source(nodes: Nodes, *, optional: bool) -> tuple[Nodes, list[str]]:
+    """List all keys of the source. Its metadata was read before, so that the listing has all chunks of that shape.
+
+    Args:
+        nodes: The nodes to copy, from the root on.
+        optional: Whether it is no error if the store cannot list.
+
+    Returns:
+        The nodes, which need not list again where each listing takes as long, and the keys.
+    """
+    (_, root), *_ = nodes
+    try:
+        listed = await run_on_store(handle_of(root).with_listing, root.store)
+        keys = await run_on_store(listed.list_keys, root.store)
+    except UnsupportedOperation:
+        if not optional:
+            raise
+        return nodes, []
+    return [
+        (path, make_node(replace(handle_of(node), store=listed.store), node.metadata)) for path, node in nodes
+    ], keys
+
+
 def _check_apart(source: NodeHandle, dest: NodeHandle) -> None:
     """Check that a copy neither replaces its source nor contains itself.
 
@@ -146,7 +180,7 @@ def _check_apart(source: NodeHandle, dest: NodeHandle) -> None:
 
 
 async def _copy_nodes(
-    nodes: Sequence[tuple[str, AsyncArray | AsyncGroup]],
+    nodes: Nodes,
     plan: CopyPlan,
     report: CopyReport,
     progress: Progress,
@@ -157,7 +191,10 @@ async def _copy_nodes(
     if target.format.unread_entry_point is not None and not (plan.overwrite and not target.path):
         target = await run_on_store(target.bind, target.store)
     metadata = plan_copies(nodes, target, plan.changes, report)  # all of it before anything is erased or written
-    created = await create_copies(target, metadata, plan)
+    listed = target
+    with suppress(UnsupportedOperation):
+        listed = await run_on_store(target.with_listing, target.store)
+    created = await create_copies(listed, metadata, plan)
     pairs = [
         (node, copied)
         for path, node in nodes
@@ -177,3 +214,5 @@ async def _copy_nodes(
 
     is_blocking = target.store.blocking and nodes[0][1].store.blocking
     await for_each(copy_one, pairs, 1 if is_blocking else _CONCURRENT_ARRAYS)
+    await copy_files(handle_of(nodes[0][1]), target, plan.files, report, resume=plan.resume, verify=verify)
+    await keep_consolidated(nodes, target, report.notes)

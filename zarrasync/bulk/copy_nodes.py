@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from zarrasync.bulk.reports import CopyReport
-from zarrasync.errors import NodeExistsError
+from zarrasync.errors import NodeExistsError, UnsupportedByFormat, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.consolidate_group import consolidate
 from zarrasync.nodes.create import create_node
 from zarrasync.nodes.create_hierarchy import create_levels
 from zarrasync.nodes.find import find_all
@@ -21,7 +23,11 @@ from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
 
-__all__ = ["CopyPlan", "create_copies", "plan_copies"]
+__all__ = ["CopyPlan", "Nodes", "create_copies", "keep_consolidated", "plan_copies"]
+
+
+Nodes: TypeAlias = Sequence[tuple[str, AsyncArray | AsyncGroup]]
+"""Nodes with their paths relative to the first one."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +37,19 @@ class CopyPlan:
     Attributes:
         target: The node that is created, with the format of the copy.
         changes: Changes of chunks, shards and compressors.
+        files: The new keys of files to copy that are not Zarr's, by their keys.
         overwrite: Whether an existing node is replaced.
         resume: Whether an interrupted copy is resumed.
     """
 
     target: NodeHandle
     changes: LayoutChanges
+    files: Mapping[str, str]
     overwrite: bool
     resume: bool
 
 
-def plan_copies(
-    nodes: Sequence[tuple[str, AsyncArray | AsyncGroup]], target: NodeHandle, changes: LayoutChanges, report: CopyReport
-) -> dict[str, Metadata]:
+def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, report: CopyReport) -> dict[str, Metadata]:
     """Return the metadata of the copies by path, and add counts and notes to a report.
 
     Raises:
@@ -124,3 +130,22 @@ async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> A
         for key, data in handle.format.render(handle.path, planned).items():
             await handle.store.put(key, data)
     return make_node(replace(handle, is_format_known=True), planned)
+
+
+async def keep_consolidated(nodes: Nodes, target: NodeHandle, notes: list[str]) -> None:
+    """Consolidate the copies of groups that have consolidated metadata, or add a note if that is not possible."""
+    groups = {path: node for path, node in nodes if isinstance(node, AsyncGroup)}
+    if not groups:
+        return
+    source = handle_of(nodes[0][1]).without_consolidated()
+    paths = [node.path for node in groups.values()]
+    find_copies = partial(find_all, source, paths, (source.format,), consolidated=None)
+    found = await run_on_store(find_copies, source.store)
+    for path, node in zip(groups, found, strict=True):
+        if node is None or node.consolidated is None:
+            continue
+        copied = target.at(join(target.path, path))
+        try:
+            await run_on_store(partial(consolidate, copied), target.store)
+        except (UnsupportedByFormat, UnsupportedOperation) as error:
+            notes.append(f"{groups[path].name}: its consolidated metadata was not kept: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -95,27 +96,27 @@ async def _copy_stored(
     # Absent values have a defined value in the source, and an arbitrary one for some readers of the target.
     becomes_undefined = target.metadata.spec.undefined > source.metadata.spec.undefined
     absent = chain.encode_fill_chunk() if becomes_undefined else None
-    copied = 0
+
+    def size_of(coords: tuple[int, ...]) -> int:
+        count: int = math.prod(part.stop - part.start for part in grid.box(coords))
+        return count * source.dtype.itemsize
 
     async def copy_one(coords: tuple[int, ...]) -> None:
-        nonlocal copied
         async with origin.budget(chain.nbytes):
             requests = [Request(origin.key(coords), limit=origin.limit)]
             (value,) = await run_on_store(partial(origin.store.fetch, requests), origin.store)
             data = absent if value is None else value.data
             if data is not None:
                 await run_on_store(partial(dest.store.put, dest.key(coords), data), dest.store)
-                copied += 1
+                report.copied += 1
+                report.nbytes += size_of(coords)
 
     coordinates = lazy_product([range(n) for n in grid.shape])
     while batch := list(islice(coordinates, _BATCH)):
         missing = [coords for coords in batch if coords not in existing]
         await for_each(copy_one, missing, concurrency)
         report.skipped += len(batch) - len(missing)
-        report.copied += copied
-        report.nbytes += copied * chain.nbytes
-        copied = 0
-        progress(len(batch) * chain.nbytes)
+        progress(sum(map(size_of, batch)))
 
 
 async def compare_arrays(source: AsyncArray, target: AsyncArray) -> None:

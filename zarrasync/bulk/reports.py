@@ -23,6 +23,8 @@ class CopyReport:
         copied: Stored values, or blocks of several, that were copied.
         skipped: Those that an earlier run had copied.
         nbytes: Decoded bytes of the copied elements.
+        files: Files that are not Zarr's and were copied.
+        left_out: Keys of such files that were not copied.
         notes: Metadata that could not be kept, and what replaced it.
     """
 
@@ -31,12 +33,21 @@ class CopyReport:
     copied: int = 0
     skipped: int = 0
     nbytes: int = 0
+    files: int = 0
+    left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         done = counted(self.copied, "part") + " copied" + (f", {self.skipped:,} were there" if self.skipped else "")
         nodes = f"{counted(self.arrays, 'array')} and {counted(self.groups, 'group')}"
-        return "\n".join([f"{nodes}: {done}, {size_text(self.nbytes)}", *self.notes])
+        files = f", {counted(self.files, 'other file')}" if self.files else ""
+        lines = [f"{nodes}: {done}, {size_text(self.nbytes)}{files}", *self.notes]
+        if self.left_out:
+            names = ", ".join(self.left_out[:3]) + ", …" * (len(self.left_out) > 3)
+            lines.append(
+                f"not copied: {counted(len(self.left_out), 'other file')} ({names}); all_files=True copies them"
+            )
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def add(command: Commands) -> None:
     """Add the commands."""
     convert = command(
         "convert",
-        "copy an array, or a group with all below it, into another format or layout",
+        "copy an array, or a group with all nodes below it, into another format or layout",
         _copy,
         examples=["convert old.zarr new.zarr --to 3 --shards 1024,1024 --verify"],
     )
@@ -42,7 +42,7 @@ def add(command: Commands) -> None:
     add_layout(convert, "keep", "as in the source")
     copy = command(
         "copy",
-        "copy an array, or a group with all below it, as it is",
+        "copy an array, or a group with all nodes below it, as it is",
         _copy,
         examples=["copy s3://bucket/a.zarr a.zarr -o anon=true --resume"],
     )
@@ -50,6 +50,7 @@ def add(command: Commands) -> None:
     copy.set_defaults(to=None, chunks="keep", shards="keep", compressor="keep")
     for parser in (convert, copy):
         parser.add_argument("--resume", action="store_true", help="resume an interrupted copy")
+        parser.add_argument("--all", action="store_true", help="also copy files that are not Zarr's")
     command(
         "consolidate",
         "gather the metadata of all nodes in one document",
@@ -82,6 +83,7 @@ def _copy_to(dest: Any, args: argparse.Namespace, console: Console) -> int:
         overwrite=args.overwrite,
         resume=args.resume,
         verify=args.verify,
+        all_files=args.all,
         progress=shows_bar(args),
         source_options=options(args.option),
         dest_options=options(args.dest_option),
@@ -89,7 +91,7 @@ def _copy_to(dest: Any, args: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         console.data(vars(report))
     else:
-        console.text(report)
+        console.text(str(report).replace("all_files=True", "--all"))
     return 0
 
 

@@ -17,6 +17,7 @@ from zarrasync.metadata.conventions import DIMENSIONS, XarrayProperties, convert
 from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Edges
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.fill_values import format_fill_value
 
 __all__ = ["LayoutChanges", "convert_metadata", "has_same_values"]
@@ -102,7 +103,7 @@ def convert_metadata(
                 source.shape,
                 source.dtype,
                 shapes.outer,
-                target_format.key_encoding(None, source.ndim),
+                _convert_keys(source, source_format, target_format),
                 target_format.chain(attempt, spec),
                 fill,
                 properties.dimension_names,
@@ -190,6 +191,14 @@ def _convert_shapes(source: ArrayMetadata, target_format: Format, changes: Layou
     if outer != source.write_chunks:
         edges = None
     return _Shapes(inner, outer, edges, shards is not None)
+
+
+def _convert_keys(source: ArrayMetadata, source_format: Format, target_format: Format) -> ChunkKeyEncoding:
+    """Return the chunk key encoding in the target format. The separator ``/`` is kept: conventions may require it."""
+    if source_format.is_same(target_format):
+        return source.keys
+    encoding = target_format.key_encoding(None, source.ndim)
+    return replace(encoding, separator="/") if source.keys.separator == "/" else encoding
 
 
 def _change_for(value: Any, ndim: int) -> Any:

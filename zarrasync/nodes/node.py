@@ -137,15 +137,23 @@ class NodeHandle:
         return replace(self, format=stored_format)
 
     async def with_listing(self) -> NodeHandle:
-        """Return a handle for a walk over all nodes below this group. It lists a store without directories only once.
+        """Return a handle for work on this node and all nodes below it. It lists a store without directories only once.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
         """
         if self.consolidated is not None or not self.store.flat:
             return self
-        keys = await self.store.list_prefix(self.format.listing_prefix(self.path))
-        return replace(self, store=ListedStore(self.store, KeyIndex(keys)))
+        return replace(self, store=ListedStore(self.store, KeyIndex(await self.list_keys())))
+
+    async def list_keys(self) -> list[str]:
+        """Return all keys at and below the prefixes of this node.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+        """
+        listed = [await self.store.list_prefix(prefix) for prefix in self.format.erase_prefixes(self.path)]
+        return [key for keys in listed for key in keys]
 
     async def children(self, max_depth: int | None = 0) -> dict[str, bool]:
         """Return the paths of possible nodes below this group, from one listing.

@@ -198,7 +198,7 @@ def as_codec(value: Any) -> Codec:
     if hasattr(value, "to_dict"):
         value = _entry_of(value)
     if isinstance(value, str) or (isinstance(value, Mapping) and "name" in value):
-        codec = parse_codec(value)
+        codec = parse_codec(to_plain(value))
         assert codec is not None or isinstance(value, Mapping)
         if codec is not None:
             return codec

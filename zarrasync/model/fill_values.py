@@ -210,7 +210,9 @@ def as_fill(data_type: DataType, value: Any) -> Any:
         if isinstance(value, bytes | bytearray) and dtype.kind == "V":
             _need(len(value) == dtype.itemsize, f"expected {dtype.itemsize} bytes")
             return np.frombuffer(bytes(value), dtype)[0]
-        if dtype.kind in "US" and isinstance(value, str | bytes):
+        if dtype.kind in "US":
+            _need(isinstance(value, str | bytes), "expected a string")
+            value = value.encode("ascii") if dtype.kind == "S" and isinstance(value, str) else value
             _need(np.array(value, dtype)[()] == np.array(value)[()], "the string is too long or of the wrong kind")
         with np.errstate(over="ignore"):
             converted = np.array(value, dtype)[()]

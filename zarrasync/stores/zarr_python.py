@@ -19,10 +19,11 @@ from zarrasync.stores.errors import redact_queries, store_error
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.remote import RemoteStore, run_request
-from zarrasync.stores.values import Listing, Request, Value
+from zarrasync.stores.values import Listing, Request, Value, clip
 
 __all__ = ["ZarrPythonStore", "is_zarr_store"]
 
+_DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _INTERFACE = ("get_partial_values", "list_prefix", "list_dir", "supports_writes")
 
 
@@ -45,6 +46,7 @@ class ZarrPythonStore(RemoteStore):
         self.writeable = bool(store.supports_writes) and not getattr(store, "read_only", False)
         self.listable = bool(store.supports_listing)
         self.concurrency = concurrency or self.settings.concurrency or 64
+        self._has_ranges = True
         inner = self._innermost = _innermost(store)
         self.bounded = type(inner).__module__.partition(".")[0] == "icechunk"
         # Writes of an icechunk session are isolated until they are committed, which detects conflicts. Merging forks of
@@ -148,8 +150,16 @@ class ZarrPythonStore(RemoteStore):
             byte_range = RangeByteRequest(request.start, request.start + request.length)
         elif request.start:
             byte_range = OffsetByteRequest(request.start)
+        if byte_range is not None and not self._has_ranges:
+            return await self._fetch_part(request)
         prototype = default_buffer_prototype()
-        buffer = await self._call(request.key, "read", "get", request.key, prototype, byte_range=byte_range)
+        try:
+            buffer = await self._call(request.key, "read", "get", request.key, prototype, byte_range=byte_range)
+        except StoreError as error:
+            if byte_range is None or not isinstance(error.__cause__, NotImplementedError):
+                raise
+            self._has_ranges = False  # as in tifffile's stores
+            return await self._fetch_part(request)
         if buffer is None:
             return None
         data = buffer.to_bytes()
@@ -158,6 +168,11 @@ class ZarrPythonStore(RemoteStore):
                 f"{self!r} returned {len(data)} bytes of {request.key!r} instead of {request.length}", key=request.key
             )
         return Value(data)
+
+    async def _fetch_part(self, request: Request) -> Value | None:
+        """Return a byte range of a value that the store can only return whole."""
+        value = await self._fetch_one(Request(request.key))
+        return None if value is None else Value(bytes(clip(value.data, request)), value.version, len(value.data))
 
     async def stat(self, key: str) -> Value | None:
         check_key(key)
@@ -201,8 +216,20 @@ class ZarrPythonStore(RemoteStore):
             raise self._unsupported("list")
         try:
             return [key async for key in self.store.list_prefix(prefix)]
-        except Exception as error:
+        except OSError as error:
             raise store_error(error, prefix, "list", self) from error
+        except Exception:  # icechunk lists nodes only, and VirtualiZarr directories only
+            return await self._walk(prefix)
+
+    async def _walk(self, prefix: str) -> builtins.list[str]:
+        """Return the keys that start with a prefix, with a listing for each directory."""
+        keys: list[str] = []
+        level = [prefix]
+        while level:
+            listings = await gather([partial(self.list_dir, directory) for directory in level])
+            keys.extend(key for listing in listings for key in listing.keys)
+            level = [directory for listing in listings for directory in listing.prefixes]
+        return sorted(keys)
 
     async def list_dir(self, prefix: str) -> Listing:
         check_prefix(prefix)
@@ -210,13 +237,25 @@ class ZarrPythonStore(RemoteStore):
             raise self._unsupported("list")
         try:
             names = [name.rstrip("/") async for name in self.store.list_dir(prefix.rstrip("/"))]
+        except NotImplementedError as error:
+            raise self._unsupported(f"list {prefix!r}") from error
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
-        # The listing does not distinguish keys from prefixes: a key has a value.
-        values = await self.fetch([Request(prefix + name, 0, 1) for name in names])
-        keys = [prefix + name for name, value in zip(names, values, strict=True) if value is not None]
-        prefixes = [f"{prefix}{name}/" for name, value in zip(names, values, strict=True) if value is None]
+        are_keys = await gather([partial(self._is_key, prefix + name) for name in names])
+        keys = [prefix + name for name, is_key in zip(names, are_keys, strict=True) if is_key]
+        prefixes = [f"{prefix}{name}/" for name, is_key in zip(names, are_keys, strict=True) if not is_key]
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
+
+    async def _is_key(self, name: str) -> bool:
+        """Return whether a name in a listing is a key. The listing does not distinguish keys from prefixes."""
+        if name.rpartition("/")[2] in _DOCUMENTS:
+            return True
+        try:
+            return bool(await self._call(name, "read", "exists", name))
+        except StoreError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            return False  # icechunk rejects names that are neither documents nor chunks
 
 
 def _innermost(store: Any) -> Any:

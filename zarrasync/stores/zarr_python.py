@@ -23,7 +23,6 @@ from zarrasync.stores.values import Listing, Request, Value, clip
 
 __all__ = ["ZarrPythonStore", "is_zarr_store"]
 
-_DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _INTERFACE = ("get_partial_values", "list_prefix", "list_dir", "supports_writes")
 
 
@@ -248,8 +247,6 @@ class ZarrPythonStore(RemoteStore):
 
     async def _is_key(self, name: str) -> bool:
         """Return whether a name in a listing is a key. The listing does not distinguish keys from prefixes."""
-        if name.rpartition("/")[2] in _DOCUMENTS:
-            return True
         try:
             return bool(await self._call(name, "read", "exists", name))
         except StoreError as error:

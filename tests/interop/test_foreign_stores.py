@@ -77,7 +77,7 @@ async def test_nodes_of_a_session_are_erased_and_replaced(api: Api, tmp_path: Pa
         await api(group.delete("deep"))
         assert [path for path, _ in zarr.open_group(store, mode="r").members()] == [name]
         await api(api.create_array(store, path=name, data=np.arange(3), overwrite=True))
-        assert zarr.open_array(store, path=name, mode="r")[:].tolist() == [0, 1, 2]
+        np.testing.assert_array_equal(zarr.open_array(store, path=name, mode="r")[:], [0, 1, 2])
 
 
 @pytest.mark.filterwarnings("ignore")

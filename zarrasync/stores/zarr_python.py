@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from zarrasync import config
+from zarrasync import config, formats
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import gather
 from zarrasync.codecs.spec import Buffer
@@ -247,6 +247,8 @@ class ZarrPythonStore(RemoteStore):
 
     async def _is_key(self, name: str) -> bool:
         """Return whether a name in a listing is a key. The listing does not distinguish keys from prefixes."""
+        if formats.is_document(name):
+            return True
         try:
             return bool(await self._call(name, "read", "exists", name))
         except StoreError as error:

@@ -34,13 +34,14 @@ class OutputBudget(int):
         return type(self), (int(self), self.origin)
 
 
-def check_budget(limit: int, nbytes: int, *, at_least: bool = False) -> None:
+def check_budget(limit: int, nbytes: int, *, at_least: bool = False, what: str = "result") -> None:
     """Check that bytes fit into a budget.
 
     Args:
         limit: The budget.
         nbytes: The number of bytes that came out or would come out.
         at_least: Whether more may follow.
+        what: What has so many bytes, for messages.
 
     Raises:
         BudgetExceeded: If they do not.
@@ -48,4 +49,4 @@ def check_budget(limit: int, nbytes: int, *, at_least: bool = False) -> None:
     if nbytes > limit:
         size = f"more than {int(limit):,}" if at_least else f"{nbytes:,}"
         reason = limit.origin if isinstance(limit, OutputBudget) else f"the limit is {limit:,}"
-        raise BudgetExceeded(f"the result has {size} bytes; {reason}")
+        raise BudgetExceeded(f"the {what} has {size} bytes; {reason}")

@@ -174,7 +174,7 @@ class BoundChain:
         largest = self.size_bounds[1]
         if largest >= _MOST:
             return None
-        origin = self._budget.origin if self._is_variable and self._budget else f"its chunk has {self.nbytes:,}"
+        origin = self._budget.origin if self._is_variable and self._budget else f"a chunk has {self.nbytes:,} bytes"
         return OutputBudget(2 * largest + _MARGIN, origin)
 
     @property

@@ -38,7 +38,7 @@ def fixed_budget(raw_size: int | None, raw_limit: int | None, spec: ArraySpec) -
     if spec.nbytes is None:
         return _budget_of_setting(spec) if spec.max_nbytes else None
     most = raw_size if raw_size is not None else raw_limit if raw_limit is not None else 4 * spec.nbytes
-    return OutputBudget(most + most // 4 + _MARGIN, f"the chunk has {spec.nbytes:,}")
+    return OutputBudget(most + most // 4 + _MARGIN, f"a chunk has {spec.nbytes:,} bytes")
 
 
 def variable_budget(stored_size: int, spec: ArraySpec) -> OutputBudget:
@@ -52,7 +52,7 @@ def variable_budget(stored_size: int, spec: ArraySpec) -> OutputBudget:
         return _budget_of_setting(spec)
     limit = memory_size(spec) + max(_LEAST, _RATIO * stored_size)
     return OutputBudget(
-        limit, f"a stored chunk of {stored_size:,} may have {limit:,}; config.max_chunk_bytes sets another limit"
+        limit, f"the limit is {limit:,} because of its stored size, unless config.max_chunk_bytes sets another one"
     )
 
 

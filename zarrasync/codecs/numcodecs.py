@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from zarrasync._util.output_budget import BudgetExceeded, OutputBudget, check_budget
+from zarrasync._util.output_budget import BudgetExceeded, check_budget
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.blosc import blosc_decoder
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
@@ -102,8 +102,9 @@ def _lzma_filter_stream(container: int, filters: Any) -> Any:
 
     if container != lzma.FORMAT_RAW:
         return lzma.LZMADecompressor(format=container, memlimit=_LZMA_MEMORY)
-    for one in filters:
-        check_budget(OutputBudget(_LZMA_MEMORY, "its dictionary is too large"), one.get("dict_size") or 0)
+    largest = max((one.get("dict_size") or 0 for one in filters), default=0)
+    if largest > _LZMA_MEMORY:
+        raise ValueError(f"its dictionary of {largest:,} bytes is larger than {_LZMA_MEMORY:,}")
     return lzma.LZMADecompressor(format=container, filters=filters)
 
 
@@ -228,6 +229,9 @@ class NumcodecsArray(_Adaptor, ArrayArrayCodec):
 
     def decode(self, array: Array, spec: ArraySpec) -> Array:
         flat = np.ascontiguousarray(array, self.encoded_spec(spec).dtype.numpy).reshape(-1)
+        decoded_dtype = self.config.get("decode_dtype" if self.kind == "astype" else "dtype")
+        if decoded_dtype and np.dtype(decoded_dtype).itemsize > spec.dtype.numpy.itemsize:
+            raise self.fail(f"it decodes to data type {decoded_dtype}, whose elements are larger than the array's")
         return self._shaped(self._run("decode", flat), "decode", spec.dtype.numpy, spec.shape)
 
     def _shaped(self, result: Any, direction: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
@@ -360,7 +364,7 @@ def _fill_by_pcodec(data: Buffer, memory: Array) -> None:
 
     progress = standalone.simple_decompress_into(bytes(data), memory)
     if progress.n_processed != len(memory) or not progress.finished:
-        raise ValueError(f"{progress.n_processed:,} elements or more come out, the chunk needs {len(memory):,}")
+        raise ValueError(f"it does not have the {len(memory):,} elements of a chunk")
 
 
 def _size_after_cast(size: int, source: str, target: str) -> int:

@@ -26,6 +26,8 @@ __all__ = ["VlenBytesCodec", "VlenUtf8Codec"]
 
 _BLOCK = 1 << 20
 """Bytes of elements that are copied to the result at a time."""
+_LONG = 1 << 16
+"""Bytes of an element from which on the width of its characters in memory matters."""
 _length_at = struct.Struct("<I").unpack_from
 
 
@@ -109,7 +111,7 @@ class _BoundVlen(BoundWhole):
             yield first, elements
 
     def _texts(self, elements: Sequence[bytes], budget: int) -> list[str]:
-        if max(map(len, elements)) > _BLOCK:
+        if max(map(len, elements)) > _LONG:
             check_budget(budget, max(map(text_size, elements)))
         return [element.decode() for element in elements]
 

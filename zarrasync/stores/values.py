@@ -41,7 +41,7 @@ class Request(NamedTuple):
             BudgetExceeded: If it is over the limit.
         """
         if self.limit is not None:
-            check_budget(self.limit, nbytes, at_least=at_least)
+            check_budget(self.limit, nbytes, at_least=at_least, what="value")
 
 
 class Value(NamedTuple):

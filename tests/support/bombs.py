@@ -18,6 +18,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,7 @@ def main(kind: str, api: str, folder: Path, limit: int) -> None:
     if kind == "http":
         with http_server(folder) as url:
             for name in names:
-                report(name, lambda name=name: read(url, name))
+                report(name, partial(read, url, name))
         return
     for name in names:
         mine = {key: path for key, path in files.items() if key.startswith(f"{name}/")}
@@ -275,7 +276,7 @@ def main(kind: str, api: str, folder: Path, limit: int) -> None:
                 for key, path in mine.items():
                     file.write(path, key)
             store = stores.ZipStore(archive)
-        report(name, lambda store=store, name=name: read(store, name))
+        report(name, partial(read, store, name))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Synchronous calls of coroutines: driven on the calling thread, or run by an event loop in a daemon thread.
 
 Coroutines that use only blocking stores are driven. Others are submitted to the event loop, also from inside a running
-loop (Jupyter), from several threads at once, and after a fork. Ctrl-C cancels the coroutine before it is raised.
+loop (Jupyter), from several threads at once, and after a fork. Ctrl-C cancels the coroutine, and is raised when it has
+ended.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Generator
-from concurrent.futures import Future, InvalidStateError
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
-from zarrasync._concurrency import clock
+from zarrasync._concurrency import clock, interrupts
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 from zarrasync._concurrency.gates import BLOCKED_LOOP
+from zarrasync._concurrency.interrupts import Interruptible
 from zarrasync._util.short_tracebacks import RAISED, shorten
 
 __all__ = ["iterate", "run"]
@@ -32,44 +33,33 @@ _CLOSE_SECONDS = 5.0
 
 
 class _Call(Generic[T]):
-    """A call of a coroutine on the loop of another thread, in the caller's context.
-
-    Attributes:
-        result: The result of the coroutine.
-    """
+    """A call of a coroutine on the loop of another thread, in the caller's context."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
         self._loop, self._coroutine = loop, coroutine
-        self.result: Future[T] = Future()
         self._ended = threading.Event()
         self._task: asyncio.Task[T] | None = None
         self._context = copy_context()
         with contextlib.suppress(RuntimeError):
             self._context.run(BLOCKED_LOOP.set, asyncio.get_running_loop())
 
-    def start(self) -> None:
-        """Start the coroutine, unless it was started or cancelled before."""
+    def run(self) -> T:
+        """Start the coroutine, unless it was cancelled before, and return its result."""
         self._loop.call_soon_threadsafe(self._start)
+        self._ended.wait()
+        if self._task is None:
+            raise asyncio.CancelledError
+        return self._task.result()
 
     def _start(self) -> None:
-        if self._task is None and not self._ended.is_set():
+        if not self._ended.is_set():
             self._task = self._loop.create_task(self._coroutine, context=self._context)
-            self._task.add_done_callback(self._finish)
-
-    def _finish(self, task: asyncio.Task[T]) -> None:
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        with contextlib.suppress(InvalidStateError):  # the caller has cancelled
-            if error is not None:
-                self.result.set_exception(error)
-            else:
-                self.result.set_result(task.result())
-        self._ended.set()
+            self._task.add_done_callback(lambda _: self._ended.set())
 
     def cancel(self) -> None:
-        """Cancel the coroutine, which may not have started yet, and wait until it has ended."""
-        self.result.cancel()
-        self._loop.call_soon_threadsafe(self._cancel)
-        self._ended.wait()
+        """Cancel the coroutine, which may not have started yet."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         if self._task is not None:
@@ -139,34 +129,43 @@ def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
         RuntimeError: When called on the library's own loop thread.
     """
     try:
-        if blocking:
-            loop = asyncio._get_running_loop()  # noqa: SLF001  # a tenth of the time of the public function
-            if loop is None:
-                return drive(coroutine)
-            token = BLOCKED_LOOP.set(loop)
-            try:
-                return drive(coroutine)
-            finally:
-                BLOCKED_LOOP.reset(token)
-        bridge = _get()
-        if threading.current_thread() is bridge.thread:
-            coroutine.close()
-            raise RuntimeError("a synchronous call was made inside zarrasync's own event loop; use the async API there")
-        return _wait(bridge, coroutine)
+        if threading.get_ident() != interrupts.main_thread:
+            return _drive(coroutine) if blocking else _submit(coroutine, None)
+        with Interruptible() as flag:
+            return _drive(coroutine) if blocking else _submit(coroutine, flag)
     except RAISED as error:
         shorten(error)
         raise
 
 
-def _wait(bridge: _Loop, coroutine: Coroutine[Any, Any, T]) -> T:
-    call = _Call(bridge.loop, coroutine)
+def _drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on this thread."""
+    loop = asyncio._get_running_loop()  # noqa: SLF001  # a tenth of the time of the public function
+    if loop is None:
+        return drive(coroutine)
+    token = BLOCKED_LOOP.set(loop)
     try:
-        call.start()
-        return call.result.result()
-    except BaseException:
-        if not call.result.done():  # Ctrl-C in this thread, and not an error of the coroutine
+        return drive(coroutine)
+    finally:
+        BLOCKED_LOOP.reset(token)
+
+
+def _submit(coroutine: Coroutine[Any, Any, T], flag: Interruptible | None) -> T:
+    """Run a coroutine on the loop of this process, until it ends or the flag is set."""
+    bridge = _get()
+    if threading.current_thread() is bridge.thread:
+        coroutine.close()
+        raise RuntimeError("a synchronous call was made inside zarrasync's own event loop; use the async API there")
+    call = _Call(bridge.loop, coroutine)
+    if flag is not None:
+        flag.on_cancel = call.cancel
+        if flag.cancelled:  # before this
             call.cancel()
-        raise
+    try:
+        return call.run()
+    finally:
+        if flag is not None:
+            flag.on_cancel = None
 
 
 def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, None]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-__all__ = ["CancelFlag", "as_call", "cancel_flag", "ignore_cancellation"]
+__all__ = ["CALL_FLAG", "CancelFlag", "as_call", "cancel_flag", "ignore_cancellation", "raise_if_cancelled"]
 
 
 class CancelFlag:
@@ -27,24 +28,36 @@ class CancelFlag:
         self._cancelled = True
 
 
-_call_flag: ContextVar[CancelFlag | None] = ContextVar("zarrasync_cancel", default=None)
+CALL_FLAG: ContextVar[CancelFlag | None] = ContextVar("zarrasync_cancel", default=None)
+"""The flag that is set to cancel the current call."""
 
 
 def cancel_flag() -> CancelFlag:
     """Return a new flag for a piece of work; cancelling the current call cancels it."""
-    return CancelFlag(_call_flag.get())
+    return CancelFlag(CALL_FLAG.get())
+
+
+def raise_if_cancelled() -> None:
+    """Check whether the current call was cancelled; for work on threads that consists of many steps.
+
+    Raises:
+        asyncio.CancelledError: If it was.
+    """
+    flag = CALL_FLAG.get()
+    if flag is not None and flag.cancelled:
+        raise asyncio.CancelledError
 
 
 def as_call(flag: CancelFlag) -> None:
     """Use a flag for the current call, in the current context."""
-    _call_flag.set(flag)
+    CALL_FLAG.set(flag)
 
 
 @contextlib.contextmanager
 def ignore_cancellation() -> Iterator[None]:
     """Let clean-up run to its end although the call it belongs to was cancelled."""
-    token = _call_flag.set(None)
+    token = CALL_FLAG.set(None)
     try:
         yield
     finally:
-        _call_flag.reset(token)
+        CALL_FLAG.reset(token)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import length_hint
 from typing import TypeVar
 
+from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.drive import driven
 
 __all__ = ["first_error", "for_each", "gather", "gather_all"]
@@ -16,8 +17,10 @@ T = TypeVar("T")
 
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     """Return the results of calls, which run concurrently, or one after the other if this call is driven."""
-    if len(calls) < 2 or driven():
+    if len(calls) < 2:
         return [await call() for call in calls]
+    if driven():
+        return [await _step(call) for call in calls]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_await(call)) for call in calls]
@@ -71,6 +74,11 @@ def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the first failure of a group of concurrent calls."""
     error = errors.exceptions[0]
     return first_error(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def _step(call: Callable[[], Awaitable[T]]) -> T:
+    raise_if_cancelled()
+    return await call()
 
 
 async def _await(call: Callable[[], Awaitable[T]]) -> T:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from zarrasync._concurrency import bridge
+from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.locks import KeyLock, KeyLocks
@@ -272,6 +273,7 @@ class Store(ABC):
     async def erase_values(self, keys: Iterable[str]) -> None:
         """Erase several values."""
         for key in keys:
+            raise_if_cancelled()
             await self.erase(key)
 
     async def erase_prefix(self, prefix: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from zarrasync import config
+from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
@@ -342,6 +343,7 @@ class LocalStore(Store):
 
     def _scan(self, prefix: str, *, unfinished: bool = False) -> Iterable[os.DirEntry[str]]:
         """Return the entries of a directory: values and directories, or temporary files and directories."""
+        raise_if_cancelled()
         try:
             with os.scandir(self._base + prefix) as entries:
                 return [entry for entry in entries if entry.name.endswith(TEMPORARY_SUFFIX) == unfinished]

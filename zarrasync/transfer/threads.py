@@ -95,7 +95,7 @@ class StealingPool:
                 self._stop_helpers()
                 if self._flag.cancelled or not any(self._queues):
                     break
-        except BaseException:  # Ctrl-C on this thread
+        except BaseException:  # Ctrl-C again, after a first one that had no effect for seconds
             self._flag.cancel()
             self._stop_helpers()
             raise
@@ -146,7 +146,7 @@ class StealingPool:
             self._starting += count
         with contextlib.suppress(RuntimeError):  # the interpreter is shutting down: work without help
             pool = helper_pool(self._settings)
-            for _ in range(count):  # added one by one, in case of Ctrl-C
+            for _ in range(count):  # added one by one, as another submission may fail
                 # In the caller's context: spans of traces begin below the current one.
                 helper = pool.submit(copy_context().run, self._work)
                 with self._lock:

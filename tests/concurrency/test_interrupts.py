@@ -158,7 +158,7 @@ def handlers() -> Iterator[None]:
 class _Signalling(WrapperStore):
     """A store that sends this process a signal when a chunk is read or written."""
 
-    number = signal.SIGINT
+    number: int = signal.SIGINT
     calls = 0
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> list[Value | None]:

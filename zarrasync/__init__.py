@@ -80,7 +80,7 @@ __all__ = [
     "validate",
 ]
 
-# Names are imported when they are first used, so that programs that may not use Zarr at all start without delay.
+# Names are imported when they are first used, so that importing the package takes little time.
 _HOME_MODULES = {
     "AsyncArray": "nodes.array",
     "AsyncGroup": "nodes.group",

@@ -1,4 +1,4 @@
-"""``python -m zarrasync``: the command of the same name."""
+"""``python -m zarrasync`` runs the command ``zarrasync``."""
 
 import sys
 

@@ -41,7 +41,7 @@ def register(asynchronous: type, facade: Callable[[Any], Any]) -> None:
 
 
 def to_sync(value: Any) -> Any:
-    """Replace asynchronous objects by synchronous ones, also inside tuples and dicts."""
+    """Replace asynchronous objects with synchronous ones, also inside tuples and dicts."""
     facade = _FACADES.get(type(value))
     if facade is not None:
         return facade(value)
@@ -53,7 +53,7 @@ def to_sync(value: Any) -> Any:
 
 
 class _LastIteration(threading.local):
-    """The last iteration over the names of a group that this thread started, unless it has done anything since.
+    """The iteration over the names of a group that this thread started last, until it calls another method.
 
     Attributes:
         names: A weak reference to the iterator, or a function that returns ``None``.
@@ -64,14 +64,14 @@ class _LastIteration(threading.local):
 
 
 def _no_names() -> None:
-    """Return ``None``, as a weak reference does whose object does not exist any more."""
+    """Return ``None``, like a dead weak reference."""
 
 
 _last_iteration = _LastIteration()
 
 
 class Facade:
-    """A synchronous object: it contains an asynchronous one and nothing else."""
+    """A synchronous object that wraps an asynchronous one and has no other state."""
 
     __slots__ = ("_async",)
     _async: Any
@@ -121,12 +121,19 @@ class NodeBase(Facade):
 
     @property
     def attrs(self) -> Attributes:
-        """The attributes. Setting one stores it at once."""
+        """The attributes. Each change is stored immediately.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> group.attrs["title"] = "test"
+            >>> group.attrs
+            {'title': 'test'}
+        """
         return Attributes(self)
 
 
 class Attributes(MutableMapping[str, Any]):
-    """The attributes of a node. Each change is stored before it returns."""
+    """The attributes of a node. Each change is stored before the call returns."""
 
     def __init__(self, facade: NodeBase) -> None:
         self._facade = facade
@@ -165,7 +172,7 @@ class Attributes(MutableMapping[str, Any]):
 
 
 class Indexer:
-    """A kind of indexing, as ``array.oindex[...]``. Reads and writes immediately."""
+    """A kind of indexing, such as ``array.oindex[...]``. It reads and writes immediately."""
 
     def __init__(self, accessor: Accessor, run_: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._accessor, self._run = accessor, run_
@@ -178,7 +185,7 @@ class Indexer:
 
 
 class LazyIndexer:
-    """A kind of indexing of a lazy selection. Returns a lazy selection."""
+    """A kind of indexing of a lazy selection. It returns a lazy selection."""
 
     def __init__(self, accessor: Accessor) -> None:
         self._accessor = accessor
@@ -188,7 +195,18 @@ class LazyIndexer:
 
 
 class ArrayBase(NodeBase):
-    """Base class of arrays, with NumPy's protocols."""
+    """An N-dimensional array of chunks in a store.
+
+    Indexing reads and writes immediately, as in NumPy; ``view`` is a lazy selection. Arrays are returned by
+    ``open_array``, ``create_array`` and the methods of groups. ``resize``, ``append`` and ``attrs`` change an array in
+    place.
+
+    Example:
+        >>> array = sync.create_array({}, shape=(4, 4), dtype="i4", chunks=(2, 2))
+        >>> array[1:3] = 7
+        >>> array[:, 0]
+        array([0, 7, 7, 0], dtype=int32)
+    """
 
     __slots__ = ()
     _async: AsyncArray
@@ -209,12 +227,12 @@ class ArrayBase(NodeBase):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("reading an array makes a copy; leave out copy=False")
+            raise ValueError("cannot convert an array without a copy, because its values are read: omit copy=False")
         values: npt.NDArray[Any] = self._run(self._async.view[...].read())
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __dask_tokenize__(self) -> Any:
-        """Return a token for dask: the location, the metadata, and the versions of its documents if they are known."""
+        """Return a token for dask: the location, the metadata, and the versions of the documents, if known."""
         metadata = self._async.metadata
         versions = metadata.source.versions if metadata.source is not None else {}
         node = (repr(self._async.store), self._async.path, repr(metadata), dict(metadata.attributes))
@@ -243,7 +261,16 @@ class ArrayBase(NodeBase):
 
 
 class SelectionBase(Facade):
-    """Base class of lazy selections, with indexing and NumPy's protocols."""
+    """A part of an array that has not been read yet.
+
+    Indexing a selection again returns a smaller selection. ``read`` and ``np.asarray`` read it.
+
+    Example:
+        >>> array = sync.create_array({}, data=np.arange(8))
+        >>> part = array.view[2:8][::2]
+        >>> part.read()
+        array([2, 4, 6])
+    """
 
     __slots__ = ()
     _async: AsyncSelection
@@ -268,36 +295,36 @@ class SelectionBase(Facade):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("reading a selection makes a copy; leave out copy=False")
+            raise ValueError("cannot convert a selection without a copy, because its values are read: omit copy=False")
         values: npt.NDArray[Any] = self._run(self._async[...].read())
         return values if dtype is None else values.astype(dtype, copy=False)
 
     @property
     def array(self) -> Any:
-        """The array."""
+        """The array that the selection is a part of."""
         return to_sync(self._async.array)
 
     @property
     def oindex(self) -> LazyIndexer:
-        """Orthogonal indexing: each axis independently."""
+        """Orthogonal indexing: an integer, slice, list of integers or mask for each dimension independently."""
         return LazyIndexer(self._async.oindex)
 
     @property
     def vindex(self) -> LazyIndexer:
-        """Coordinate indexing: points, or a mask."""
+        """Coordinate indexing: points, as an integer array per dimension, or a mask of the selection's shape."""
         return LazyIndexer(self._async.vindex)
 
 
 class _Names(Iterator[str]):
     """An iterator over the names of a group's members.
 
-    ``list`` and ``sorted`` ask a group for its length when they start to iterate over it. Without this class that would
-    be a second listing.
+    ``list`` and ``sorted`` ask a group for its length when they start to iterate over it. This class avoids a second
+    listing for that.
 
     Attributes:
         group: The group.
         count: The number of names.
-        has_started: Whether a name was returned.
+        has_started: Whether a name has been returned.
     """
 
     def __init__(self, group: GroupBase, names: Sequence[str]) -> None:
@@ -311,7 +338,18 @@ class _Names(Iterator[str]):
 
 
 class GroupBase(NodeBase, Mapping[str, Any]):
-    """Base class of groups: a mapping from names to arrays and groups."""
+    """A group: a mapping from names to arrays and groups.
+
+    Groups are returned by ``open_group``, ``create_group`` and the methods of other groups.
+
+    Example:
+        >>> group = sync.create_group({})
+        >>> group["t2m"] = np.zeros((4, 4), "f4")
+        >>> list(group)
+        ['t2m']
+        >>> group["t2m"].shape
+        (4, 4)
+    """
 
     __slots__ = ()
     _async: AsyncGroup
@@ -346,7 +384,7 @@ class GroupBase(NodeBase, Mapping[str, Any]):
         return self._run(self._async.nmembers())
 
     def __bool__(self) -> bool:
-        return True  # also for an empty group, without listing it
+        return True  # also an empty group, so that no listing is needed
 
     def __eq__(self, other: object) -> bool:
         return Facade.__eq__(self, other)
@@ -354,17 +392,17 @@ class GroupBase(NodeBase, Mapping[str, Any]):
     __hash__ = None  # type: ignore[assignment]  # as in Facade
 
     def keys(self) -> Any:
-        """Return the names of the members."""
+        """Return the names of the members, sorted."""
         return self._run(self._async.keys())
 
     def items(self) -> Any:
-        """Return pairs of name and member, with one listing and one batch of documents."""
+        """Return pairs of name and member, sorted by name. Takes one listing and one batch of requests."""
         return to_sync(self._run(self._async.members()))
 
     def values(self) -> Any:
-        """Return the members."""
+        """Return the members, sorted by name."""
         return tuple(node for _, node in self.items())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a member, or the default if there is none."""
+        """Open a member, or return the default if it does not exist."""
         return to_sync(self._run(self._async.get(name, default)))

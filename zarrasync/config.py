@@ -1,4 +1,4 @@
-"""Settings, in one frozen value.
+"""Settings of the library.
 
 Later sources override earlier ones: defaults, ``ZARRASYNC_*`` environment variables, ``with config.set(...)``, and the
 ``config=`` argument of functions that open or create nodes. A node keeps the settings that applied when it was opened.
@@ -36,29 +36,38 @@ class Config:
 
     Attributes:
         zarr_format: The format of new nodes: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``.
-        threads: Threads that decode and encode (0: one per core).
-        concurrency: Concurrent requests per store (0: chosen by the store).
-        memory_budget: Bytes of chunks that the process has in memory while reading and writing.
-        batch_bytes: Decoded bytes of a batch of chunks that one thread reads or writes.
+        threads: The number of threads that decode and encode (0: one per core).
+        concurrency: The number of concurrent requests per store (0: chosen by the store).
+        memory_budget: The maximum size of chunks in memory while the process reads and writes, in bytes.
+        batch_bytes: The decoded size of a batch of chunks that one thread reads or writes, in bytes.
         write_empty_chunks: Store chunks that contain only the fill value.
-        coalesce_gap: Byte ranges of one value that are at most this many bytes apart are requested as one.
-        coalesce_size: The largest size of such a request, in bytes.
-        retries: How often a request is repeated after a temporary failure (status 503, a lost connection).
-        request_timeout: Seconds for one request (0: no limit).
-        total_timeout: Seconds for a request with its retries, and for waiting for other writers (0: no limit).
-        unaligned: Whether assignments and appends may change a part of a chunk. ``"safe"``: if the rest of the chunk
-            cannot be lost, because the store has conditional writes, or locks that hold for every writer;
-            ``"allow"``: always; ``"error"``: never. Ingestion and dask have a parameter for it.
+        coalesce_gap: Byte ranges of one value that are at most this many bytes apart are fetched with one request.
+        coalesce_size: The maximum size of such a request, in bytes.
+        retries: The number of retries of a request after a temporary failure (status 503, a lost connection).
+        request_timeout: Timeout of one request in seconds (0: none).
+        total_timeout: Timeout of a request with all retries, and of waiting for other writers, in seconds (0: none).
+        unaligned: Whether assignments and appends may change a part of a chunk. ``"safe"``: if the store supports
+            conditional writes, or locks that exclude all other writers, so that the rest of the chunk cannot be lost;
+            ``"allow"``: always; ``"error"``: never. ``ingest`` and ``integrations.dask.store`` have a parameter for it.
         fsync: Local files: flush each file to disk before it is renamed to its final name.
-        dtype_fallback: What to do if a document specifies a fallback for an unknown data type: ``"warn"`` and use it,
-            raise an ``"error"``, or ``"allow"`` it silently.
-        allow_pickle: Open arrays whose chunks are pickles. Reading them runs code that the data names, so set it only
+        dtype_fallback: The reaction to an unknown data type with a fallback: ``"warn"`` and use the fallback, raise an
+            ``"error"``, or ``"allow"`` the fallback silently.
+        allow_pickle: Open arrays whose chunks are pickles. Reading a pickle can run arbitrary code, so set this only
             for data that you trust.
-        max_document_bytes: The largest size of a metadata document, in bytes.
-        max_chunk_bytes: The largest decoded size of a chunk, in bytes (0: no limit).
-        max_read_bytes: The largest size of the result of a read, in bytes (0: no limit).
-        debug_errors: Keep all frames and causes in the tracebacks of errors. This applies as it is set where a function is
-            called; the setting of a node has no effect.
+        max_document_bytes: The maximum size of a metadata document, in bytes.
+        max_chunk_bytes: The maximum decoded size of a chunk, in bytes (0: no limit).
+        max_read_bytes: The maximum size of the result of a read, in bytes (0: no limit).
+        debug_errors: Keep all frames and causes in the tracebacks of errors. The value in effect where a function is
+            called counts, not the setting of a node.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is out of range.
+
+    Example:
+        >>> config = za.Config(memory_budget=1 << 30, retries=2)
+        >>> config.retries
+        2
     """
 
     zarr_format: int | str = 3
@@ -90,7 +99,7 @@ class Config:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 first, second, third = map(repr, choices)
-                raise ValueError(f"config {name} is {first}, {second} or {third}, not {getattr(self, name)!r}")
+                raise ValueError(f"config {name} must be {first}, {second} or {third}, found {getattr(self, name)!r}")
 
     @property
     def pool_size(self) -> int:
@@ -101,13 +110,13 @@ class Config:
 def _check_setting(name: str, value: Any, kind: type) -> None:
     """Check the type of a setting and, if it is a number, its range."""
     if type(value) is not kind:
-        raise TypeError(f"config {name} is of type {kind.__name__}, not {value!r}")
+        raise TypeError(f"config {name} must have type {kind.__name__}, found {value!r}")
     if not isinstance(value, int | float):
         return
     if name in _POSITIVE and value < 1:
-        raise ValueError(f"config {name} must be at least 1, not {value}")
+        raise ValueError(f"config {name} must be at least 1, found {value}")
     if not 0 <= value < math.inf:
-        raise ValueError(f"config {name} must be 0 or more, and finite; is {value}")
+        raise ValueError(f"config {name} must be finite and at least 0, found {value}")
 
 
 def _read_environment(environment: Mapping[str, str]) -> Config:
@@ -120,7 +129,9 @@ def _read_environment(environment: Mapping[str, str]) -> Config:
     for variable in environment:
         close = get_close_matches(variable, names, 1, 0.85) if variable not in names else ()
         if close:
-            warnings.warn(f"the environment variable {variable} is not a setting; {close[0]} is", stacklevel=4)
+            warnings.warn(
+                f"the environment variable {variable} is not a setting; did you mean {close[0]}?", stacklevel=4
+            )
     return Config(**changes)
 
 
@@ -145,21 +156,32 @@ _override: ContextVar[Config | None] = ContextVar("zarrasync_config", default=No
 
 
 def get() -> Config:
-    """Return the settings that apply to the current task or thread."""
+    """Return the settings of the current task or thread.
+
+    Example:
+        >>> za.config.get().zarr_format
+        3
+    """
     return _override.get() or _base()
 
 
 class set:
     """Change settings inside a ``with`` block, in the current task or thread only.
 
-    To change them for a whole process, set ``ZARRASYNC_*`` environment variables; for one node, pass ``config=``.
+    To change them for a whole process, set ``ZARRASYNC_*`` environment variables. To change them for one node, pass
+    ``config=``.
 
     Args:
         **changes: Settings by name.
 
     Raises:
-        TypeError: If there is no such setting, or a value is of the wrong type.
+        TypeError: If a setting does not exist, or a value has the wrong type.
         ValueError: If a value is out of range.
+
+    Example:
+        >>> with za.config.set(threads=2) as config:
+        ...     config.threads
+        2
     """
 
     def __init__(self, **changes: Any) -> None:
@@ -177,7 +199,9 @@ class set:
 
     def __del__(self) -> None:
         if getattr(self, "_tokens", ()) is None:
-            warnings.warn("config.set(...) holds inside a with block only: with config.set(...):", stacklevel=2)
+            warnings.warn(
+                "config.set(...) has no effect without a with block: write `with config.set(...):`", stacklevel=2
+            )
 
 
 @contextlib.contextmanager
@@ -192,10 +216,10 @@ def using(config: Config | Mapping[str, Any] | None) -> Iterator[None]:
 
 
 def resolve(config: Config | Mapping[str, Any] | None) -> Config:
-    """Return the settings for a ``config=`` argument: a ``Config``, or changes to the settings that apply here.
+    """Return the settings for a ``config=`` argument: a ``Config``, or changes to the current settings.
 
     Raises:
-        TypeError: If there is no such setting, or a value is of the wrong type.
+        TypeError: If a setting does not exist, or a value has the wrong type.
         ValueError: If a value is out of range.
     """
     if isinstance(config, Config):

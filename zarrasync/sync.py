@@ -74,13 +74,15 @@ __all__ = [
 class Array(ArrayBase):
     """An N-dimensional array of chunks in a store.
 
-    Indexing returns a lazy ``Selection``, which is read when it is awaited:
+    Indexing reads and writes immediately, as in NumPy; ``view`` is a lazy selection. Arrays are returned by
+    ``open_array``, ``create_array`` and the methods of groups. ``resize``, ``append`` and ``attrs`` change an array in
+    place.
 
-        block = array[0:10, ::2]
-        array[0:10].write(values)
-
-    Arrays are returned by ``open_array``, ``create_array`` and groups. ``resize``, ``append`` and
-    ``update_attributes`` change an array in place.
+    Example:
+        >>> array = sync.create_array({}, shape=(4, 4), dtype="i4", chunks=(2, 2))
+        >>> array[1:3] = 7
+        >>> array[:, 0]
+        array([0, 7, 7, 0], dtype=int32)
     """
 
     __slots__ = ()
@@ -117,25 +119,25 @@ class Array(ArrayBase):
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The shape of the smallest part that can be read alone: of inner chunks if the array is sharded.
+        """The shape of chunks, or of inner chunks if the array is sharded: the smallest part that can be read alone.
 
-        In a rectilinear grid the largest size along each axis; see ``read_chunk_sizes``.
+        In a rectilinear grid these are the largest sizes along each axis; see ``read_chunk_sizes``.
         """
         return self._async.chunks
 
     @property
     def shards(self) -> tuple[int, ...] | None:
-        """The shape of shards, which are written as a whole, or ``None`` if the array is not sharded."""
+        """The shape of shards, the smallest part that can be written alone, or ``None`` if the array is not sharded."""
         return self._async.shards
 
     @property
     def read_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Per axis the sizes of chunks (inner chunks if the array is sharded), without what is beyond the array's end."""
+        """The sizes of chunks (inner chunks if the array is sharded) along each axis, cut at the end of the array."""
         return self._async.read_chunk_sizes
 
     @property
     def write_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Per axis the sizes of shards (chunks if it is not sharded), without what is beyond the array's end."""
+        """The sizes of shards (chunks if the array is not sharded) along each axis, cut at the end of the array."""
         return self._async.write_chunk_sizes
 
     @property
@@ -145,51 +147,91 @@ class Array(ArrayBase):
 
     @property
     def filters(self) -> tuple[Codec, ...]:
-        """The array -> array codecs, of inner chunks if the array is sharded."""
+        """The array -> array codecs (of inner chunks if the array is sharded)."""
         return self._async.filters
 
     @property
     def serializer(self) -> Codec:
-        """The array -> bytes codec, of inner chunks if the array is sharded."""
+        """The array -> bytes codec (of inner chunks if the array is sharded)."""
         return self._async.serializer
 
     @property
     def compressors(self) -> tuple[Codec, ...]:
-        """The bytes -> bytes codecs, of inner chunks if the array is sharded."""
+        """The bytes -> bytes codecs (of inner chunks if the array is sharded)."""
         return self._async.compressors
 
     @property
     def dimension_names(self) -> tuple[str | None, ...] | None:
-        """Per axis its name or ``None``, or ``None`` if the array has no dimension names."""
+        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
         return self._async.dimension_names
 
     @property
     def cdata_shape(self) -> tuple[int, ...]:
-        """The number of chunks along each axis."""
+        """The number of chunks (inner chunks if the array is sharded) along each axis."""
         return self._async.cdata_shape
 
     @property
     def nchunks(self) -> int:
-        """The number of chunks."""
+        """The number of chunks (inner chunks if the array is sharded)."""
         return self._async.nchunks
 
     @property
     def info(self) -> Info:
-        """A summary that takes no requests."""
+        """A summary of the metadata. Makes no requests."""
         return self._async.info
 
     @property
     def view(self) -> Selection:
-        """The whole array as a lazy selection."""
+        """The whole array as a lazy selection.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(8))
+            >>> array.view[2:5].shape
+            (3,)
+        """
         result: Selection = to_sync(self._async.view)
         return result
 
     def getitem(self, selection: Any) -> Any:
-        """Read ``array[selection]`` with the semantics of NumPy."""
+        """Read ``array[selection]`` with NumPy's indexing rules.
+
+        Args:
+            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
+
+        Returns:
+            As ``Selection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(8))
+            >>> array.getitem(slice(2, 5))
+            array([2, 3, 4])
+        """
         return self._run(self._async.getitem(selection))
 
     def setitem(self, selection: Any, value: npt.ArrayLike) -> None:
-        """Write ``array[selection] = value`` with the semantics of NumPy."""
+        """Write ``array[selection] = value`` with NumPy's indexing rules.
+
+        Args:
+            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
+            value: The values, broadcast to the selection's shape.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            ShapeError: As for ``Selection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(3,), dtype="i4")
+            >>> array.setitem(slice(1, 3), [5, 6])
+            >>> array[...]
+            array([0, 5, 6], dtype=int32)
+        """
         self._run(self._async.setitem(selection, value))
 
     def get_basic_selection(
@@ -200,10 +242,20 @@ class Array(ArrayBase):
         Args:
             selection: Integers, slices, ``...`` and ``newaxis``.
             out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             As ``Selection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> array.get_basic_selection((slice(0, 2), 1))
+            array([1, 4])
         """
         return self._run(self._async.get_basic_selection(selection, out=out, fields=fields))
 
@@ -215,7 +267,19 @@ class Array(ArrayBase):
         Args:
             selection: Integers, slices, ``...`` and ``newaxis``.
             value: The values, broadcast to the selection's shape.
-            fields: Names of structured fields to write alone.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            ShapeError: As for ``Selection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(3,), dtype="i4")
+            >>> array.set_basic_selection(slice(1, 3), 7)
+            >>> array[...]
+            array([0, 7, 7], dtype=int32)
         """
         self._run(self._async.set_basic_selection(selection, value, fields=fields))
 
@@ -225,12 +289,23 @@ class Array(ArrayBase):
         """Read with orthogonal indexing, as ``oindex``.
 
         Args:
-            selection: An integer, slice, list of integers or mask per axis.
+            selection: An integer, slice, list of integers or mask for each axis.
             out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             As ``Selection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> array.get_orthogonal_selection(([0, 2], [0, 1]))
+            array([[0, 1],
+                   [6, 7]])
         """
         return self._run(self._async.get_orthogonal_selection(selection, out=out, fields=fields))
 
@@ -240,9 +315,22 @@ class Array(ArrayBase):
         """Write with orthogonal indexing, as ``oindex``.
 
         Args:
-            selection: An integer, slice, list of integers or mask per axis.
+            selection: An integer, slice, list of integers or mask for each axis.
             value: The values, broadcast to the selection's shape.
-            fields: Names of structured fields to write alone.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            ShapeError: As for ``Selection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(2, 3), dtype="i4")
+            >>> array.set_orthogonal_selection(([0, 1], [0, 2]), 7)
+            >>> array[...]
+            array([[7, 0, 7],
+                   [7, 0, 7]], dtype=int32)
         """
         self._run(self._async.set_orthogonal_selection(selection, value, fields=fields))
 
@@ -252,12 +340,22 @@ class Array(ArrayBase):
         """Read with coordinate indexing, as ``vindex``.
 
         Args:
-            selection: Integers or integer arrays per axis, which are broadcast against each other.
+            selection: An integer or integer array for each axis. They are broadcast against each other.
             out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             As ``Selection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> array.get_coordinate_selection(([0, 2], [0, 1]))
+            array([0, 7])
         """
         return self._run(self._async.get_coordinate_selection(selection, out=out, fields=fields))
 
@@ -267,9 +365,22 @@ class Array(ArrayBase):
         """Write with coordinate indexing, as ``vindex``.
 
         Args:
-            selection: Integers or integer arrays per axis, which are broadcast against each other.
+            selection: An integer or integer array for each axis. They are broadcast against each other.
             value: The values, broadcast to the selection's shape.
-            fields: Names of structured fields to write alone.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            ShapeError: As for ``Selection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(2, 3), dtype="i4")
+            >>> array.set_coordinate_selection(([0, 1], [0, 2]), [5, 6])
+            >>> array[...]
+            array([[5, 0, 0],
+                   [0, 0, 6]], dtype=int32)
         """
         self._run(self._async.set_coordinate_selection(selection, value, fields=fields))
 
@@ -280,11 +391,21 @@ class Array(ArrayBase):
 
         Args:
             mask: A boolean array of the array's shape.
-            out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            out: A one-dimensional array of the result's length and dtype to read into.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             A one-dimensional array of the elements in C order.
+
+        Raises:
+            SelectionError: If the mask has a different shape.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(4))
+            >>> array.get_mask_selection([True, False, False, True])
+            array([0, 3])
         """
         return self._run(self._async.get_mask_selection(mask, out=out, fields=fields))
 
@@ -295,8 +416,20 @@ class Array(ArrayBase):
 
         Args:
             mask: A boolean array of the array's shape.
-            value: The values, one for all or one per element in C order.
-            fields: Names of structured fields to write alone.
+            value: One value for all elements, or one value per element in C order.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the mask has a different shape.
+            ShapeError: As for ``Selection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(4,), dtype="i4")
+            >>> array.set_mask_selection([True, False, False, True], [5, 6])
+            >>> array[...]
+            array([5, 0, 0, 6], dtype=int32)
         """
         self._run(self._async.set_mask_selection(mask, value, fields=fields))
 
@@ -306,12 +439,22 @@ class Array(ArrayBase):
         """Read whole shards (chunks if the array is not sharded), as ``blocks``.
 
         Args:
-            selection: Integers and slices of grid coordinates.
+            selection: Grid coordinates, as integers and slices.
             out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             As ``Selection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the grid.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(4), chunks=(2,))
+            >>> array.get_block_selection(1)
+            array([2, 3])
         """
         return self._run(self._async.get_block_selection(selection, out=out, fields=fields))
 
@@ -321,85 +464,133 @@ class Array(ArrayBase):
         """Write whole shards (chunks if the array is not sharded), as ``blocks``.
 
         Args:
-            selection: Integers and slices of grid coordinates.
+            selection: Grid coordinates, as integers and slices.
             value: The values, broadcast to the selection's shape.
-            fields: Names of structured fields to write alone.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the selection does not fit the grid.
+            ShapeError: As for ``Selection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(4,), dtype="i4", chunks=(2,))
+            >>> array.set_block_selection(1, 7)
+            >>> array[...]
+            array([0, 0, 7, 7], dtype=int32)
         """
         self._run(self._async.set_block_selection(selection, value, fields=fields))
 
     def resize(self, shape: int | tuple[int, ...]) -> None:
-        """Change the shape in place. No element is moved.
+        """Change the shape in place. Elements inside both shapes keep their positions.
 
-        Elements outside the new shape are erased, also in chunks that are partly inside, so that growing the array
-        again shows fill values. Several writers may make an array longer at the same time. Make it smaller only while
-        nobody else is writing, because rows that others append meanwhile may be erased.
+        Elements outside the new shape are erased, also in chunks that lie partly inside. If the array grows again, they
+        read as fill values. Several writers may enlarge an array at the same time. Shrink an array only while no one
+        else is writing, because rows that another writer appends meanwhile may be erased.
 
         Args:
-            shape: The new shape, with as many axes as the old one.
+            shape: The new shape, with the same number of axes.
 
         Raises:
-            ShapeError: If it has another number of axes or a negative size.
+            ShapeError: If the new shape has a different number of axes or a negative size.
             ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(2, 3), dtype="i4")
+            >>> array.resize((4, 3))
+            >>> array.shape
+            (4, 3)
         """
         self._run(self._async.resize(shape))
 
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Append values along an axis.
 
-        Several writers may append at the same time, also from other processes and machines, if the store has
-        conditional writes: each gets rows of its own. Object stores show fill values in the new rows until their
-        values are written, because the longer shape is stored first to reserve them. Other stores do not.
+        If the store supports conditional writes, several writers may append at the same time, also from different
+        processes and machines: each writer gets separate rows. On object stores the new rows read as fill values until
+        their values are written, because the longer shape is stored first to reserve them.
 
         Args:
-            data: The values. Their other axes have the array's sizes.
+            data: The values. The sizes of all axes except ``axis`` must equal the array's.
             axis: The axis to extend.
 
         Returns:
             The new shape.
 
         Raises:
-            ShapeError: If the other axes differ, there is no such axis, or the store can neither lock nor compare, so
-                that rows of other writers could be lost, and ``config.unaligned`` does not allow that.
+            ShapeError: If the sizes of the other axes differ or the axis does not exist. Also if the store supports
+                neither locks nor conditional writes, so that another writer's rows could be lost, and
+                ``config.unaligned`` does not allow that.
+            ReadOnlyError: If the array was opened for reading.
+            WriteConflictError: If other writers kept changing the array until ``config.total_timeout``.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(0, 3), dtype="i4", chunks=(10, 3))
+            >>> array.append([[1, 2, 3], [4, 5, 6]])
+            (2, 3)
         """
         return self._run(self._async.append(data, axis))
 
     def nchunks_initialized(self) -> int:
-        """Count the stored values (shards, or chunks if there are no shards). Lists their keys.
+        """Return the number of stored shards (chunks if the array is not sharded). Lists their keys.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(4,), dtype="i4", chunks=(2,))
+            >>> array.view[:2].write(7)
+            >>> array.nchunks_initialized()
+            1
         """
         return self._run(self._async.nchunks_initialized())
 
     def nbytes_stored(self) -> int:
-        """Return the encoded size in bytes of all stored values (shards, or chunks). Lists their keys.
+        """Return the encoded size of all stored shards (chunks if the array is not sharded), in bytes. Lists their keys.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.zeros(4, "i4"), fill_value=1, compressors=None)
+            >>> array.nbytes_stored()
+            16
         """
         return self._run(self._async.nbytes_stored())
 
     def info_complete(self) -> Info:
-        """Return ``info`` with the number of stored values and their compression ratio. Lists their keys.
+        """Return ``info`` with the number of stored chunks or shards and their compression ratio. Lists their keys.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(4,), dtype="i4", chunks=(2,))
+            >>> array.view[:2].write(7)
+            >>> (array.info_complete())["Chunks"]
+            '1 of 2 are stored'
         """
         return self._run(self._async.info_complete())
 
     @property
     def store(self) -> Store:
-        """The store."""
+        """The store that contains the node."""
         return self._async.store
 
     @property
     def path(self) -> str:
-        """The path in the store, without slashes at the ends."""
+        """The path in the store, without leading and trailing slashes."""
         return self._async.path
 
     @property
     def name(self) -> str:
-        """The path with a leading slash."""
+        """The path in the store with a leading slash."""
         return self._async.name
 
     @property
@@ -414,7 +605,7 @@ class Array(ArrayBase):
 
     @property
     def read_only(self) -> bool:
-        """Whether the node was opened for reading, or its store cannot be written to."""
+        """Whether the node was opened for reading, or its store does not support writing."""
         return self._async.read_only
 
     @property
@@ -423,35 +614,66 @@ class Array(ArrayBase):
         return self._async.zarr_format
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes. Others keep their values.
+        """Set attributes with one write. Attributes that are not named keep their values.
+
+        Args:
+            attributes: The new values by attribute name. JSON must be able to represent them.
 
         Raises:
             MetadataError: If a value cannot be written as JSON.
             ReadOnlyError: If the node was opened for reading.
+            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({}, attributes={"title": "test"})
+            >>> group.update_attributes({"version": 2})
+            >>> dict(group.attrs)
+            {'title': 'test', 'version': 2}
         """
         self._run(self._async.update_attributes(attributes))
 
     def refresh(self) -> None:
-        """Read the metadata again, because another writer may have resized an array or changed attributes.
+        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
         Raises:
-            NodeNotFoundError: If the node does not exist any more.
-            NodeTypeError: If it has been replaced by one of the other kind.
+            NodeNotFoundError: If the node no longer exists.
+            NodeTypeError: If an array has been replaced by a group, or a group by an array.
+            StoreError: If the store failed.
+
+        Example:
+            >>> store = {}
+            >>> array = sync.create_array(store, shape=(2,), dtype="i4")
+            >>> other = sync.open_array(store, mode="r+")
+            >>> other.resize(5)
+            >>> array.refresh()
+            >>> array.shape
+            (5,)
         """
         self._run(self._async.refresh())
 
     def close(self) -> None:
-        """Close the connections of the store."""
+        """Close the connections of the store. Also called at the end of a ``with`` block.
+
+        Example:
+            >>> with sync.create_group({}) as group:
+            ...     _ = group.create_array("t", shape=(2,), dtype="i4")
+        """
         self._run(self._async.close())
 
 
 class Group(GroupBase):
-    """A group: a node that contains arrays and groups by name.
+    """A group: a mapping from names to arrays and groups.
 
-        t2m = group["t2m"]
-        names = group.array_keys()
+    Groups are returned by ``open_group``, ``create_group`` and the methods of other groups.
 
-    Groups are returned by ``open_group``, ``create_group`` and other groups.
+    Example:
+        >>> group = sync.create_group({})
+        >>> group["t2m"] = np.zeros((4, 4), "f4")
+        >>> list(group)
+        ['t2m']
+        >>> group["t2m"].shape
+        (4, 4)
     """
 
     __slots__ = ()
@@ -463,80 +685,194 @@ class Group(GroupBase):
 
     @property
     def info(self) -> Info:
-        """A summary that takes no requests."""
+        """A summary of the metadata. Makes no requests."""
         return self._async.info
 
     def setitem(self, name: str, value: npt.ArrayLike) -> None:
         """Store values as an array, replacing an existing node.
 
         Args:
-            name: The name of the array.
-            value: Its values.
+            name: The name of the array, or its relative path.
+            value: The values.
+
+        Raises:
+            ReadOnlyError: If the group was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> group.setitem("lat", [0.5, 1.5])
+            >>> (group.getitem("lat")).getitem(0)
+            np.float64(0.5)
         """
         self._run(self._async.setitem(name, value))
 
     def getitem(self, name: str) -> Array | Group:
-        """Return a member, or a node further below by its relative path (``"a/b"``).
+        """Open a member by its name, or a node further below by its relative path (``"a/b"``).
+
+        Args:
+            name: The name or relative path.
+
+        Returns:
+            The array or group.
 
         Raises:
-            NodeNotFoundError: If there is no such node.
+            NodeNotFoundError: If no node exists at the path.
+            MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("model/t2m", shape=(4, 4), dtype="f4")
+            >>> (group.getitem("model/t2m")).shape
+            (4, 4)
         """
         result: Array | Group = to_sync(self._run(self._async.getitem(name)))
         return result
 
     def contains(self, name: str) -> bool:
-        """Return whether there is a member of that name."""
+        """Return whether a member exists.
+
+        Args:
+            name: The name or relative path.
+
+        Raises:
+            MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> group.contains("t2m")
+            False
+        """
         return self._run(self._async.contains(name))
 
     def members(self, max_depth: int | None = 0) -> tuple[tuple[str, Array | Group], ...]:
-        """Return the members, with one listing per group and one batch of documents per level.
+        """Return the members. Takes one listing per group and one batch of requests per level.
 
-        Members that cannot be read are left out, with a warning that names them.
+        Members that cannot be read are omitted, with a warning that names them.
 
         Args:
-            max_depth: How many levels of groups below this one to look into; ``None`` for all.
+            max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
 
         Returns:
             Pairs of relative path and node, sorted by path.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("model/t2m", shape=(4, 4), dtype="f4")
+            >>> [path for path, node in group.members(max_depth=None)]
+            ['model', 'model/t2m']
         """
         result: tuple[tuple[str, Array | Group], ...] = to_sync(self._run(self._async.members(max_depth)))
         return result
 
     def arrays(self) -> tuple[tuple[str, Array], ...]:
-        """Return the members that are arrays, as pairs of name and array."""
+        """Return the members that are arrays.
+
+        Returns:
+            Pairs of name and array, sorted by name.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("t2m", shape=(4, 4), dtype="f4")
+            >>> [(name, array.shape) for name, array in group.arrays()]
+            [('t2m', (4, 4))]
+        """
         result: tuple[tuple[str, Array], ...] = to_sync(self._run(self._async.arrays()))
         return result
 
     def groups(self) -> tuple[tuple[str, Group], ...]:
-        """Return the members that are groups, as pairs of name and group."""
+        """Return the members that are groups.
+
+        Returns:
+            Pairs of name and group, sorted by name.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_group("model")
+            >>> [(name, member.path) for name, member in group.groups()]
+            [('model', 'model')]
+        """
         result: tuple[tuple[str, Group], ...] = to_sync(self._run(self._async.groups()))
         return result
 
     def array_keys(self) -> tuple[str, ...]:
-        """Return the names of the arrays."""
+        """Return the names of the members that are arrays, sorted.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("t2m", shape=(4, 4), dtype="f4")
+            >>> group.array_keys()
+            ('t2m',)
+        """
         return self._run(self._async.array_keys())
 
     def group_keys(self) -> tuple[str, ...]:
-        """Return the names of the groups."""
+        """Return the names of the members that are groups, sorted.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_group("model")
+            >>> group.group_keys()
+            ('model',)
+        """
         return self._run(self._async.group_keys())
 
     def nmembers(self, max_depth: int | None = 0) -> int:
-        """Return the number of members; see ``members``."""
+        """Return the number of members.
+
+        Args:
+            max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("model/t2m", shape=(4, 4), dtype="f4")
+            >>> group.nmembers(max_depth=None)
+            2
+        """
         return self._run(self._async.nmembers(max_depth))
 
     def tree(self, max_depth: int | None = None) -> Tree:
-        """Return the hierarchy below as a string; notebooks show a tree that unfolds.
+        """Return the hierarchy below the group as a string. Notebooks show it as a tree that unfolds.
 
         Nodes that cannot be read are marked.
 
         Args:
-            max_depth: How many levels of groups below this one to look into; ``None`` for all.
+            max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
+
+        Returns:
+            A string with one line per node.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("model/t2m", shape=(4, 4), dtype="f4")
+            >>> group.tree()
+            /
+            └── model
+                └── t2m (4, 4) float32
         """
         return self._run(self._async.tree(max_depth))
 
@@ -544,14 +880,27 @@ class Group(GroupBase):
         """Create an array below this group.
 
         Args:
-            name: Its name or relative path. Missing groups above it are created.
+            name: The name or relative path of the array. Missing groups above it are created.
             overwrite: Replace an existing node.
             **options: As for ``zarrasync.create_array``: ``shape``, ``dtype``, ``data``, ``chunks``, ``shards``,
                 ``filters``, ``serializer``, ``compressors``, ``fill_value``, ``order``, ``attributes``,
                 ``chunk_key_encoding``, ``dimension_names``.
 
+        Returns:
+            The new array.
+
         Raises:
             NodeExistsError: If a node exists and ``overwrite`` is not set.
+            ShapeError: If the shapes of the array, its chunks and its shards are inconsistent.
+            MetadataError: If the data type, a codec or the fill value is invalid.
+            ReadOnlyError: If the group was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> array = group.create_array("model/t2m", shape=(4, 4), dtype="f4", chunks=(2, 2))
+            >>> array.name
+            '/model/t2m'
         """
         result: Array = to_sync(self._run(self._async.create_array(name, overwrite=overwrite, **options)))
         return result
@@ -560,29 +909,54 @@ class Group(GroupBase):
         """Create a group below this one.
 
         Args:
-            name: Its name or relative path. Missing groups above it are created.
-            attributes: Its attributes.
+            name: The name or relative path of the group. Missing groups above it are created.
+            attributes: The attributes. JSON must be able to represent them.
             overwrite: Replace an existing node.
+
+        Returns:
+            The new group.
 
         Raises:
             NodeExistsError: If a node exists and ``overwrite`` is not set.
+            MetadataError: If JSON cannot represent an attribute.
+            ReadOnlyError: If the group was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> member = group.create_group("model", attributes={"title": "test"})
+            >>> member.attrs["title"]
+            'test'
         """
         result: Group = to_sync(self._run(self._async.create_group(name, attributes=attributes, overwrite=overwrite)))
         return result
 
     def require_array(self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any) -> Array:
-        """Return an array, and create it if it does not exist.
+        """Open an array. Create it if it does not exist.
 
         Args:
-            name: Its name.
-            shape: The shape it must have.
-            dtype: The data type it must have. Another one that can be cast to it is accepted unless ``exact`` is set.
-            exact: Accept only that data type.
-            **options: As for ``create_array``.
+            name: The name or relative path of the array.
+            shape: The required shape.
+            dtype: The required data type. Unless ``exact`` is set, an existing array may have another data type that
+                NumPy can cast to it safely.
+            exact: Accept no data type except ``dtype``.
+            **options: Options of a new array, as for ``create_array``.
+
+        Returns:
+            The array.
 
         Raises:
-            NodeTypeError: If it is a group, or the data type differs.
-            ShapeError: If the shape differs.
+            NodeTypeError: If a group exists at the path, or the array has a different data type.
+            ShapeError: If the array has a different shape.
+            ReadOnlyError: If the group was opened for reading and the array does not exist.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> new = group.require_array("t2m", shape=(4, 4), dtype="f4")
+            >>> existing = group.require_array("t2m", shape=(4, 4))
+            >>> existing == new
+            True
         """
         result: Array = to_sync(
             self._run(self._async.require_array(name, shape=shape, dtype=dtype, exact=exact, **options))
@@ -590,14 +964,25 @@ class Group(GroupBase):
         return result
 
     def require_group(self, name: str, *, attributes: Mapping[str, Any] | None = None) -> Group:
-        """Return a group, and create it if it does not exist.
+        """Open a group. Create it if it does not exist.
 
         Args:
-            name: Its name.
-            attributes: Attributes of a group that is created.
+            name: The name or relative path of the group.
+            attributes: Attributes of a new group.
+
+        Returns:
+            The group.
 
         Raises:
-            NodeTypeError: If it is an array.
+            NodeTypeError: If an array exists at the path.
+            ReadOnlyError: If this group was opened for reading and the member does not exist.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> member = group.require_group("model")
+            >>> member.path
+            'model'
         """
         result: Group = to_sync(self._run(self._async.require_group(name, attributes=attributes)))
         return result
@@ -606,11 +991,20 @@ class Group(GroupBase):
         """Erase a member and all nodes below it, even if its metadata is damaged.
 
         Args:
-            name: Its name or relative path.
+            name: The name or relative path of the member.
             all_files: Also erase files that are not part of any Zarr node. They are kept by default.
 
         Raises:
-            NodeNotFoundError: If there is no such member.
+            NodeNotFoundError: If the member does not exist.
+            ReadOnlyError: If the group was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_group("model")
+            >>> group.delete("model")
+            >>> group.keys()
+            ()
         """
         self._run(self._async.delete(name, all_files=all_files))
 
@@ -618,28 +1012,37 @@ class Group(GroupBase):
         """Move a member to another name or path below this group. Its values are copied, then erased.
 
         Args:
-            source: Its name or relative path.
+            source: The name or relative path of the member.
             dest: The new name or relative path. Missing groups above it are created.
 
         Raises:
-            NodeNotFoundError: If there is no such member.
-            NodeExistsError: If there is a node at the new path.
+            NodeNotFoundError: If the member does not exist.
+            NodeExistsError: If a node exists at the new path.
+            UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_group("run1")
+            >>> group.move("run1", "archive/run1")
+            >>> group.keys()
+            ('archive',)
         """
         self._run(self._async.move(source, dest))
 
     @property
     def store(self) -> Store:
-        """The store."""
+        """The store that contains the node."""
         return self._async.store
 
     @property
     def path(self) -> str:
-        """The path in the store, without slashes at the ends."""
+        """The path in the store, without leading and trailing slashes."""
         return self._async.path
 
     @property
     def name(self) -> str:
-        """The path with a leading slash."""
+        """The path in the store with a leading slash."""
         return self._async.name
 
     @property
@@ -654,7 +1057,7 @@ class Group(GroupBase):
 
     @property
     def read_only(self) -> bool:
-        """Whether the node was opened for reading, or its store cannot be written to."""
+        """Whether the node was opened for reading, or its store does not support writing."""
         return self._async.read_only
 
     @property
@@ -663,32 +1066,64 @@ class Group(GroupBase):
         return self._async.zarr_format
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes. Others keep their values.
+        """Set attributes with one write. Attributes that are not named keep their values.
+
+        Args:
+            attributes: The new values by attribute name. JSON must be able to represent them.
 
         Raises:
             MetadataError: If a value cannot be written as JSON.
             ReadOnlyError: If the node was opened for reading.
+            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({}, attributes={"title": "test"})
+            >>> group.update_attributes({"version": 2})
+            >>> dict(group.attrs)
+            {'title': 'test', 'version': 2}
         """
         self._run(self._async.update_attributes(attributes))
 
     def refresh(self) -> None:
-        """Read the metadata again, because another writer may have resized an array or changed attributes.
+        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
         Raises:
-            NodeNotFoundError: If the node does not exist any more.
-            NodeTypeError: If it has been replaced by one of the other kind.
+            NodeNotFoundError: If the node no longer exists.
+            NodeTypeError: If an array has been replaced by a group, or a group by an array.
+            StoreError: If the store failed.
+
+        Example:
+            >>> store = {}
+            >>> array = sync.create_array(store, shape=(2,), dtype="i4")
+            >>> other = sync.open_array(store, mode="r+")
+            >>> other.resize(5)
+            >>> array.refresh()
+            >>> array.shape
+            (5,)
         """
         self._run(self._async.refresh())
 
     def close(self) -> None:
-        """Close the connections of the store."""
+        """Close the connections of the store. Also called at the end of a ``with`` block.
+
+        Example:
+            >>> with sync.create_group({}) as group:
+            ...     _ = group.create_array("t", shape=(2,), dtype="i4")
+        """
         self._run(self._async.close())
 
 
 class Selection(SelectionBase):
     """A part of an array that has not been read yet.
 
-    Indexing it again selects from the part. ``await`` reads it.
+    Indexing a selection again returns a smaller selection. ``read`` and ``np.asarray`` read it.
+
+    Example:
+        >>> array = sync.create_array({}, data=np.arange(8))
+        >>> part = array.view[2:8][::2]
+        >>> part.read()
+        array([2, 4, 6])
     """
 
     __slots__ = ()
@@ -728,56 +1163,87 @@ class Selection(SelectionBase):
 
         Args:
             out: An array of the selection's shape and dtype to read into.
-            missing: Read chunks that do not exist as ``"fill"`` values, or raise an ``"error"``.
-            progress: Show a progress bar, or call this function with the number of bytes done since the last call.
+            missing: ``"fill"``: chunks that do not exist read as the fill value. ``"error"``: they raise an error.
+            progress: ``True`` to show a progress bar, or a function that is called with the number of bytes read since
+                its last call.
 
         Returns:
-            ``out`` if given, else a new NumPy array. Its axes have the memory order of the stored chunks, such as
-            Fortran order. A NumPy scalar if every axis is indexed by an integer.
+            ``out`` if given, otherwise a new NumPy array of the selection's shape and dtype, in the memory order of the
+            stored chunks (C or Fortran). If every axis is indexed by an integer, a NumPy scalar.
 
         Raises:
             MissingChunkError: If chunks do not exist and ``missing`` is ``"error"``.
             CodecError: If a chunk is damaged.
             StoreError: If the store failed. A chunk that does not exist is not a failure.
-            ShapeError: If ``out`` has another shape or dtype.
+            ShapeError: If ``out`` has a different shape or dtype.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(8))
+            >>> array.view[2:5].read()
+            array([2, 3, 4])
         """
         return self._run(self._async.read(out, missing, progress))
 
     def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
         """Write values to the selection.
 
-        A chunk that is covered in part is read, changed and written back. What other writers store in its other part
-        at the same time is kept: if the store has neither locks nor conditional writes for that, such writes raise an
+        A chunk that the selection covers in part is read, changed and written back. Locks or conditional writes keep
+        concurrent changes of other writers to the rest of the chunk. If the store supports neither, the write raises an
         error.
 
         Args:
             values: The values, broadcast to the selection's shape. Masked elements become the fill value.
-            progress: Show a progress bar, or call this function with the number of bytes done since the last call.
+            progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written
+                since its last call.
 
         Raises:
-            ShapeError: If the values do not broadcast to the selection, or chunks are covered in part and
+            ShapeError: If the values do not broadcast to the selection's shape, or chunks are covered in part and
                 ``config.unaligned`` does not allow that on this store.
             ReadOnlyError: If the array was opened for reading.
             StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(4,), dtype="i4")
+            >>> array.view[1:3].write(7)
+            >>> array[...]
+            array([0, 7, 7, 0], dtype=int32)
         """
         self._run(self._async.write(values, progress))
 
     def chunks(self, unit: tuple[int, ...] | Literal["auto"] = "auto") -> Iterator[tuple[Region, npt.NDArray[Any]]]:
-        """Read the selection block by block. The next block is read while the caller works on the current one.
+        """Read the selection block by block. The next block is read while the caller processes the current one.
 
         Args:
-            unit: The shape of a block. By default that of a shard (or chunk), reduced to at most an eighth of
-                ``config.memory_budget``. Blocks at the edges are smaller.
+            unit: The shape of a block. Blocks at the edges are smaller. ``"auto"``: the shape of a shard (or chunk),
+                reduced to at most an eighth of ``config.memory_budget``.
 
         Yields:
-            The location of a block in the selection, as slices, and its values.
+            The location of a block in the selection, as a tuple of slices, and its values.
+
+        Raises:
+            SelectionError: If ``unit`` does not have a positive size for each axis.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(4), chunks=(2,))
+            >>> for region, block in array.view.chunks():
+            ...     print(region[0].start, block.sum())
+            0 1
+            2 5
         """
         return iterate(self._async.chunks(unit), blocking=self._blocking)
 
     def explain(self) -> Explanation:
-        """Explain how many chunks, requests and bytes reading the selection takes. Makes no requests.
+        """Count the chunks, requests and bytes that reading the selection takes. Makes no requests.
 
-        Notebooks show the result with a picture.
+        Returns:
+            The counts. Notebooks show them with a picture of the chunks.
+
+        Example:
+            >>> array = sync.create_array({}, shape=(8, 8), dtype="f8", chunks=(4, 4))
+            >>> array.view[:2].explain()
+            / (2, 8) float64: 2 chunks, 2 requests, 256 B decoded for 128 B (50%)
         """
         return self._async.explain()
 
@@ -792,7 +1258,7 @@ def open(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Array | Group:
-    """Open the array or group at a path. It must exist.
+    """Open an existing array or group.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -803,10 +1269,20 @@ def open(
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this node.
 
+    Returns:
+        The array or group.
+
     Raises:
-        NodeNotFoundError: If there is no node. Its field ``tried`` contains the keys that were looked up.
-        MetadataError: If the documents are invalid. It lists every problem.
+        NodeNotFoundError: If no node exists at the path. Its field ``tried`` contains the keys that were looked up.
+        MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
         StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> array = sync.create_array(store, path="a", data=np.arange(3))
+        >>> node = sync.open(store, path="a")
+        >>> node[1:]
+        array([1, 2])
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.open(
@@ -826,24 +1302,34 @@ def open_array(
     config: ConfigLike = None,
     **options: Any,
 ) -> Array:
-    """Open an array, or create it if the mode allows it.
+    """Open an array, or create it if the mode allows that.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of the array in the store.
-        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: create it if it does not exist; ``"w"``: replace it;
-            ``"w-"``: create it, and fail if it exists.
+        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: read and change, create if missing; ``"w"``: replace;
+            ``"w-"``: create, and fail if a node exists.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this array.
-        **options: Options of a new array, as for ``create_array``. The number of axes, data type, chunks and
-            shards must agree with those of an existing array.
+        **options: Options of a new array, as for ``create_array``. An existing array must have the same number of axes,
+            data type, chunks and shards.
+
+    Returns:
+        The array.
 
     Raises:
-        NodeNotFoundError: If there is no node and the mode does not create one.
-        NodeTypeError: If the node is a group, or an array of another data type.
-        ShapeError: If the array has another number of axes, or other chunks or shards.
+        NodeNotFoundError: If no node exists at the path and the mode does not create one.
+        NodeTypeError: If the node is a group, or an array with a different data type.
+        ShapeError: If the array has a different number of axes, or different chunks or shards.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
+        MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+        StoreError: If the store failed.
+
+    Example:
+        >>> array = sync.open_array({}, mode="a", shape=(4, 4), dtype="i4", chunks=(2, 2))
+        >>> array.shape
+        (4, 4)
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options)
@@ -862,25 +1348,35 @@ def open_group(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Group:
-    """Open a group, or create it if the mode allows it.
+    """Open a group, or create it if the mode allows that.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of the group in the store.
-        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: create it if it does not exist; ``"w"``: replace it;
-            ``"w-"``: create it, and fail if it exists.
+        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: read and change, create if missing; ``"w"``: replace;
+            ``"w-"``: create, and fail if a node exists.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
-        use_consolidated: Whether to look up members in the group's consolidated metadata. ``None``: if it has some,
-            and in the store otherwise.
+        use_consolidated: ``True``: look up members in the group's consolidated metadata. ``False``: look them up in the
+            store. ``None``: use the consolidated metadata if it exists.
         attributes: Attributes of a new group.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this group and its members.
 
+    Returns:
+        The group.
+
     Raises:
-        NodeNotFoundError: If there is no node and the mode does not create one, or the group has no consolidated
-            metadata and ``use_consolidated`` is true.
+        NodeNotFoundError: If no node exists at the path and the mode does not create one, or ``use_consolidated`` is
+            true and the group has no consolidated metadata.
         NodeTypeError: If the node is an array.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
+        MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+        StoreError: If the store failed.
+
+    Example:
+        >>> group = sync.open_group({}, mode="a", attributes={"title": "test"})
+        >>> group.attrs["title"]
+        'test'
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.open_group(
@@ -923,36 +1419,48 @@ def create_array(
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        name: The path of the array in the store (the same as ``path``).
+        name: The path of the array in the store. An alias of ``path``.
         path: The path of the array in the store. Missing groups above it are created.
         shape: The number of elements along each axis.
         dtype: The data type: anything that NumPy accepts, ``str`` for variable-length strings, or a Zarr v3 name.
             Default: float64.
-        data: Values to write. They determine the shape and the data type if these are not given.
+        data: Values to write. They determine the shape and the data type unless ``shape`` and ``dtype`` are given.
         chunks: The shape of chunks (inner chunks if the array is sharded). ``"auto"``: about 4 MiB (256 KiB in
-            shards).
+            shards). A list of sizes for an axis makes a rectilinear grid.
         shards: The shape of shards, a multiple of ``chunks``. ``None``: the array is not sharded. A mapping
-            ``{"shape": ..., "index_location": "start"}`` also sets where shards have their index.
+            ``{"shape": ..., "index_location": "start"}`` also sets the location of the index in shards.
         filters: Array -> array codecs (Zarr v2: filters).
         serializer: The array -> bytes codec.
-        compressors: Bytes -> bytes codecs. ``"auto"``: zstd, ``None``: no compression. A codec is one of
-            ``zarrasync.codecs``, a name, a v3 metadata object, or a numcodecs codec or configuration.
+        compressors: Bytes -> bytes codecs. ``"auto"``: zstd, ``None``: no compression. A codec is an instance of a class
+            of ``zarrasync.codecs``, a name, a v3 metadata object, or a numcodecs codec or its configuration.
         fill_value: The value of elements in chunks that do not exist. Default: zero, false or empty. ``None``:
-            undefined, in formats that can store that (Zarr v2).
+            undefined (Zarr v2 only).
         order: The memory order of elements inside a chunk, ``"C"`` or ``"F"``.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        attributes: The attributes, as JSON can represent them.
-        chunk_key_encoding: How chunk keys are formed, as in v3 metadata.
-        dimension_names: A name or ``None`` per axis.
+        attributes: The attributes. JSON must be able to represent them.
+        chunk_key_encoding: The encoding of chunk keys, as in v3 metadata: ``"default"``, ``"v2"``, or an object with
+            its name and configuration (section "Chunk key encoding" of the Zarr v3 specification).
+        dimension_names: A name or ``None`` for each axis.
         storage_options: Options of the filesystem or object store of a URL.
         overwrite: Replace an existing node.
         config: Settings for this array.
 
+    Returns:
+        The new array.
+
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set.
-        ShapeError: If the shapes of the array, its chunks and its shards do not fit each other.
+        NodeTypeError: If a node above the path is an array, or a group of another format.
+        ShapeError: If the shapes of the array, its chunks and its shards are inconsistent.
         MetadataError: If the data type, a codec or the fill value is invalid.
-        UnsupportedByFormat: If the format cannot store the array. Nothing is written then.
+        UnsupportedByFormat: If the format cannot store the array. Nothing is written in this case.
+        StoreError: If the store failed.
+
+    Example:
+        >>> array = sync.create_array({}, shape=(4, 4), dtype="i4", chunks=(2, 2))
+        >>> array.view[1:3].write(7)
+        >>> array[:, 0]
+        array([0, 7, 7, 0], dtype=int32)
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.create_array(
@@ -990,19 +1498,30 @@ def create_group(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Group:
-    """Create a group, and missing groups above it.
+    """Create a group and missing groups above it.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of the group in the store.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        attributes: The attributes.
+        attributes: The attributes. JSON must be able to represent them.
         overwrite: Replace an existing node.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this group and its members.
 
+    Returns:
+        The new group.
+
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set.
+        NodeTypeError: If a node above the path is an array, or a group of another format.
+        MetadataError: If JSON cannot represent an attribute.
+        StoreError: If the store failed.
+
+    Example:
+        >>> group = sync.create_group({}, path="model/run1", attributes={"title": "test"})
+        >>> group.name
+        '/model/run1'
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.create_group(
@@ -1021,24 +1540,31 @@ def create_hierarchy(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> dict[str, Array | Group]:
-    """Create many nodes, those of one level concurrently.
+    """Create many nodes. The nodes of each level of the hierarchy are created concurrently.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        nodes: By path the parameters of ``create_array`` for an array; ``None`` or only ``{"attributes": …}`` for
-            a group. Missing groups above them are created.
+        nodes: The nodes by path: a mapping of parameters of ``create_array`` for an array, or ``None`` or
+            ``{"attributes": …}`` for a group. Missing groups above them are created.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         overwrite: Replace existing nodes.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for these nodes.
 
     Returns:
-        The nodes by the paths in ``nodes``.
+        The new nodes by normalized path.
 
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set, or a path is below an array.
-        NodeTypeError: If a node above is an array, or of another format.
+        NodeTypeError: If a node above a path is an array, or a group of another format.
         MetadataError: If JSON cannot represent an attribute, or a parameter of an array is invalid.
+        StoreError: If the store failed.
+
+    Example:
+        >>> nodes = {"model": None, "model/t2m": {"shape": (4, 4), "dtype": "f4"}}
+        >>> created = sync.create_hierarchy({}, nodes)
+        >>> created["model/t2m"].shape
+        (4, 4)
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.create_hierarchy(store_, nodes, zarr_format=zarr_format, overwrite=overwrite, config=config)
@@ -1054,9 +1580,9 @@ def consolidate_metadata(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Group:
-    """Store copies of all metadata documents below a group in one document, so that one request opens everything.
+    """Store copies of all metadata documents below a group in one document, so that one request opens the hierarchy.
 
-    The document is the group's own one in Zarr v3, and ``.zmetadata`` in Zarr v2.
+    In Zarr v3 the copies are part of the group's ``zarr.json``, in Zarr v2 of the document ``.zmetadata``.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -1069,10 +1595,18 @@ def consolidate_metadata(
         The group, opened with its consolidated metadata.
 
     Raises:
-        NodeNotFoundError: If there is no node.
+        NodeNotFoundError: If no node exists at the path.
         NodeTypeError: If the node is an array.
-        UnsupportedByFormat: If the format has no consolidated metadata.
+        UnsupportedByFormat: If the format does not support consolidated metadata.
         UnsupportedOperation: If the store cannot list.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> _ = sync.create_array(store, path="t2m", shape=(4, 4), dtype="f4")
+        >>> group = sync.consolidate_metadata(store)
+        >>> group.array_keys()
+        ('t2m',)
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.consolidate_metadata(store_, path=path, zarr_format=zarr_format, config=config)
@@ -1089,17 +1623,28 @@ def save(
     config: ConfigLike = None,
     **arrays: Any,
 ) -> None:
-    """Write arrays in one call, replacing existing nodes.
+    """Write one or more arrays in one call, replacing existing nodes.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        *args: Arrays without a name. A single one is stored at the path itself; several become ``arr_0``, ``arr_1``,
-            … in a group.
+        *args: Arrays without a name. A single array is stored at the path itself. Several arrays are stored in a group
+            as ``arr_0``, ``arr_1``, …
         path: The path in the store.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
         **arrays: Arrays by name, stored in a group.
+
+    Raises:
+        TypeError: If no array is given, or an array is named like an unnamed one (``arr_0``).
+        InvalidKeyError: If a name is not allowed.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> sync.save(store, t2m=np.arange(3), lat=np.array([0.5, 1.5]))
+        >>> sync.load(store, path="lat")
+        array([0.5, 1.5])
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.save(store_, *args, path=path, zarr_format=zarr_format, config=config, **arrays)
@@ -1127,8 +1672,16 @@ def load(
         A NumPy array, or a dict of NumPy arrays by relative path.
 
     Raises:
-        NodeNotFoundError: If there is no node.
+        NodeNotFoundError: If no node exists at the path.
         UnsupportedOperation: If the node is a group and the store cannot list.
+        CodecError: If a chunk is damaged.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> sync.save(store, np.arange(3))
+        >>> sync.load(store)
+        array([0, 1, 2])
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.load(store_, path=path, zarr_format=zarr_format, config=config)
@@ -1151,17 +1704,24 @@ def list_nodes(
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of an array or group in the store.
-        max_depth: How many levels of groups below this one to look into; ``None`` for all.
+        max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
 
     Returns:
-        Pairs of path in the store and kind, sorted by path.
+        Pairs of the path in the store and the kind of node, sorted by path.
 
     Raises:
-        NodeNotFoundError: If there is no node.
+        NodeNotFoundError: If no node exists at the path.
         UnsupportedOperation: If the store cannot list.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> _ = sync.create_array(store, path="model/t2m", shape=(4, 4), dtype="f4")
+        >>> sync.list_nodes(store)
+        (('', 'group'), ('model', 'group'), ('model/t2m', 'array'))
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _functions.list_nodes(store_, path=path, max_depth=max_depth, zarr_format=zarr_format, config=config)
@@ -1192,41 +1752,54 @@ def copy(
 ) -> CopyReport:
     """Copy an array, or a group with all nodes below it, from any format to any other.
 
-    Stored values that stay valid are copied unchanged; others are decoded and encoded again, within
-    ``config.memory_budget``. Metadata that the new format cannot express is kept in another way if possible (names of
-    axes as xarray's attribute, filters undone), which the report mentions. Groups with consolidated metadata have some in
-    the copy. Files that are not Zarr's, such as Parquet tables, are copied on request; otherwise the report lists them.
+    Chunks that remain valid in the new format and layout are copied unchanged. Other chunks are decoded and encoded
+    again, within ``config.memory_budget``. Metadata that the new format cannot express is converted if possible
+    (dimension names to xarray's attribute, filtered chunks to unfiltered ones), and the report lists such conversions.
+    Copies of groups with consolidated metadata also get consolidated metadata. Files that are not part of a Zarr node,
+    such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
 
     Args:
         source: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        dest: Likewise.
+        dest: A store, path, URL, mapping, or fsspec filesystem or mapper.
         source_path: The path of the node to copy.
         dest_path: The path of the copy.
-        zarr_format: The format of the copy; by default that of the source.
-        chunks: The shape of chunks in all arrays with as many axes; ``"keep"`` for that of the source.
-        shards: The shape of shards likewise; ``None`` for none.
-        compressors: The compressors of all arrays; ``"keep"`` for those of the source.
+        zarr_format: The format of the copy. Default: the format of the source.
+        chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source.
+        shards: The shape of shards in all arrays with the same number of axes. ``"keep"``: as in the source; ``None``:
+            no shards.
+        compressors: The compressors of all arrays. ``"keep"``: as in the source.
         overwrite: Replace an existing node.
-        resume: Resume an interrupted copy: stored values of the destination are kept.
+        resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
-        progress: Show a progress bar, or call this with the bytes done since the last call.
-        source_options: Options for the filesystem of a source URL.
-        dest_options: Options for the filesystem of a destination URL.
-        config: Settings.
+        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes copied since
+            its last call.
+        source_options: Options of the filesystem or object store of a source URL.
+        dest_options: Options of the filesystem or object store of a destination URL.
+        config: Settings for this call.
 
     Returns:
-        A report of the nodes and values that were copied.
+        A report of the copied nodes and values.
 
     Raises:
-        NodeNotFoundError: If there is no node at the source.
-        NodeExistsError: If a node exists at the destination, and ``overwrite`` and ``resume`` are not set; or if it is
-            not what an earlier copy would have created; or if one of source and destination lies in the other.
-        UnsupportedByFormat: If the format cannot express the source, such as objects in format 3.
+        NodeNotFoundError: If the source does not exist.
+        NodeExistsError: If a node exists at the destination and neither ``overwrite`` nor ``resume`` is set, if
+            ``resume`` is set and the node differs from the copy, or if source and destination contain each other.
+        UnsupportedByFormat: If the format cannot express the source, such as Python objects in Zarr v3.
         ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
         MetadataError: If the compressors are invalid.
-        ChecksumError: If a value that was read back differs.
+        ChecksumError: If ``verify`` is set and the values read back differ.
         UnsupportedOperation: If ``all_files`` is set and the source cannot list.
+        StoreError: If a store failed.
+
+    Example:
+        >>> source, dest = {}, {}
+        >>> _ = sync.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> report = sync.copy(source, dest, chunks=(4,))
+        >>> report.arrays
+        1
+        >>> sync.load(dest)
+        array([0, 1, 2, 3])
     """
     source_ = resolve(source, source_options, config)
     dest_ = resolve(dest, dest_options, config)
@@ -1264,47 +1837,66 @@ def ingest(
     config: ConfigLike = None,
     **options: Any,
 ) -> IngestReport:
-    """Write all of a source into an array, block by block. A repeated call resumes after interruption.
+    """Write a whole source into an array, block by block. After an interruption, the same call resumes.
 
-    Blocks consist of whole chunks (or shards). Several are read, encoded and stored at a time, and blocks in flight stay
-    within ``config.memory_budget``. A chunk is stored completely or not at all, so stored chunks count as done: with
-    ``mode="a"`` another run writes only the missing ones. That is wrong if something else has stored a part of a chunk:
-    an assignment, or a run with other blocks or regions that cut chunks. ``mode="r+"`` writes everything again, and
-    ``verify`` detects such chunks. Chunks with only the fill value are not stored, so another run repeats them.
+    Blocks consist of whole chunks (or shards). Several blocks are read, encoded and stored at a time, within
+    ``config.memory_budget``.
+
+    With ``mode="a"``, chunks that are already stored are skipped, because a chunk is stored completely or not at all. Do
+    not resume over chunks that were written in part: by an assignment, or by a run with other regions that cut chunks.
+    ``verify`` detects such chunks, and ``mode="r+"`` writes everything again. Chunks that contain only the fill value are
+    not stored, so a resumed run writes them again.
 
     Args:
-        source: Values to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
-            zarrasync or zarr-python, a variable of xarray; dask computes shared intermediate results once per block,
-            ``integrations.dask.store`` only once); the path of an ``.npy`` file, or the path or URL of an array; a
-            function that returns the values of a region, which is a tuple of slices, and is called on several threads
-            at a time; or an iterable of pairs of such a region and its values, which may reuse the memory of an array.
-            Functions and iterables may be asynchronous. They need ``shape`` and ``dtype`` among the options.
+        source: The values to write, one of:
+
+            - an object with ``shape``, ``dtype`` and indexing: an array of NumPy, h5py, dask, zarrasync or zarr-python,
+              or a variable of xarray. Dask recomputes shared intermediate results for each block; see
+              ``integrations.dask.store`` to compute them once.
+            - the path of an ``.npy`` file, or the path or URL of a Zarr array.
+            - a function that returns the values of a region (a tuple of slices). Several threads call it at a time.
+            - an iterable of pairs of a region and its values. It may reuse the memory of the values.
+
+            Functions and iterables may be asynchronous. They require the options ``shape`` and ``dtype``.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The array's path in the store.
-        mode: ``"a"`` resumes or creates; ``"w"`` replaces; ``"w-"`` only creates; ``"r+"`` writes into an existing array,
-            whatever it contains.
-        region: The part of the array to write, as a tuple of slices; all of it by default.
-        unaligned: Whether the region may cut chunks, which another writer may be writing: ``"safe"`` allows it if the
-            store supports conditional writes, ``"error"`` never, ``"allow"`` always. Default: ``config.unaligned``.
-        verify: Read all values back and compare them. Values that the array's data type changes are an error, unless
-            the source has a data type and another one is among the options.
-        concurrency: Blocks at a time; 0 for a default that suits the store.
-        progress: Show a progress bar, or call this with the bytes done since the last call.
-        storage_options: Options for the filesystem of a URL.
-        config: Settings.
-        **options: Parameters of ``create_array``. By default shape, data type, names of axes and attributes are those
-            of the source, and so are the chunks and shards of a Zarr array.
+        path: The path of the array in the store.
+        mode: ``"a"``: resume or create; ``"w"``: replace; ``"w-"``: create, and fail if a node exists; ``"r+"``: write
+            all blocks into an existing array.
+        region: The part of the array to write, as a tuple of slices. Default: the whole array.
+        unaligned: Whether the region may cut chunks, which another process may be writing: ``"safe"``: if the store
+            supports conditional writes; ``"error"``: never; ``"allow"``: always. Default: ``config.unaligned``.
+        verify: Read all values back and compare them. A value that the array's data type cannot represent is an error,
+            unless the source has a data type and the options specify another one.
+        concurrency: The number of blocks at a time; 0 for a default that suits the store.
+        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
+            its last call.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+        **options: Parameters of ``create_array``. The defaults for the shape, data type, dimension names and attributes
+            come from the source. A Zarr array is also the default for chunks and shards.
 
     Returns:
-        A report of the blocks that were written.
+        A report of the written blocks, with bytes and requests.
 
     Raises:
-        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` are invalid.
-        ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
-        NodeNotFoundError: If there is no array for ``"r+"`` or a region.
+        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` is invalid.
+        ShapeError: If the source does not fit the array or the region, or if the region cuts chunks and ``unaligned``
+            does not allow that.
+        NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
-        ChecksumError: If a value that was read back differs.
+        NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
+        ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> report = sync.ingest(np.arange(100), store, chunks=(10,))
+        >>> report.nbytes
+        800
+        >>> array = sync.open_array(store)
+        >>> array[95:]
+        array([95, 96, 97, 98, 99])
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _ingest.ingest(
@@ -1336,18 +1928,27 @@ def validate(
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The path of the node.
-        data: Whether to decode every stored value, and to report absent ones.
-        zarr_format: The format; ``None`` to detect it.
-        storage_options: Options for the filesystem of a URL.
-        config: Settings.
+        path: The path of the node in the store.
+        data: Decode all stored chunks, and report missing ones.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
 
     Returns:
-        All problems with their locations.
+        A report of all problems with their locations.
 
     Raises:
-        NodeNotFoundError: If there is no node at the path.
+        NodeNotFoundError: If no node exists at the path.
         StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> _ = sync.create_array(store, path="t2m", shape=(4, 4), dtype="f4")
+        >>> report = sync.validate(store)
+        >>> report.ok
+        True
+        >>> print(report)
+        1 array, 1 group: no problems found
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _validate.validate(store_, path=path, data=data, zarr_format=zarr_format, config=config)

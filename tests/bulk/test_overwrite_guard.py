@@ -77,13 +77,13 @@ def test_sources_that_read_from_the_array_they_replace(existing: Path):
     theirs = [zarr.open_array(store, mode="r") for store in (existing, far, zarr_store(existing))]
     partial = functools.partial(lambda region, array: array[region], array=sync.open_array(existing))
     for source in (sync.open_array(existing), sync.open_array(existing).view[::2], *theirs, partial):
-        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
             described: dict[str, Any] = {"shape": 5, "dtype": "i8"} if source is partial else {}
             sync.ingest(source, existing, mode="w", verify=True, **described)
     memory = zarr.storage.MemoryStore()
-    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+    with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
         sync.ingest(zarr.create_array(memory, shape=3, dtype="i4"), memory, mode="w")
-    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+    with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
         sync.ingest(inside["deep/x"], existing.parent / "group", mode="w")
     check(existing)
     sync.ingest(sync.open_array(existing), existing.parent / "elsewhere", mode="w", verify=True)
@@ -127,7 +127,7 @@ def test_filesystems_that_zarr_python_has_made_asynchronous(existing: Path):
     sync.create_array(place, data=VALUES)
     around = zarr.storage.WrapperStore(zarr.storage.FsspecStore.from_url(place))
     source = zarr.open_array(around, mode="r")
-    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+    with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
         sync.ingest(source, place, mode="w")
     sync.ingest(source, existing, mode="w")  # a directory of the same name
     check(existing)
@@ -139,9 +139,9 @@ def test_stores_wrapped_by_zarr_python(existing: Path, wrapper: str):
     around = getattr(zarr.storage, wrapper)(
         zarr.storage.LocalStore(existing), **({} if wrapper == "WrapperStore" else {"log_level": "ERROR"})
     )
-    with pytest.raises(NodeExistsError, match="can not be copied to"):
+    with pytest.raises(NodeExistsError, match="cannot copy"):
         sync.copy(around, existing, overwrite=True)
-    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+    with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
         sync.ingest(zarr.open_array(around, mode="r"), existing, mode="w")
     check(existing)
 
@@ -162,11 +162,11 @@ def test_one_object_by_different_clients(s3):
             for name, value in given.items()
             if {"source_options": source, "dest_options": target}[name] is url
         }
-        with pytest.raises(NodeExistsError, match="can not be copied to"):
+        with pytest.raises(NodeExistsError, match="cannot copy"):
             sync.copy(source, target, overwrite=True, **own)
     theirs = zarr.open_array(zarr.storage.FsspecStore.from_url(url, storage_options=options), mode="r")
     for array in (theirs, sync.open_array(mapper)):
-        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
             sync.ingest(array, url, mode="w", storage_options=options)
     np.testing.assert_array_equal(sync.load(url, storage_options=options), VALUES)
 
@@ -179,7 +179,7 @@ def test_dask_over_its_own_source(existing: Path):
     if importlib.util.find_spec("zarr"):
         lazies.append(da.from_zarr(str(existing)))
     for lazy in lazies:
-        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
             to_zarr(lazy * 10, existing, overwrite=True)
     check(existing)
     for wrong, error in (
@@ -202,7 +202,7 @@ def test_xarray_over_its_own_source(tmp_path: Path, engine: str, chunks: Any):
     write_dataset(xr.Dataset({"x": ("t", VALUES)}), tmp_path)
     existing = xr.open_dataset(tmp_path, engine=engine, chunks=chunks, consolidated=False if engine == "zarr" else None)
     for source in (existing.x, existing.x.variable):
-        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
             sync.ingest(source, tmp_path, path="x", mode="w")
     np.testing.assert_array_equal(sync.open_array(tmp_path, path="x")[...], VALUES)
 
@@ -323,7 +323,7 @@ async def test_functions_that_return_awaitables(api: Api):
 @pytest.mark.parametrize("pairs", [[np.zeros(2)], [((slice(0, 2),), None)], [(1, 2, 3)]])
 async def test_values_that_are_not_pairs(api: Api, pairs: list[Any]):
     for store in ({}, stores.LatencyStore(stores.MemoryStore(), 0.001)):
-        with pytest.raises(TypeError, match="pairs of a region and its block, found"):
+        with pytest.raises(TypeError, match="pairs of a region and its values, found"):
             await api(api.ingest(pairs, store, shape=(2,), dtype="i4"))
 
 
@@ -343,7 +343,7 @@ async def test_shapes_are_whole_numbers(api: Api):
     await api(array.resize(np.array([2, 2])))
     assert array.shape == (2, 2)
     for described in (np.arange(3), 5):
-        with pytest.raises(TypeError, match="'x' is described by a mapping"):
+        with pytest.raises(TypeError, match=r"nodes\['x'\] must be a mapping"):
             await api(api.create_hierarchy({}, {"x": described}))
 
 
@@ -351,8 +351,12 @@ async def test_shapes_are_whole_numbers(api: Api):
     ("changes", "error", "match"),
     [
         ({"compressors": {"name": "gzip", "configuration": {"level": 99}}}, MetadataError, "from -1 to 9"),
-        ({"chunks": (4,)}, ShapeError, r"chunks \(4,\) do not fit arrays of 2 dimensions"),
-        ({"shards": (4, 4, 4)}, ShapeError, "shards .* do not fit arrays of 2 dimensions"),
+        (
+            {"chunks": (4,)},
+            ShapeError,
+            r"chunks \(4,\) must have a size for each axis, but the arrays have 2 dimensions",
+        ),
+        ({"shards": (4, 4, 4)}, ShapeError, "shards .* but the arrays have 2 dimensions"),
     ],
 )
 async def test_copies_are_made_as_asked_or_not_at_all(
@@ -394,7 +398,7 @@ def test_groups_are_not_ingested_into_themselves(
     group["a"] = VALUES
     group.create_group("sub")["b"] = VALUES
     assert main([text.format(tmp_path / "g") for text in arguments] + ["--overwrite", "--verify"]) == 1
-    assert "can not be replaced by what is read from it" in capsys.readouterr().err
+    assert "with lazy values that are read from it" in capsys.readouterr().err
     check(tmp_path / "g" / "a")
     check(tmp_path / "g" / "sub" / "b")
 
@@ -424,7 +428,7 @@ def test_dask_over_arguments_of_its_functions(existing: Path):
         array,
         dtype="i8",
     )
-    with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+    with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
         to_zarr(lazy, existing, overwrite=True)
     check(existing)
 
@@ -461,7 +465,7 @@ async def test_existing_arrays_are_opened_whatever_the_creation_options(api: Api
             await api(api.open_array(store, path="g", mode="a", **options))
     found = await api(api.open_array(store, path="x", mode="a"))
     np.testing.assert_array_equal(await api(found[...]), VALUES)
-    with pytest.raises(TypeError, match="needs a shape"):
+    with pytest.raises(TypeError, match="needs shape or data"):
         await api(api.open_array(store, path="none", mode="a"))
     assert store == before
 

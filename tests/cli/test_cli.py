@@ -399,7 +399,7 @@ def test_files_with_unsupported_arrays_change_nothing(workdir, capsys, there):
     if there:
         assert main(["ingest", "numbers.npz", "x.zarr"]) == 0
     assert main(["ingest", "some.npz", "x.zarr", "--to", "3-draft", "--overwrite"]) == 1
-    assert "can not say the data type" in (said := capsys.readouterr().err)
+    assert "does not support the data type" in (said := capsys.readouterr().err)
     assert "'text' of some.npz; nothing was written" in said
     assert os.path.exists("x.zarr") == there
     if there:
@@ -446,7 +446,7 @@ def test_an_existing_copy_is_refused_with_both_remedies(capsys, tmp_path):
     assert main(copying) == 1
     printed = capsys.readouterr().err
     assert "--overwrite" in printed
-    assert "--resume continues an interrupted copy" in printed
+    assert "--resume to complete an interrupted copy" in printed
 
 
 def test_debug_shows_all_frames(tmp_path):

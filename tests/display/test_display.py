@@ -100,7 +100,7 @@ async def test_arrays_of_any_shape_have_a_picture(api: Api, weather, path):
 async def test_groups_show_known_members(api: Api, weather):
     group = await opened(api, weather)
     page = Page(group._repr_html_())
-    assert "members are listed by .tree()" in page.text
+    assert "call .tree() to list the members" in page.text
     assert "surface" not in page.text.replace(repr(group.store), "")
     await api(api.consolidate_metadata(weather))
     page = Page((await opened(api, weather))._repr_html_())

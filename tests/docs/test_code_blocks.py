@@ -1,4 +1,4 @@
-"""The code blocks of the documentation, the examples in docstrings and the quickstart run."""
+"""The code blocks of the documentation and the quickstart run."""
 
 from __future__ import annotations
 
@@ -53,16 +53,6 @@ def test_code_blocks_run(page, tmp_path):
 def test_first_programs_can_be_run_again(page, tmp_path):
     for _ in range(2):
         run_python(blocks_of(page, "python"), tmp_path)
-
-
-@pytest.mark.parametrize("module", ["zarrasync", "zarrasync.sync", "zarrasync.config", "zarrasync.codecs"])
-def test_docstring_examples(module):
-    import doctest
-    import importlib
-
-    result = doctest.testmod(importlib.import_module(module))
-    assert result.attempted
-    assert not result.failed
 
 
 @pytest.mark.slow

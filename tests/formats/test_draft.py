@@ -404,7 +404,7 @@ async def test_an_array_does_not_take_the_place_of_members(api: Api, zarr_format
     store: dict[str, bytes] = {}
     root = await api(api.create_group(store, zarr_format=zarr_format))
     await api(root.create_array("g/x", data=[1, 2, 3]))
-    with pytest.raises(NodeExistsError, match="something lies below"):
+    with pytest.raises(NodeExistsError, match="nodes exist below"):
         await api(root.create_array("g", data=[9]))
     await api(root.create_group("g", attributes={"now": "explicit"}))
     assert await api(root.contains("g/x"))

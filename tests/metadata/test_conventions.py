@@ -175,7 +175,7 @@ async def test_very_many_chunks_that_are_absent_stay_so(api: Api):
         report = await api(api.copy(source, target, zarr_format=2, config={"threads": 1}))
         assert len(target) == 3
         assert json.loads(target[".zarray"])["fill_value"] == 0
-        assert any("0 means missing to xarray" in note for note in report.notes) == (not missing)
+        assert any("reads the fill value 0 as missing" in note for note in report.notes) == (not missing)
 
 
 async def test_a_copy_in_the_same_format_is_gone_on_with(api: Api):

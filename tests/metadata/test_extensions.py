@@ -165,7 +165,7 @@ async def test_data_types_of_others(api: Api):
         array = await api(api.open_array(store))
         assert array.metadata.dtype.name == "test.cents"
         assert (await api(array.get_basic_selection())).tolist() == [1, 2]
-        with pytest.raises(ValueError, match="already"):
+        with pytest.raises(ValueError, match="built-in data type"):
             api.register_data_type("int8", lambda options: dtypes.STRING)
     finally:
         dtypes._registered.clear()

@@ -55,16 +55,16 @@ def opened(document, key: str = "zarr.json"):
         ({"shape": [4.0, 4]}, r"\$.shape: expected"),
         ({"shape": "x"}, r"\$.shape: expected"),
         ({"shape": [2**70, 4]}, r"\$.shape: expected"),
-        ({"shape": [4]}, r"chunks \(2, 2\) have 2 dimensions, the shape \(4,\) has 1"),
+        ({"shape": [4]}, r"chunks \(2, 2\) must have one size for each axis of shape \(4,\)"),
         ({"data_type": "int12"}, r"\$.data_type: unknown data type 'int12'"),
         ({"data_type": "r12"}, r"multiple of 8"),
-        ({"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "x"}}}, r"bad configuration"),
+        ({"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "x"}}}, r"invalid configuration"),
         ({"data_type": 3}, r"a name or an object with a name, found 3"),
         ({"chunk_grid": {"name": "hexagonal"}}, r"chunk grid, found"),
         ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 2]}}}, r"at least 1, found \[0, 2\]"),
         (
             {"chunk_key_encoding": {"name": "x"}},
-            r"\$.chunk_key_encoding: expected chunk key encoding 'default' or 'v2'",
+            r"\$.chunk_key_encoding: the chunk key encoding must be 'default' or 'v2'",
         ),
         ({"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "-"}}}, r"'/' or '.', found '-'"),
         ({"fill_value": "x"}, r"\$.fill_value: fill value 'x' does not fit data type int32"),
@@ -95,7 +95,7 @@ def test_bad_v3_documents(change, message):
 
 @pytest.mark.parametrize("member", [m for m in ARRAY3 if m not in ("zarr_format", "node_type")])
 def test_missing_v3_members(member):
-    with pytest.raises(MetadataError, match=rf"\$.{member}: this member is missing"):
+    with pytest.raises(MetadataError, match=rf"\$.{member}: this required member is missing"):
         opened({name: value for name, value in ARRAY3.items() if name != member})
 
 
@@ -121,7 +121,7 @@ def test_optional_extensions_are_ignored():
         (b"", "not valid JSON: an empty document"),
         (b"{", "not valid JSON: .* at line 1 column 2"),
         (b"[1]", "expected a JSON object, found list"),
-        (b'{"a": ' + b"1" * 5000 + b"}", "not usable JSON"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "unsupported JSON"),
         (b"\xff\xfe", "not UTF-8 text"),
         (b'{"a": ' + b"[" * 100_000 + b"}", "nested too deeply|not valid JSON"),
         (json.dumps(ARRAY3).replace('"data_type": "int32"', '"data_type": NaN').encode(), "the token nan is not JSON"),
@@ -167,11 +167,11 @@ def test_tokens_are_tolerated_in_attributes():
         ({"zarr_format": 3}, r".zarray: \$.zarr_format: expected 2, found 3"),
         ({"shape": None}, r"\$.shape"),
         ({"chunks": [0, 2]}, r"\$.chunks"),
-        ({"chunks": [2]}, r"1 dimensions"),
-        ({"dtype": "int32"}, r"\$.dtype: 'int32' is not a NumPy data type: it must begin with the byte order"),
+        ({"chunks": [2]}, r"one size for each axis"),
+        ({"dtype": "int32"}, r"\$.dtype: 'int32' is not a NumPy data type: it must start with the byte order"),
         ({"dtype": "<q9"}, r"\$.dtype"),
-        ({"dtype": "|O"}, r"objects need one of these as their first filter: vlen-utf8, vlen-bytes"),
-        ({"dtype": [["a"]]}, r"a field is \[name, type\]"),
+        ({"dtype": "|O"}, r"the first filter of an object array must be one of vlen-utf8, vlen-bytes"),
+        ({"dtype": [["a"]]}, r"a field must be \[name, type\]"),
         ({"order": "K"}, r"\$.order: expected 'C' or 'F', found 'K'"),
         ({"dimension_separator": "-"}, r"\$.dimension_separator"),
         ({"filters": {}}, None),
@@ -180,8 +180,8 @@ def test_tokens_are_tolerated_in_attributes():
         ({"compressor": {"id": "zlib", "nosuch": 1}}, r"\$.compressor"),
         ({"compressor": {"level": 1}}, r"needs an 'id'"),
         ({"compressor": {}}, r"\$.compressor: expected a codec configuration or null"),
-        ({"dtype": "|S2000000000"}, r"at most 67,108,864 make sense"),
-        ({"dtype": "|O", "filters": [{"id": []}]}, r"objects need one of these"),
+        ({"dtype": "|S2000000000"}, r"more than the maximum 67,108,864"),
+        ({"dtype": "|O", "filters": [{"id": []}]}, r"the first filter of an object array must be one of"),
         ({"dtype": [["a", "|O", [2]]]}, r"\$.dtype"),
         ({"filters": [{"id": "delta", "dtype": "zz"}]}, r"\$.filters"),
         ({"fill_value": "x"}, r"\$.fill_value: 'x' does not fit dtype '<i4'"),
@@ -198,7 +198,7 @@ def test_bad_v2_documents(change, message):
 
 @pytest.mark.parametrize("member", [m for m in ARRAY2 if m != "zarr_format"])
 def test_missing_v2_members(member):
-    with pytest.raises(MetadataError, match=rf"\$.{member}: this member is missing"):
+    with pytest.raises(MetadataError, match=rf"\$.{member}: this required member is missing"):
         opened({name: value for name, value in ARRAY2.items() if name != member}, ".zarray")
 
 
@@ -224,7 +224,7 @@ def test_both_formats_at_one_path():
 
 
 def test_limits():
-    with pytest.raises(MetadataError, match=r"config.max_document_bytes is 100"):
+    with pytest.raises(MetadataError, match=r"config.max_document_bytes=100"):
         sync.open({"zarr.json": b" " * 101}, config={"max_document_bytes": 100})
     a = sync.create_array({}, shape=(100,), config={"max_chunk_bytes": 100, "max_read_bytes": 200}, chunks=20)
     with pytest.raises(MetadataError, match=r"a chunk decodes to 160 bytes, more than config.max_chunk_bytes = 100"):
@@ -302,12 +302,12 @@ def test_settings(monkeypatch):
         assert sync.create_array({}, shape=3).zarr_format == 2
     with pytest.raises(TypeError, match="unknown setting 'nosuch'; the settings are zarr_format"), config.set(nosuch=1):
         pass
-    with pytest.warns(UserWarning, match="inside a with block only"):
+    with pytest.warns(UserWarning, match="no effect without a with block"):
         config.set(threads=2)
     for wrong in (1.5, "2", True):
-        with pytest.raises(TypeError, match="config threads is of type int, not"):
+        with pytest.raises(TypeError, match="config threads must have type int, found"):
             config.set(threads=wrong)
-    with pytest.warns(UserWarning, match="ZARRASYNC_THREAD is not a setting; ZARRASYNC_THREADS is"):
+    with pytest.warns(UserWarning, match="ZARRASYNC_THREAD is not a setting; did you mean ZARRASYNC_THREADS"):
         config._read_environment({"ZARRASYNC_THREAD": "2"})
     for wrong in (
         {"request_timeout": -1},
@@ -316,7 +316,7 @@ def test_settings(monkeypatch):
         {"retries": -1},
     ):
         with (
-            pytest.raises(ValueError, match=f"config {next(iter(wrong))} must be 0 or more, and finite"),
+            pytest.raises(ValueError, match=f"config {next(iter(wrong))} must be finite and at least 0"),
             config.set(**wrong),
         ):
             pass

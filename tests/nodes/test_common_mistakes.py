@@ -185,13 +185,13 @@ async def test_an_existing_array_must_match_the_description(api):
     a = await api(api.open_array(store, **options))
     await api(a.append(np.ones((3, 4), "i4")))
     assert (await api(api.open_array(store, **options))).shape == (3, 4)
-    with pytest.raises(ShapeError, match=r"/ is there with shape \(3, 4\), not \(5,\)"):
+    with pytest.raises(ShapeError, match=r"/ exists with shape \(3, 4\), not \(5,\)"):
         await api(api.open_array(store, shape=5))
-    with pytest.raises(ShapeError, match=r"/ is there with chunks \(2, 2\), not \(4, 4\)"):
+    with pytest.raises(ShapeError, match=r"/ exists with chunks \(2, 2\), not \(4, 4\)"):
         await api(api.open_array(store, mode="a", chunks=4))
-    with pytest.raises(ShapeError, match=r"/ is there with shards None, not \(4, 4\)"):
+    with pytest.raises(ShapeError, match=r"/ exists with shards None, not \(4, 4\)"):
         await api(api.open_array(store, mode="a", shards=4))
-    with pytest.raises(NodeTypeError, match="/ is there with data type int32, not float64"):
+    with pytest.raises(NodeTypeError, match="/ exists with data type int32, not float64"):
         await api(api.open_array(store, mode="r+", dtype="f8"))
 
 
@@ -202,9 +202,9 @@ async def test_absence_is_explained(api, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "data.csv").write_text("")
     for arguments, reason in (
-        ({"store": root, "path": "g/a", "zarr_format": 3}, "there is a node of Zarr format 2"),
+        ({"store": root, "path": "g/a", "zarr_format": 3}, "a node of Zarr format 2 exists there"),
         ({"store": root, "path": "g/a/b"}, "/g/a is an array, which has no members"),
-        ({"store": root, "path": "g/b"}, ": no array or group there. Members of /g: a."),
+        ({"store": root, "path": "g/b"}, ": no array or group exists there. Members of /g: a."),
         ({"store": root, "path": "h/a"}, ". Members of /: g."),
         ({"store": tmp_path / "nowhere"}, "nowhere' does not exist"),
         ({"store": tmp_path / "file"}, "file' is a file"),
@@ -323,14 +323,16 @@ async def test_foreign_files_are_not_erased(api, tmp_path, zarr_format):
 async def test_files_that_only_look_like_chunks_are_not_erased(api, tmp_path):
     for name in ("2024", "notes"):
         (tmp_path / name).write_text("years of work")
-    with pytest.raises(NodeExistsError, match=r"1 value that would be erased \(2024\).*other files .*notes"):
+    with pytest.raises(NodeExistsError, match=r"1 value would be erased \(2024\).*other files .*notes"):
         await api(api.create_array(tmp_path, shape=3, overwrite=True, zarr_format=2))
     assert (tmp_path / "2024").read_text() == "years of work"
 
 
 async def test_formats_are_not_mixed_below_a_group(api, tmp_path):
     await api(api.create_group(tmp_path, zarr_format=2))
-    with pytest.raises(NodeTypeError, match="is of format 2, whose readers would not find it; pass zarr_format=2"):
+    with pytest.raises(
+        NodeTypeError, match="has format 2, and its readers would not find the new node; pass zarr_format=2"
+    ):
         await api(api.create_array(tmp_path, path="a/b", shape=3))
     made = await api(api.create_array(tmp_path, path="a/b", shape=3, zarr_format=2))
     assert made.zarr_format == 2
@@ -340,9 +342,9 @@ async def test_formats_are_not_mixed_below_a_group(api, tmp_path):
 async def test_values_that_do_not_fit_are_not_ingested(api):
     store: dict[str, bytes] = {}
     await api(api.create_array(store, data=np.arange(4, dtype="i2"), chunks=2))
-    with pytest.raises(NodeTypeError, match="values of type float64 do not fit"):
+    with pytest.raises(NodeTypeError, match="cannot write float64 values"):
         await api(api.ingest(np.array([0.5, 1.5, 70000.5, np.nan]), store))
-    with pytest.raises(ShapeError, match="is there with chunks"):
+    with pytest.raises(ShapeError, match="exists with chunks"):
         await api(api.ingest(np.arange(4, dtype="i2"), store, chunks=4))
     assert (await api(api.ingest(np.arange(4, dtype="i2"), store, chunks=2))).skipped
 

@@ -71,7 +71,7 @@ async def test_what_is_absent_there(api: Api, zarr_format: Any):
     assert await api(insisted.get("late")) is None
     with pytest.raises(NodeNotFoundError):
         await api(insisted.getitem("late"))
-    with pytest.raises(NodeNotFoundError, match="no consolidated metadata"):
+    with pytest.raises(NodeNotFoundError, match="has no consolidated metadata"):
         await api(api.open_group(store, path="a", use_consolidated=True))
 
 
@@ -116,7 +116,7 @@ async def test_other_writes_do_not_touch_it(api: Api):
     assert values[".zmetadata"] == before
     report = await api(api.validate(store))
     assert [f.message for f in report.findings if f.key == ".zmetadata"] == [
-        "the consolidated metadata is stale: its copy of /y differs from the documents there"
+        "the consolidated metadata is outdated: its copy of /y differs from the stored documents"
     ]
 
 
@@ -124,7 +124,7 @@ async def test_where_there_is_no_such_thing(api: Api):
     for zarr_format, path in (("3-draft", ""), ("3-draft-2022", "a")):
         _, store = counted()
         await hierarchy(api, store, zarr_format)
-        with pytest.raises(UnsupportedByFormat, match="no consolidated metadata"):
+        with pytest.raises(UnsupportedByFormat, match="does not support consolidated metadata"):
             await api(api.consolidate_metadata(store, path=path))
     with pytest.raises(NodeTypeError):
         await api(api.consolidate_metadata(store, path="y"))

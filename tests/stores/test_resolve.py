@@ -389,7 +389,7 @@ def test_values_that_are_not_stores():
     for wrapper in (stores.CachingStore, stores.ReadOnlyStore):
         with pytest.raises(TypeError, match=rf"{wrapper.__name__} wraps a Store, found"):
             wrapper({})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a path is text, found 3"):
+    with pytest.raises(TypeError, match="path must be a string, found 3"):
         sync.open_array({}, path=3)  # type: ignore[arg-type]
     array = sync.create_array({}, data=VALUES)
     with pytest.raises(TypeError, match="out must be a NumPy array, found list"):

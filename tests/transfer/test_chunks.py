@@ -57,7 +57,7 @@ async def test_missing_chunks_as_an_error(api):
     assert error.value.count == 2
     assert isinstance(error.value, KeyError)
     await api(view[0:2, 0:4].read(missing="error"))
-    with pytest.raises(ValueError, match="missing is"):
+    with pytest.raises(ValueError, match="missing must be"):
         await api(view.read(missing="zero"))
 
 

@@ -1,4 +1,4 @@
-"""Read-only dicts and lists, whose methods that modify raise an error which explains how to change attributes."""
+"""Read-only dicts and lists. Their mutating methods raise an error that explains how to change attributes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Never
 __all__ = ["FrozenDict", "FrozenList", "freeze"]
 
 _MESSAGE = (
-    "attributes are read-only here, as storing them takes a request: use "
-    "`await node.update_attributes({...})`, or on the synchronous side `node.attrs[name] = value` with the whole value"
+    "attributes are read-only here, because storing them takes a request; call `await node.update_attributes({...})`, "
+    "or assign a whole value with `node.attrs[name] = value` in the synchronous API"
 )
 
 
@@ -17,7 +17,7 @@ def _refuse(self: object, *args: Any, **kwargs: Any) -> Never:
 
 
 class FrozenDict(dict[str, Any]):
-    """A read-only dict. It equals a plain one; copies and pickles are plain dicts."""
+    """A read-only dict. It is equal to a plain dict with the same items. Copies and pickles are plain dicts."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __ior__ = _refuse
@@ -28,7 +28,7 @@ class FrozenDict(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A read-only list. It equals a plain one; copies and pickles are plain lists."""
+    """A read-only list. It is equal to a plain list with the same items. Copies and pickles are plain lists."""
 
     __slots__ = ()
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse

@@ -4,8 +4,9 @@
     python -m zarrasync._util.generate_sync --check  exits with 1 if the file is outdated
 
 Each public function and method keeps its signature and docstring, and gets a body that runs the asynchronous one. Types
-are replaced (``AsyncArray`` by ``Array``, ``AsyncIterator`` by ``Iterator``), and ``await`` is removed from examples. The
-base classes with Python's protocols are written by hand in ``_sync_base``.
+are replaced (``AsyncArray`` by ``Array``, ``AsyncIterator`` by ``Iterator``). In examples ``await`` is removed and ``za``
+becomes ``sync``. The base classes with Python's protocols are written by hand in ``_sync_base``. Their docstrings are also
+the docstrings of the generated classes, because indexing a synchronous array is not lazy.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def _format(text: str) -> str:
 
 
 def _sync_text(text: str) -> str:
-    return _TYPES.sub(r"\1", text).replace("await ", "").replace("async for", "for").replace("async with", "with")
+    text = _TYPES.sub(r"\1", text).replace("await ", "").replace("async for", "for").replace("async with", "with")
+    return re.sub(r"\bza\.", "sync.", text)
 
 
 def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, indent: str) -> str:
@@ -136,8 +138,10 @@ def _public(body: list[ast.stmt], excluded: set[str]) -> Iterator[ast.FunctionDe
 def _class(tree: ast.Module, name: str, facade: str, base: str) -> str:
     """Return the source of a synchronous class, without the methods that its base class defines."""
     (node,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-    base_members = _members(_tree("_sync_base.py"), base)
-    parts = [f"class {facade}({base}):\n", _docstring(node, "    "), "\n    __slots__ = ()\n\n"]
+    base_tree = _tree("_sync_base.py")
+    base_members = _members(base_tree, base)
+    (base_node,) = (n for n in base_tree.body if isinstance(n, ast.ClassDef) and n.name == base)
+    parts = [f"class {facade}({base}):\n", _docstring(base_node, "    "), "\n    __slots__ = ()\n\n"]
     methods = list(_public(node.body, base_members))
     parts.extend(map(_method, methods))
     if any("AsyncNode" in ast.unparse(b) for b in node.bases):
@@ -234,7 +238,7 @@ def _function(node: ast.AsyncFunctionDef, module: str) -> str:
     for name in options:
         call = re.sub(rf"(^|, ){name}(?=,|$)", rf"\1{name}_", call)
     blocking = " and ".join(f"{name}_.blocking" for name in options)
-    # The call has a line of its own, which tracebacks show.
+    # The call is on a separate line, which tracebacks show.
     return (
         f"def {node.name}({_sync_text(ast.unparse(node.args))}) -> {returns}:\n{_docstring(node, '    ')}"
         f"{resolving}    coroutine_ = _{module}.{node.name}({call})\n"

@@ -17,12 +17,12 @@ from zarrasync.errors import MetadataError, Problem
 __all__ = ["dump", "duplicate_names", "load", "reject_tokens", "to_plain"]
 
 _NESTING_LIMIT = 100
-"""Maximum nesting of documents, which recursive functions process."""
+"""The maximum nesting of documents, because recursive functions process them."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 class _Token(float):
-    """A ``NaN`` or ``Infinity`` token, which is not JSON but is emitted by some writers."""
+    """A ``NaN`` or ``Infinity`` token, which is not JSON, but which some writers emit."""
 
 
 _decode = json.JSONDecoder(parse_constant=_Token).decode
@@ -32,11 +32,11 @@ def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
     """Parse a document.
 
     The tokens ``NaN``, ``Infinity`` and ``-Infinity`` are not JSON. They are accepted here, because zarr-python writes
-    them in attributes; ``reject_tokens`` rejects them elsewhere.
+    them in attributes. ``reject_tokens`` rejects them in other members.
 
     Args:
         data: The document's bytes.
-        key: Its store key, for messages.
+        key: The store key of the document, for messages.
 
     Raises:
         MetadataError: If the bytes are not UTF-8, not JSON, or not a JSON object.
@@ -50,18 +50,18 @@ def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
         reason = "an empty document" if not bytes(data).strip() else f"{error.msg} at {position}"
         raise _problem(key, f"not valid JSON: {reason}") from error
     except ValueError as error:  # an integer with thousands of digits
-        raise _problem(key, f"not usable JSON: {error}") from error
+        raise _problem(key, f"unsupported JSON: {error}") from error
     except RecursionError as error:
-        raise _problem(key, "not usable JSON: nested too deeply") from error
+        raise _problem(key, "unsupported JSON: nested too deeply") from error
     if _is_deep(bytes(data)):
-        raise _problem(key, f"not usable JSON: nested deeper than {_NESTING_LIMIT} levels")
+        raise _problem(key, f"unsupported JSON: nested deeper than {_NESTING_LIMIT} levels")
     if not isinstance(document, dict):
         raise _problem(key, f"expected a JSON object, found {type(document).__name__}")
     return document
 
 
 def duplicate_names(data: bytes) -> list[str]:
-    """Return the names that occur more than once in an object of a document. Readers differ in which one they use."""
+    """Return the names that occur more than once in an object of a document. Readers differ in which value they use."""
     names: list[str] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> None:
@@ -73,7 +73,7 @@ def duplicate_names(data: bytes) -> list[str]:
 
 
 def _is_deep(data: bytes) -> bool:
-    """Return whether brackets outside of strings are nested too deeply."""
+    """Return whether brackets outside strings are nested too deeply."""
     if data.count(b"{") + data.count(b"[") <= _NESTING_LIMIT:
         return False
     characters = np.frombuffer(_STRING.sub(b"", data), np.uint8)
@@ -90,7 +90,7 @@ def reject_tokens(value: Any, key: str, location: str = "$") -> None:
         location: The JSON path of the value, for messages.
 
     Raises:
-        MetadataError: If it does.
+        MetadataError: If the value contains such a token.
     """
     if isinstance(value, _Token):
         raise MetadataError.from_problems(
@@ -109,17 +109,17 @@ def _problem(key: str, message: str) -> MetadataError:
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """Return a document as indented UTF-8 JSON, with its members in the given order.
+    """Return a document as indented UTF-8 JSON. The order of members is kept.
 
     Raises:
-        MetadataError: If it contains a value that JSON cannot represent.
+        MetadataError: If the document contains a value that JSON cannot represent.
     """
     try:
         data = json.dumps(to_plain(document), indent=2, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise MetadataError(f"metadata can not be written as JSON: {error}") from error
+        raise MetadataError(f"metadata cannot be written as JSON: {error}") from error
     if _is_deep(data):
-        raise MetadataError(f"metadata nested deeper than {_NESTING_LIMIT} levels could not be read again")
+        raise MetadataError(f"metadata must not be nested deeper than {_NESTING_LIMIT} levels")
     return data
 
 
@@ -141,7 +141,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         members = {name if isinstance(name, str) else _to_name(name): to_plain(item) for name, item in value.items()}
         if len(members) != len(value):
-            raise MetadataError(f"two metadata names become the same string: {list(value)!r}")
+            raise MetadataError(f"two metadata names are equal as strings: {list(value)!r}")
         return members
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]

@@ -1,4 +1,4 @@
-"""Memory for large values: aligned for fast copies, and reused once no one refers to it."""
+"""Memory for large values: aligned for fast copies, and reused when no references to it remain."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _PAGE_SIZE, _ALIAS_DISTANCE, _ALIGNMENT = 4096, 32, 64
 _LARGE = 1 << 20
-"""Size in bytes from which fresh memory, whose pages the system must clear, costs more than tracking used memory."""
+"""Size in bytes above which reusing memory is faster than allocating it, because the system clears new pages."""
 _KEPT_SIZE = 72 << 20
-"""Maximum size in bytes of a block that is kept for reuse; enough for shards of 64 MiB."""
+"""Maximum size in bytes of a block that is kept for reuse. It suffices for shards of 64 MiB."""
 _TUNING_SIZE = 8 << 20
-"""Size in bytes of the block that tunes glibc: it then keeps blocks of that size, and twice as much free memory.
+"""Size in bytes of the block that tunes glibc, which then keeps blocks of that size and twice as much free memory.
 
-That is more than compressors allocate for a chunk of 4 MiB, which may grow a little.
+Compressors allocate less than that for a chunk of 4 MiB, even if compression enlarges it a little.
 """
 
 _free: deque[Bytes] = deque(maxlen=2)
@@ -33,17 +33,17 @@ _lent: set[int] = set()
 
 
 def slows_copies(memory: npt.NDArray[Any]) -> bool:
-    """Return whether copying data that begins at a page boundary, such as a file's, into an array is slow.
+    """Return whether copying page-aligned data, such as a file's, into an array is slow.
 
     Processors compare addresses within a page to decide whether a load may precede a store. If the target is less than
-    32 bytes behind the source by that measure, a copy takes at least three times as long. All large blocks of malloc
+    32 bytes after the source within the page, a copy takes at least three times as long. All large blocks from malloc
     begin 16 bytes after a page boundary.
     """
     return 0 < memory.ctypes.data % _PAGE_SIZE < _ALIAS_DISTANCE
 
 
 def aligned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
-    """Return an uninitialised array, like ``np.empty``, at an address into which files are copied at full speed.
+    """Return an uninitialised array, like ``np.empty``, at an address that allows copying files at full speed.
 
     Args:
         shape: The shape.
@@ -58,24 +58,24 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.uint8)
 
 @cache
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory for reuse, also the memory that libraries allocate for their results.
+    """Make glibc keep freed memory for reuse, including memory that libraries allocate for their results.
 
-    By default it returns each block of some 100 KB to the system, which must clear the pages of the next one. After it
-    has freed a large block, it keeps more (``mallopt(3)``, "dynamic adjustment of the mmap threshold"). Except for its
-    header, no page of the block allocated here is touched.
+    By default glibc returns each freed block of about 100 KB or more to the system, which must clear the pages of the
+    next one. After freeing a large block, glibc keeps more (``mallopt(3)``, "dynamic adjustment of the mmap threshold").
+    The pages of the block allocated here are not touched, except for its header.
     """
     with contextlib.suppress(MemoryError):
         np.empty(_TUNING_SIZE, np.uint8)
 
 
 def join_buffers(parts: Iterable[Any], expected_size: int) -> bytes | Bytes:
-    """Concatenate buffers into an immutable one: an array if it is large, otherwise bytes.
+    """Concatenate buffers into an immutable one: an array if the result is large, otherwise bytes.
 
-    Each buffer is copied soon after it arrives, so that an iterator can reuse its memory for later ones.
+    Each buffer is copied soon after the iterator yields it, so that the iterator can reuse its memory.
 
     Args:
         parts: The buffers.
-        expected_size: An upper estimate of the total size in bytes. Only pages that are needed are touched.
+        expected_size: An upper estimate of the total size in bytes. Pages that are not needed are not touched.
     """
     block, filled, size = aligned_empty(0), 0, 0
     pending: list[Any] = []
@@ -89,7 +89,7 @@ def join_buffers(parts: Iterable[Any], expected_size: int) -> bytes | Bytes:
         return b"".join(pending)
     block = _grown(block, filled, size, expected_size)
     end = _append(block, filled, pending)
-    if 4 * end < len(block) <= _KEPT_SIZE:  # the result would keep a much larger block alive
+    if 4 * end < len(block) <= _KEPT_SIZE:  # otherwise a small result keeps a much larger block alive
         result = bytes(memoryview(block)[:end])
         _free.append(block)
         return result
@@ -97,10 +97,10 @@ def join_buffers(parts: Iterable[Any], expected_size: int) -> bytes | Bytes:
 
 
 def _grown(block: Bytes, filled: int, size: int, expected_size: int) -> Bytes:
-    """Return a block with room for ``size`` bytes and the same first ``filled`` bytes."""
+    """Return a block of at least ``size`` bytes that begins with the first ``filled`` bytes of the given block."""
     if size <= len(block):
         return block
-    # Incompressible data grows a little.
+    # Compression enlarges incompressible data a little.
     larger = _take_block(max(size, 2 * len(block), expected_size + expected_size // 64))
     larger[:filled] = block[:filled]
     return larger
@@ -117,14 +117,14 @@ def _append(block: Bytes, start: int, parts: list[Any]) -> int:
 
 
 def is_immutable(data: object) -> bool:
-    """Return whether a buffer is known never to change: bytes, and results of ``join_buffers``."""
+    """Return whether a buffer is known to be immutable: bytes, or a result of ``join_buffers``."""
     return isinstance(data, bytes) or id(data) in _lent
 
 
 def _lend(block: Bytes, size: int) -> Bytes:
-    """Return the first bytes of a block as a read-only array, and reuse the block when no one refers to it."""
-    # A view of the array made here would refer to the block itself, and be invisible to the finalizer. A view of a
-    # memoryview refers to the array made here, so that the block becomes free only when all views are gone.
+    """Return the first bytes of a block as a read-only array. The block is reused when no references to it remain."""
+    # The base of a view of `block[:size]` is the block, which the finalizer of the array would miss. The base of a view
+    # of an array made from a memoryview is that array, so that the block becomes free only when no views remain.
     array = np.frombuffer(memoryview(block)[:size], np.uint8)
     array.flags.writeable = False
     _lent.add(id(array))

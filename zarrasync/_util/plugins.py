@@ -1,4 +1,4 @@
-"""Extensions of other packages, which are found by their entry points, and the version of all registrations."""
+"""Extensions of other packages, found by their entry points, and a counter of registrations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _generation = 0
 
 
 def count_registration() -> None:
-    """Note that an extension was registered, so that parsed documents may now mean something else."""
+    """Count the registration of an extension. Documents parsed earlier may be parsed differently from now on."""
     global _generation
     _generation += 1
 
@@ -41,7 +41,7 @@ def find(group: str, name: str) -> Any:
     """Return the object that an installed package provides under a name, or ``None``.
 
     Raises:
-        ImportError, AttributeError: If it cannot be loaded.
+        ImportError, AttributeError: If the entry point cannot be loaded.
     """
     entry = entry_points_in(group).get(name)
     return None if entry is None else entry.load()

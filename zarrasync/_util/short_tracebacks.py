@@ -1,8 +1,8 @@
 """Short tracebacks: errors of the library end at the user's line, without the frames below the called function.
 
-Public functions catch the errors in ``RAISED`` where they are called by users, remove the frames of the library from those
-that it has raised on purpose, and raise them again. All frames and causes are kept if ``config.debug_errors`` is set, and
-those of unexpected errors always. Nothing happens on success.
+Each public function that users call catches the errors in ``RAISED``, removes the frames of the library from an error
+that the library has raised on purpose, and raises it again. Unexpected errors keep all frames and causes, and so do all
+errors if ``config.debug_errors`` is set. Successful calls are not affected.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _LIBRARY = str(Path(os.__file__).parent) + os.sep
 _THIRD_PARTY = ("site-packages", "dist-packages")
 _SHORTENED = "_is_shortened"
-"""An attribute of errors whose causes were looked at: other functions of the library may see the error on its way up."""
+"""An attribute of errors whose causes were shortened, because several functions of the library may catch an error."""
 
 
 def shorten(error: Exception, kept: int | None = None) -> None:
     """Remove frames of this package and of Python's library from an error that is about to be raised to users.
 
-    Call it in an ``except`` block that ends with a bare ``raise``, which does not add the frame of that block again.
-    Frames of other programs stay, such as those of a callback. An error other than a ``ZarrError`` keeps all frames
-    unless a ``raise`` of this package has raised it: it may be a mistake in this package, or come from a callback.
+    Call this function in an ``except`` block that ends with a bare ``raise``, which does not add the frame of that block
+    again. Frames of other code are kept, such as the frames of a callback. An error other than a ``ZarrError`` keeps all
+    frames unless a ``raise`` statement of this package has raised it, because it may be a bug of this package or come
+    from a callback.
 
     Args:
         error: The error.
@@ -60,7 +61,7 @@ def shorten(error: Exception, kept: int | None = None) -> None:
 
 
 def _shorten_chain(error: Exception, outer: BaseException | None) -> None:
-    """Hide causes that say no more than an error itself. Programs still find a hidden cause in ``__context__``.
+    """Hide causes that repeat the message of an error. Programs can still find a hidden cause in ``__context__``.
 
     Args:
         error: An error that this library has raised.
@@ -90,7 +91,7 @@ def _shorten_cause(cause: BaseException, outer: BaseException | None) -> None:
 def short_tracebacks(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Decorate a public coroutine function, so that its frame is the last one of its errors.
 
-    Functions that must not make one more call catch their errors themselves.
+    Functions for which one more call is too slow call ``shorten`` themselves.
     """
 
     @wraps(function)
@@ -124,7 +125,7 @@ def _is_internal(frame: FrameType) -> bool:
 
 
 def _without_internal(trace: TracebackType | None, kept: int | None) -> TracebackType | None:
-    """Return a traceback without internal frames, except for one."""
+    """Return a traceback without internal frames, except for the frame with the number ``kept``."""
     entries: list[TracebackType] = []
     number = 0
     while trace is not None:
@@ -138,7 +139,7 @@ def _without_internal(trace: TracebackType | None, kept: int | None) -> Tracebac
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the causes and contexts of an error, also those that ``raise … from None`` hides."""
+    """Yield the causes and contexts of an error, including contexts that ``raise … from None`` hides."""
     seen = {id(error)}
     following: BaseException | None = error
     while following is not None:
@@ -150,7 +151,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _handled_outside(error: BaseException, frame: FrameType | None) -> BaseException | None:
-    """Return the error that a caller of this library was handling when it called, if any."""
+    """Return the error that the caller was handling when it called this library, if any."""
     callers = set[FrameType]()
     while frame is not None:
         callers.add(frame)
@@ -169,9 +170,9 @@ def _set_context(error: BaseException, context: BaseException | None) -> None:
 
 
 def _adds_information(cause: BaseException, error: Exception) -> bool:
-    """Return whether a cause says more than the message of its error, or comes from code of the user.
+    """Return whether a cause adds information to the message of its error, or was raised by code of the user.
 
-    Stores put all that matters of a cause into their messages.
+    The messages of stores already contain the relevant information of a cause.
     """
     if _is_from_user(cause):
         return True
@@ -180,7 +181,7 @@ def _adds_information(cause: BaseException, error: Exception) -> bool:
 
 
 def _is_from_user(error: BaseException) -> bool:
-    """Return whether code that is neither ours nor an installed package raised an error, such as a codec or a store."""
+    """Return whether an error was raised by the user's code, such as a codec or a store, not by an installed package."""
     trace = error.__traceback__
     if trace is None:
         return False

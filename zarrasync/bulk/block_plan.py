@@ -1,4 +1,4 @@
-"""The blocks of a source: which regions of an array they are written to, and which are left out."""
+"""The blocks of a source: the regions of an array that they are written to, and the blocks to skip."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from zarrasync.nodes.array import AsyncArray
 __all__ = ["BlockPlan"]
 
 _SPARSE = 8
-"""If fewer than one in so many stored values are written, only those are visited."""
+"""If fewer than one in this many stored values are written, the plan visits only those."""
 _UNSIZED_BYTES = 16
-"""Assumed size of an element if the data type has none."""
+"""Assumed size in bytes of an element whose data type has no fixed size."""
 
 
 class BlockPlan:
@@ -28,16 +28,16 @@ class BlockPlan:
     Args:
         source: The source.
         target: The array.
-        region: The part of the array that the source is written to; all of it if ``None``.
-        chosen: The grid coordinates of the stored values to write; all if ``None``.
+        region: The part of the array to write; ``None`` for the whole array.
+        chosen: The grid coordinates of the stored values to write; ``None`` for all.
 
     Attributes:
-        start: The first indices of the region.
-        stop: The indices after its last ones.
-        nbytes: Bytes of the source in memory.
+        start: The first index of the region along each axis.
+        stop: The index after the last one along each axis.
+        nbytes: The size of the source in memory, in bytes.
 
     Raises:
-        ShapeError: If the source has another shape than the region.
+        ShapeError: If the source and the region have different shapes.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BlockPlan:
         self._stored: set[tuple[int, ...]] = set()
 
     async def leave_out_stored(self) -> None:
-        """Leave out blocks that an earlier run has stored. Lists the keys of the array."""
+        """Skip blocks that an earlier run has stored. Lists the keys of the array."""
         # Stored values that the region covers in part may come from other writers.
         cut = partial_chunks(tuple(map(slice, self.start, self.stop)), self._target.metadata.grid)
         self._stored = await stored_chunks(self._target) - set(cut)
@@ -62,29 +62,29 @@ class BlockPlan:
 
     @property
     def memory_limit(self) -> int:
-        """Bytes of blocks in memory at a time; the rest of the memory budget is for encoding them."""
+        """Maximum bytes of blocks in memory at a time. The rest of the memory budget is for encoding them."""
         return max(1, 3 * self._target.config.memory_budget // 4)
 
     def fit_memory(self, concurrency: int) -> int:
-        """Return how many of the smallest blocks to write at a time, at most ``concurrency``."""
+        """Return the number of smallest blocks to write at a time, at most ``concurrency``."""
         if self._source.in_memory:  # blocks are views
             return concurrency
         unit = max(self._target.metadata.chain.nbytes, 1)
         return max(1, min(concurrency, self.memory_limit // unit))
 
     def size(self, region: Region) -> int:
-        """Return the bytes of a region in memory."""
+        """Return the size of a region in memory, in bytes."""
         count: int = math.prod(part.stop - part.start for part in region)
         return count * max(self._target.dtype.itemsize, 1)
 
     # -------------------------------------------------------------- regions
 
     def regions(self, concurrency: int, skip: Callable[[int], None]) -> Iterator[Region]:
-        """Yield the regions of the array that are written, each of whole stored values.
+        """Yield the regions of the array to write. Each one consists of whole stored values.
 
         Args:
-            concurrency: How many are written at a time.
-            skip: Called with the bytes of what is left out.
+            concurrency: The number of regions that are written at a time.
+            skip: Called with the number of bytes that are skipped.
         """
         grid, dtype, chosen = self._target.metadata.grid, self._target.metadata.dtype, self._chosen
         most = self._target.config.memory_budget // (4 * concurrency) // (dtype.itemsize or _UNSIZED_BYTES)
@@ -98,7 +98,7 @@ class BlockPlan:
             yield from self._remaining_parts(block, skip)
 
     def _remaining_parts(self, block: Region, skip: Callable[[int], None]) -> Iterator[Region]:
-        """Yield a block, or only the stored values of it that are to be written."""
+        """Yield a block, or only the parts of it that must be written, one per stored value."""
         if not self._stored and self._chosen is None:
             yield block
             return
@@ -112,7 +112,7 @@ class BlockPlan:
         yield from (parts[coords] for coords in chosen)
 
     def is_stored(self, region: Region) -> bool:
-        """Return whether an earlier run has stored all of a region, which is unknown for parts of stored values."""
+        """Return whether an earlier run has stored all of a region. Always false if the region cuts stored values."""
         if not self._stored:
             return False
         grid = self._target.metadata.grid
@@ -125,18 +125,20 @@ class BlockPlan:
         return tuple(slice(part.start - a, part.stop - a) for part, a in zip(region, self.start, strict=True))
 
     def to_target(self, region: Any) -> Region:
-        """Return the region of the array that a region of the source, as users pass it, is written to.
+        """Return the region of the array for a region of the source that a user passed.
 
         Raises:
-            ShapeError: If it is not a tuple of slices without steps.
+            ShapeError: If the region is not a tuple of slices without steps.
         """
         parts = region if isinstance(region, tuple) else (region,)
         if len(parts) != len(self._source.shape) or not all(isinstance(part, slice) for part in parts):
-            raise ShapeError(f"a block's region is a tuple of {len(self._source.shape)} slices, found {region!r}")
+            raise ShapeError(
+                f"the region of a block must be a tuple of {len(self._source.shape)} slices, found {region!r}"
+            )
         slices = []
         for part, n, offset in zip(parts, self._source.shape, self.start, strict=True):
             start, stop, step = part.indices(n)
             if step != 1:
-                raise ShapeError(f"a block's region has no steps, found {region!r}")
+                raise ShapeError(f"the slices of a block's region must have step 1, found {region!r}")
             slices.append(slice(start + offset, max(start, stop) + offset))
         return tuple(slices)

@@ -1,4 +1,4 @@
-"""Concurrent work on blocks: on threads for blocking stores, in tasks of an event loop for others."""
+"""Concurrent work on blocks: on threads for blocking stores, in tasks of an event loop for asynchronous ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zarrasync.transfer.threads import Job, run_jobs
 __all__ = ["BlockRunner", "Work"]
 
 Work: TypeAlias = Callable[[Region, Any], Coroutine[Any, Any, None]]
-"""Work on a region of the array and its values, which are ``None`` if the source is to be asked for them."""
+"""Work on a region of the array and its values. If the values are ``None``, the work reads them from the source."""
 _CONCURRENT_BLOCKS = 8
 """Default number of blocks in flight to an asynchronous store."""
 _END = object()
@@ -37,8 +37,8 @@ class BlockRunner:
         source: The source.
         target: The array that the blocks belong to.
         plan: The blocks.
-        concurrency: Blocks at a time; 0 for a default that suits the store.
-        skip: Called with the bytes of blocks that are left out.
+        concurrency: The number of blocks at a time; 0 for a default that suits the store.
+        skip: Called with the number of bytes of skipped blocks.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class BlockRunner:
                 steps.close()
 
     async def _pairs_on_loop(self, work: Work) -> None:
-        """Take pairs as they come, at most one more than are worked on."""
+        """Take pairs as they arrive, at most one in advance."""
         pairs: Any = self._source.pairs
         source = aiter(pairs) if self._source.asynchronous else iterate_in_worker(iter(pairs))
         turn, slots, memory = asyncio.Lock(), FifoGate(self._concurrency, shared=False), self._memory_gate()
@@ -138,7 +138,7 @@ class BlockRunner:
                 finally:
                     slots.release()
                     memory.release(size)
-                del item, pair  # a large block, and the next one takes a while
+                del item, pair  # free the block before waiting for the next one
 
         try:
             await for_each(worker, range(self._concurrency + 1), self._concurrency + 1)
@@ -149,14 +149,14 @@ class BlockRunner:
         return FifoGate(self._plan.memory_limit, shared=False)
 
     def _resolve(self, item: Any) -> tuple[tuple[Region, Any], int]:
-        """Return an item of an iterable as a region of the array and its values, and their bytes."""
+        """Return the region and the values of an iterable's item, and their size in bytes."""
         region, values = pair_of(item)
         target_region = self._plan.to_target(region)
         return (target_region, values), self._plan.size(target_region)
 
 
 def _drive(work: Work, block: list[tuple[Region, Any]]) -> None:
-    """Run work on this thread. The block is popped, as a thread may keep its last job while it waits for the next."""
+    """Run work on this thread. The list is emptied, because a waiting thread may keep a reference to its last job."""
     drive(work(*block.pop()))
 
 

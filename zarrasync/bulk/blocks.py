@@ -1,4 +1,4 @@
-"""Writing a source into an array block by block, and comparing the stored values with it."""
+"""Writing a source into an array block by block, and verifying the stored values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Ingestion", "for_job", "ignore_progress", "write_blocks"]
 
 Block: TypeAlias = npt.NDArray[Any]
 Bounds: TypeAlias = tuple[tuple[int, int], ...]
-"""A region as a key of a dictionary: per axis the start and the stop."""
+"""A region as a dictionary key: the start and the stop along each axis."""
 
 
 async def write_blocks(
@@ -46,21 +46,22 @@ async def write_blocks(
     concurrency: int = 0,
     progress: bool | Progress = False,
 ) -> IngestReport:
-    """Write all of a source into an array.
+    """Write a whole source into an array.
 
     Args:
         source: The source.
         target: The array, in a ``CountingStore``.
-        region: As for ``Ingestion``, as are ``unaligned`` and ``concurrency``.
-        unaligned: Whether the region may cut chunks.
-        resume: As for ``Ingestion.run``, as are ``is_new`` and ``verify``.
-        is_new: Whether none of the chunks to write is stored.
-        verify: Read all values back and compare them.
-        concurrency: Blocks at a time.
-        progress: Show a progress bar, or call this with the bytes done since the last call.
+        region: As for ``Ingestion``.
+        unaligned: As for ``Ingestion``.
+        resume: As for ``Ingestion.run``.
+        is_new: As for ``Ingestion.run``.
+        verify: As for ``Ingestion.run``.
+        concurrency: As for ``Ingestion``.
+        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
+            its last call.
 
     Returns:
-        A report with the store's requests.
+        A report of blocks, bytes and requests.
     """
     begin, report, retries, counting = clock.monotonic(), IngestReport(), RetryCounts(), target.store
     assert isinstance(counting, CountingStore)
@@ -80,25 +81,26 @@ def ignore_progress(nbytes: int) -> None:
 
 
 def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:
-    """Return an array with the job's own choice of what may be written in part, in place of its settings'."""
+    """Return an array whose setting ``unaligned`` is replaced by the argument of a job."""
     handle = handle_of(array)
     return with_handle(array, replace(handle, config=replace(array.config, unaligned=unaligned)))
 
 
 class Ingestion:
-    """The writing of one source into one array.
+    """Writes one source into one array.
 
     Args:
         source: The source.
         target: The array.
-        region: The part of the array that the source is written to; all of it if ``None``.
+        region: The part of the array to write; ``None`` for the whole array.
         unaligned: Whether the region may cut chunks.
-        report: The report that blocks are counted in.
-        concurrency: Blocks at a time; 0 for a default that suits the store.
-        chosen: The grid coordinates of the stored values to write; all if ``None``.
+        report: The report to add counts to.
+        concurrency: The number of blocks at a time; 0 for a default that suits the store.
+        chosen: The grid coordinates of the stored values to write; ``None`` for all.
 
     Raises:
-        ShapeError: If the source does not fit, or the region cuts chunks and must not.
+        ShapeError: If the source does not fit the region, or the region cuts chunks and ``unaligned`` does not allow
+            that.
     """
 
     def __init__(
@@ -122,21 +124,21 @@ class Ingestion:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the source in memory."""
+        """The size of the source in memory, in bytes."""
         return self.plan.nbytes
 
     async def run(self, progress: Progress, *, resume: bool, is_new: bool, verify: bool) -> None:
         """Write all blocks.
 
         Args:
-            progress: Called with the bytes done since the last call.
-            resume: Leave out blocks that are stored.
-            is_new: Whether none of the chunks to write is stored, as all were erased or stored ones are left out.
-                Chunks of nothing but the fill value need not be erased then.
+            progress: Called with the number of bytes written since the last call.
+            resume: Skip blocks that are already stored.
+            is_new: Whether no chunk to write exists in the store. Chunks that contain only the fill value then need not
+                be erased.
             verify: Read all values back and compare them.
 
         Raises:
-            ChecksumError: If a value that was read back differs.
+            ChecksumError: If the values read back differ.
         """
         self._progress, self._verify = progress, verify
         self._skip = progress.skip if isinstance(progress, Bar) else progress
@@ -175,11 +177,15 @@ class Ingestion:
             self._progress(self.plan.size(region))
 
     def _convert(self, region: Region, values: Any) -> Block:
-        """Return values as the array can store them, and remember their checksum for ``verify``."""
+        """Convert values to the array's data type, and keep their checksum for ``verify``."""
         shape = tuple(part.stop - part.start for part in region)
         block = transfer.as_array(values, self.target.dtype, self.target.metadata.spec.fill_value)
         if block.shape != shape:
-            raise ShapeError(f"the block of {_text(region)} has shape {block.shape}, not {shape}", found=block.shape)
+            raise ShapeError(
+                f"the values for [{_text(region)}] have shape {block.shape}, expected {shape}",
+                found=block.shape,
+                wanted=shape,
+            )
         if self._verify:
             block = transfer.cast(block, self.target.dtype)
             if not self.source.converts:
@@ -194,14 +200,14 @@ class Ingestion:
         await transfer.write(chunks_of(self.target), transform, block, all_absent=self._all_absent, check=check)
 
     def _check_alignment(self) -> None:
-        """Check that the region may cut chunks: at first, and again if the store proves to be unsafe."""
+        """Check that the region may cut chunks. Checked again if the store turns out to be unsafe."""
         is_safe = is_safe_for_jobs(self.target.store)
         if is_safe is not self._checked_safety:
             check_region(chunks_of(self.target), self.plan.start, self.plan.stop, self._unaligned, safe=is_safe)
             self._checked_safety = is_safe
 
     def _check_pair(self, region: Region) -> None:
-        """Check that a region that an iterable yielded may cut chunks."""
+        """Check that a region from an iterable may cut chunks."""
         is_safe = is_safe_for_jobs(self.target.store)
         check_region(chunks_of(self.target), *corners(region), self._unaligned, safe=is_safe)
 
@@ -218,13 +224,14 @@ class Ingestion:
             if self._is_overwritten(bounds):
                 return
             raise ChecksumError(
-                f"{self.target.name}[{_text(region)}] in {self.target.store!r} is not what was written there"
+                f"verification failed: {self.target.name}[{_text(region)}] in {self.target.store!r} differs from the "
+                "written values; another writer may have changed it"
             )
         with self._lock:
             self.report.verified += 1
 
     def _is_overwritten(self, bounds: Bounds) -> bool:
-        """Return whether another block that an iterable yielded overlaps a block."""
+        """Return whether an iterable yielded another block that overlaps this one."""
         overlaps = (
             all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(bounds, other, strict=True))
             for other in self._checksums

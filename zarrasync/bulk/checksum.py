@@ -1,4 +1,4 @@
-"""Checksums of blocks, by which written values are compared with those that are read back."""
+"""Checksums of blocks, to compare the values read back with the written ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["checksum"]
 
 
 def checksum(block: npt.NDArray[Any]) -> int:
-    """Return a CRC-32C of a block's elements. Blocks must have the same data type to be compared by it."""
+    """Return the CRC-32C of a block's elements. Compare only checksums of blocks with the same data type."""
     from crc32c import crc32c
 
     data: Any
@@ -25,5 +25,5 @@ def checksum(block: npt.NDArray[Any]) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value whose ``repr`` is complete: that of an array omits its middle."""
+    """Return a value with a complete ``repr``, because the ``repr`` of a large array omits elements."""
     return value.tolist() if isinstance(value, np.ndarray) else value

@@ -38,7 +38,7 @@ from zarrasync.transfer.threads import Progress
 __all__ = ["copy"]
 
 _CONCURRENT_ARRAYS = 16
-"""Arrays that are copied at a time."""
+"""The number of arrays to copy at a time."""
 
 
 @short_tracebacks
@@ -63,44 +63,59 @@ async def copy(
 ) -> CopyReport:
     """Copy an array, or a group with all nodes below it, from any format to any other.
 
-    Stored values that stay valid are copied unchanged; others are decoded and encoded again, within
-    ``config.memory_budget``. Metadata that the new format cannot express is kept in another way if possible (names of
-    axes as xarray's attribute, filters undone), which the report mentions. Groups with consolidated metadata have some in
-    the copy. Files that are not Zarr's, such as Parquet tables, are copied on request; otherwise the report lists them.
+    Chunks that remain valid in the new format and layout are copied unchanged. Other chunks are decoded and encoded
+    again, within ``config.memory_budget``. Metadata that the new format cannot express is converted if possible
+    (dimension names to xarray's attribute, filtered chunks to unfiltered ones), and the report lists such conversions.
+    Copies of groups with consolidated metadata also get consolidated metadata. Files that are not part of a Zarr node,
+    such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
 
     Args:
         source: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        dest: Likewise.
+        dest: A store, path, URL, mapping, or fsspec filesystem or mapper.
         source_path: The path of the node to copy.
         dest_path: The path of the copy.
-        zarr_format: The format of the copy; by default that of the source.
-        chunks: The shape of chunks in all arrays with as many axes; ``"keep"`` for that of the source.
-        shards: The shape of shards likewise; ``None`` for none.
-        compressors: The compressors of all arrays; ``"keep"`` for those of the source.
+        zarr_format: The format of the copy. Default: the format of the source.
+        chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source.
+        shards: The shape of shards in all arrays with the same number of axes. ``"keep"``: as in the source; ``None``:
+            no shards.
+        compressors: The compressors of all arrays. ``"keep"``: as in the source.
         overwrite: Replace an existing node.
-        resume: Resume an interrupted copy: stored values of the destination are kept.
+        resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
-        progress: Show a progress bar, or call this with the bytes done since the last call.
-        source_options: Options for the filesystem of a source URL.
-        dest_options: Options for the filesystem of a destination URL.
-        config: Settings.
+        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes copied since
+            its last call.
+        source_options: Options of the filesystem or object store of a source URL.
+        dest_options: Options of the filesystem or object store of a destination URL.
+        config: Settings for this call.
 
     Returns:
-        A report of the nodes and values that were copied.
+        A report of the copied nodes and values.
 
     Raises:
-        NodeNotFoundError: If there is no node at the source.
-        NodeExistsError: If a node exists at the destination, and ``overwrite`` and ``resume`` are not set; or if it is
-            not what an earlier copy would have created; or if one of source and destination lies in the other.
-        UnsupportedByFormat: If the format cannot express the source, such as objects in format 3.
+        NodeNotFoundError: If the source does not exist.
+        NodeExistsError: If a node exists at the destination and neither ``overwrite`` nor ``resume`` is set, if
+            ``resume`` is set and the node differs from the copy, or if source and destination contain each other.
+        UnsupportedByFormat: If the format cannot express the source, such as Python objects in Zarr v3.
         ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
         MetadataError: If the compressors are invalid.
-        ChecksumError: If a value that was read back differs.
+        ChecksumError: If ``verify`` is set and the values read back differ.
         UnsupportedOperation: If ``all_files`` is set and the source cannot list.
+        StoreError: If a store failed.
+
+    Example:
+        >>> source, dest = {}, {}
+        >>> _ = await za.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> report = await za.copy(source, dest, chunks=(4,))
+        >>> report.arrays
+        1
+        >>> await za.load(dest)
+        array([0, 1, 2, 3])
     """
     if overwrite and resume:
-        raise ValueError("overwrite and resume exclude each other: overwrite replaces a copy, resume continues it")
+        raise ValueError(
+            "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
+        )
     values, report = settings.resolve(config), CopyReport()
     root, members = await _open_source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options, values)
@@ -128,7 +143,7 @@ async def _open_source(
 ) -> tuple[AsyncArray | AsyncGroup, Sequence[tuple[str, AsyncArray | AsyncGroup]]]:
     """Open the node to copy and all nodes below it.
 
-    Consolidated metadata may be stale, so it is used only if the store cannot list.
+    Consolidated metadata may be outdated, so it is used only if the store cannot list.
     """
     root = await open(store, path=path, storage_options=options, config=values, use_consolidated=False)
     if not isinstance(root, AsyncGroup):
@@ -139,19 +154,19 @@ async def _open_source(
         root = await open(store, path=path, storage_options=options, config=values)
         if not isinstance(root, AsyncGroup) or handle_of(root).consolidated is None:
             raise
-        notes.append(f"{root.name}: {error}; what its consolidated metadata names was copied")
+        notes.append(f"{root.name}: {error}; only the nodes in the consolidated metadata were copied")
         return root, await all_members(root)
 
 
 async def _list_source(nodes: Nodes, *, optional: bool) -> tuple[Nodes, list[str]]:
-    """List all keys of the source. Its metadata was read before, so that the listing has all chunks of that shape.
+    """List all keys of the source. Its metadata has been read before, so that the listing contains all of its chunks.
 
     Args:
-        nodes: The nodes to copy, from the root on.
-        optional: Whether it is no error if the store cannot list.
+        nodes: The nodes to copy, starting with the root.
+        optional: Return no keys if the store cannot list. Otherwise raise an error.
 
     Returns:
-        The nodes, which need not list again where each listing takes as long, and the keys.
+        The nodes, with a cached listing if it replaces listings of single nodes, and the keys.
     """
     (_, root), *_ = nodes
     try:
@@ -174,7 +189,7 @@ def _check_apart(source: NodeHandle, dest: NodeHandle) -> None:
     """
     if overlap(source.store, source.path, dest.store, dest.path):
         raise NodeExistsError(
-            f"{source.name} in {source.store!r} can not be copied to {dest.name} in {dest.store!r}: one lies in the other",
+            f"cannot copy {source.name} in {source.store!r} to {dest.name} in {dest.store!r}: one contains the other",
             path=dest.path,
         )
 
@@ -190,7 +205,7 @@ async def _copy_nodes(
     target = plan.target
     if target.format.unread_entry_point is not None and not (plan.overwrite and not target.path):
         target = await run_on_store(target.bind, target.store)
-    metadata = plan_copies(nodes, target, plan.changes, report)  # all of it before anything is erased or written
+    metadata = plan_copies(nodes, target, plan.changes, report)  # before anything is erased or written
     listed = target
     with suppress(UnsupportedOperation):
         listed = await run_on_store(target.with_listing, target.store)
@@ -200,7 +215,7 @@ async def _copy_nodes(
         for path, node in nodes
         if isinstance(node, AsyncArray) and isinstance(copied := created[path], AsyncArray)
     ]
-    turn = asyncio.Lock()  # encoding a large array takes the whole memory budget
+    turn = asyncio.Lock()  # encoding one large array can take the whole memory budget
 
     async def copy_one(pair: tuple[AsyncArray, AsyncArray]) -> None:
         node, copied = pair

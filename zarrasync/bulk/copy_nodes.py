@@ -32,14 +32,14 @@ Nodes: TypeAlias = Sequence[tuple[str, AsyncArray | AsyncGroup]]
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """What a copy is to become.
+    """The location and the layout of a copy.
 
     Attributes:
-        target: The node that is created, with the format of the copy.
+        target: The location and the format of the copy.
         changes: Changes of chunks, shards and compressors.
-        files: The new keys of files to copy that are not Zarr's, by their keys.
-        overwrite: Whether an existing node is replaced.
-        resume: Whether an interrupted copy is resumed.
+        files: The new keys of files to copy that are not part of a Zarr node, by their present keys.
+        overwrite: Whether to replace an existing node.
+        resume: Whether to resume an interrupted copy.
     """
 
     target: NodeHandle
@@ -68,7 +68,15 @@ def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, report
 def _plan_copy(
     node: AsyncArray | AsyncGroup, target: Format, changes: LayoutChanges, report: CopyReport, *, has_names: bool
 ) -> Metadata:
-    """Return the metadata of one copy. ``has_names``: arrays without axes count as named, as others have named axes."""
+    """Return the metadata of one copy.
+
+    Args:
+        node: The source.
+        target: The format of the copy.
+        changes: Changes of chunks, shards and compressors.
+        report: The report to add counts and notes to.
+        has_names: Whether an array of the hierarchy has dimension names. Arrays without axes then count as named.
+    """
     metadata = node.metadata
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
@@ -80,7 +88,7 @@ def _plan_copy(
     else:
         planned = GroupMetadata(attributes=metadata.attributes)
         report.groups += 1
-    target.render("", planned)  # raises if the format cannot express it
+    target.render("", planned)  # raises an error if the format cannot express it
     return planned
 
 
@@ -103,7 +111,7 @@ async def create_copies(
             created = await create_node(handle, planned[path], overwrite=overwrite, erase_leftovers=plan.resume)
         except NodeExistsError as error:
             if not (plan.resume or plan.overwrite):
-                error.args = (f"{error}; resume=True continues an interrupted copy",)
+                error.args = (f"{error}, or resume=True to complete an interrupted copy",)
             raise
         return make_node(created, planned[path])
 
@@ -114,7 +122,7 @@ async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> A
     """Return a node that an interrupted run has created.
 
     Raises:
-        NodeExistsError: If it differs from the plan in more than attributes.
+        NodeExistsError: If the node and the plan differ in more than attributes.
     """
 
     def without_attributes(metadata: Metadata) -> Mapping[str, bytes]:
@@ -122,7 +130,8 @@ async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> A
 
     if without_attributes(planned) != without_attributes(existing):
         raise NodeExistsError(
-            f"{handle.name} in {handle.store!r} is not what this copy would make; pass overwrite=True to replace it",
+            f"cannot resume the copy to {handle.name} in {handle.store!r}: the existing node differs from the copy in "
+            "more than attributes; pass overwrite=True to replace it",
             path=handle.path,
             store=repr(handle.store),
         )

@@ -1,4 +1,4 @@
-"""The values of a copy: stored values as they are, or decoded and encoded again."""
+"""The values of a copy: stored values are copied unchanged, or decoded and encoded again."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from zarrasync.transfer.threads import Progress
 __all__ = ["compare_arrays", "copy_array"]
 
 _BATCH = 256
-"""Stored values between two calls of the progress callback."""
+"""The number of stored values between two calls of the progress callback."""
 _WORTH_LISTING = 64
-"""Stored values of a target from which on listing the source saves time."""
+"""The number of stored values of a target above which listing the source saves time."""
 
 
 async def copy_array(
@@ -41,10 +41,10 @@ async def copy_array(
     Args:
         source: The array to copy.
         target: The new array.
-        report: The report that stored values are counted in.
-        progress: Called with the bytes done since the last call.
-        resume: Whether stored values of the target are kept.
-        is_new: Whether none of the other values is stored in the target.
+        report: The report to add counts to.
+        progress: Called with the number of bytes copied since the last call.
+        resume: Whether to keep the stored values of the target.
+        is_new: Whether the target has no other stored values.
     """
     if has_same_values(source.metadata, target.metadata):
         await _copy_stored(source, target, await stored_chunks(target) if resume else set(), report, progress)
@@ -59,10 +59,10 @@ async def copy_array(
 
 
 async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool) -> set[tuple[int, ...]] | None:
-    """Return which of the target's values to write: those for which the source stores something. ``None`` for all.
+    """Return the grid coordinates of the values to write, for which the source has stored values. ``None`` for all.
 
-    Reading other elements would show that they are the fill value, which takes long if most are. If the fill value is
-    undefined, it would not even show that.
+    All other elements have the fill value, and finding that out by reading them is slow if they are many. If the fill
+    value is undefined, reading cannot find it out at all.
     """
     source_spec, target_spec, grid = source.metadata.spec, target.metadata.spec, target.metadata.grid
     same_fill = repr(source_spec.fill_value) == repr(target_spec.fill_value)
@@ -93,7 +93,7 @@ async def _copy_stored(
     is_blocking = origin.store.blocking and dest.store.blocking
     concurrency = 1 if is_blocking else min(origin.concurrency, dest.concurrency)
     grid, chain = source.metadata.grid, source.metadata.chain
-    # Absent values have a defined value in the source, and an arbitrary one for some readers of the target.
+    # Absent chunks have a defined value in the source, but readers of the target may fill them with any value.
     becomes_undefined = target.metadata.spec.undefined > source.metadata.spec.undefined
     absent = chain.encode_fill_chunk() if becomes_undefined else None
 
@@ -123,7 +123,7 @@ async def compare_arrays(source: AsyncArray, target: AsyncArray) -> None:
     """Compare all values of two arrays.
 
     Raises:
-        ChecksumError: If they differ.
+        ChecksumError: If the values differ.
     """
     metadata = target.metadata
     most = source.config.memory_budget // 8 // (metadata.dtype.itemsize or 16)
@@ -132,7 +132,8 @@ async def compare_arrays(source: AsyncArray, target: AsyncArray) -> None:
         if not _are_equal(values, copied):
             text = ", ".join(f"{part.start}:{part.stop}" for part in region)
             raise ChecksumError(
-                f"{target.name}[{text}] in {target.store!r} differs from {source.name} in {source.store!r}"
+                f"verification failed: {target.name}[{text}] in {target.store!r} differs from {source.name} in "
+                f"{source.store!r}; another writer may have changed either of them"
             )
 
 

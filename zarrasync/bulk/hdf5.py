@@ -1,4 +1,4 @@
-"""Metadata of HDF5 datasets, as h5py opens them, in the form that Zarr arrays have it."""
+"""Conversion of the metadata of HDF5 datasets, opened with h5py, to the metadata of Zarr arrays."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _AXIS_ATTRIBUTES = frozenset({"DIMENSION_LIST", "DIMENSION_LABELS"})
 _SCALE_ATTRIBUTES = _AXIS_ATTRIBUTES | {"CLASS", "NAME", "REFERENCE_LIST"}
 """Attributes in which HDF5 stores the names and scales of axes."""
 _NETCDF_PREFIXES = ("_Netcdf4", "_nc3_", "_NC")
-"""Beginnings of the names of netCDF's internal attributes."""
+"""Prefixes of the names of netCDF's internal attributes."""
 
 
 def names_of(dataset: Any) -> tuple[str | None, ...] | None:
-    """Return the names of a dataset's axes: their labels, or else the names of their scales; ``None`` without any.
+    """Return the labels of a dataset's axes, or the names of their scales. ``None`` if no axis has a name.
 
     Args:
         dataset: The dataset.
@@ -29,7 +29,7 @@ def names_of(dataset: Any) -> tuple[str | None, ...] | None:
 
 
 def attributes_of(dataset: Any) -> dict[str, Any]:
-    """Return the attributes of a dataset that JSON can express. References to other datasets are left out."""
+    """Return the attributes of a dataset that JSON can represent. References to other datasets are omitted."""
     attributes = dataset.attrs
     is_scale = attributes.get("CLASS") == b"DIMENSION_SCALE"
     internal = _SCALE_ATTRIBUTES if is_scale else _AXIS_ATTRIBUTES
@@ -38,7 +38,7 @@ def attributes_of(dataset: Any) -> dict[str, Any]:
         if name in internal or name.startswith(_NETCDF_PREFIXES):
             continue
         value = attributes[name]
-        if isinstance(value, np.ndarray) and value.shape == (1,):  # netCDF stores single numbers so
+        if isinstance(value, np.ndarray) and value.shape == (1,):  # netCDF stores single numbers as arrays
             value = value[0]
         with suppress(TypeError):
             values[name] = _json_value(value)
@@ -50,10 +50,10 @@ def _basename(path: str) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value as a JSON type or a NumPy type that corresponds to one.
+    """Return a value as a JSON type, or as a NumPy type that corresponds to a JSON type.
 
     Raises:
-        TypeError: If it has none.
+        TypeError: If no JSON type corresponds to the value.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()  # h5py marks bytes that are not UTF-8 with surrogates

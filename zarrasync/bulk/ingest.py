@@ -1,4 +1,4 @@
-"""Bulk ingestion: all of a source into an array, block by block, concurrently and within the memory budget."""
+"""Bulk ingestion: writing a source into an array block by block, concurrently and within the memory budget."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from zarrasync.transfer.unaligned import Unaligned, check_unaligned
 __all__ = ["creation_options", "ingest"]
 
 _NUMERIC = "biufcmM"
-"""Kinds of data types that NumPy can compare by what they can hold."""
+"""Kinds of data types whose value ranges ``numpy.can_cast`` compares."""
 _COMPARED = ("chunks", "shards", "dtype")
 """Parameters of ``create_array`` that must match an existing array."""
 _CHECKED = ("filters", "serializer", "compressors", "fill_value", "order", "attributes", "dimension_names")
@@ -56,53 +56,72 @@ async def ingest(
     config: ConfigLike = None,
     **options: Any,
 ) -> IngestReport:
-    """Write all of a source into an array, block by block. A repeated call resumes after interruption.
+    """Write a whole source into an array, block by block. After an interruption, the same call resumes.
 
-    Blocks consist of whole chunks (or shards). Several are read, encoded and stored at a time, and blocks in flight stay
-    within ``config.memory_budget``. A chunk is stored completely or not at all, so stored chunks count as done: with
-    ``mode="a"`` another run writes only the missing ones. That is wrong if something else has stored a part of a chunk:
-    an assignment, or a run with other blocks or regions that cut chunks. ``mode="r+"`` writes everything again, and
-    ``verify`` detects such chunks. Chunks with only the fill value are not stored, so another run repeats them.
+    Blocks consist of whole chunks (or shards). Several blocks are read, encoded and stored at a time, within
+    ``config.memory_budget``.
+
+    With ``mode="a"``, chunks that are already stored are skipped, because a chunk is stored completely or not at all. Do
+    not resume over chunks that were written in part: by an assignment, or by a run with other regions that cut chunks.
+    ``verify`` detects such chunks, and ``mode="r+"`` writes everything again. Chunks that contain only the fill value are
+    not stored, so a resumed run writes them again.
 
     Args:
-        source: Values to write: anything with ``shape``, ``dtype`` and indexing (a NumPy, h5py or dask array, an array of
-            zarrasync or zarr-python, a variable of xarray; dask computes shared intermediate results once per block,
-            ``integrations.dask.store`` only once); the path of an ``.npy`` file, or the path or URL of an array; a
-            function that returns the values of a region, which is a tuple of slices, and is called on several threads
-            at a time; or an iterable of pairs of such a region and its values, which may reuse the memory of an array.
-            Functions and iterables may be asynchronous. They need ``shape`` and ``dtype`` among the options.
+        source: The values to write, one of:
+
+            - an object with ``shape``, ``dtype`` and indexing: an array of NumPy, h5py, dask, zarrasync or zarr-python,
+              or a variable of xarray. Dask recomputes shared intermediate results for each block; see
+              ``integrations.dask.store`` to compute them once.
+            - the path of an ``.npy`` file, or the path or URL of a Zarr array.
+            - a function that returns the values of a region (a tuple of slices). Several threads call it at a time.
+            - an iterable of pairs of a region and its values. It may reuse the memory of the values.
+
+            Functions and iterables may be asynchronous. They require the options ``shape`` and ``dtype``.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The array's path in the store.
-        mode: ``"a"`` resumes or creates; ``"w"`` replaces; ``"w-"`` only creates; ``"r+"`` writes into an existing array,
-            whatever it contains.
-        region: The part of the array to write, as a tuple of slices; all of it by default.
-        unaligned: Whether the region may cut chunks, which another writer may be writing: ``"safe"`` allows it if the
-            store supports conditional writes, ``"error"`` never, ``"allow"`` always. Default: ``config.unaligned``.
-        verify: Read all values back and compare them. Values that the array's data type changes are an error, unless
-            the source has a data type and another one is among the options.
-        concurrency: Blocks at a time; 0 for a default that suits the store.
-        progress: Show a progress bar, or call this with the bytes done since the last call.
-        storage_options: Options for the filesystem of a URL.
-        config: Settings.
-        **options: Parameters of ``create_array``. By default shape, data type, names of axes and attributes are those
-            of the source, and so are the chunks and shards of a Zarr array.
+        path: The path of the array in the store.
+        mode: ``"a"``: resume or create; ``"w"``: replace; ``"w-"``: create, and fail if a node exists; ``"r+"``: write
+            all blocks into an existing array.
+        region: The part of the array to write, as a tuple of slices. Default: the whole array.
+        unaligned: Whether the region may cut chunks, which another process may be writing: ``"safe"``: if the store
+            supports conditional writes; ``"error"``: never; ``"allow"``: always. Default: ``config.unaligned``.
+        verify: Read all values back and compare them. A value that the array's data type cannot represent is an error,
+            unless the source has a data type and the options specify another one.
+        concurrency: The number of blocks at a time; 0 for a default that suits the store.
+        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
+            its last call.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+        **options: Parameters of ``create_array``. The defaults for the shape, data type, dimension names and attributes
+            come from the source. A Zarr array is also the default for chunks and shards.
 
     Returns:
-        A report of the blocks that were written.
+        A report of the written blocks, with bytes and requests.
 
     Raises:
-        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` are invalid.
-        ShapeError: If the source does not fit the array or the region, or the region cuts chunks that may be shared.
-        NodeNotFoundError: If there is no array for ``"r+"`` or a region.
+        ValueError: If ``mode``, ``unaligned`` or ``concurrency`` is invalid.
+        ShapeError: If the source does not fit the array or the region, or if the region cuts chunks and ``unaligned``
+            does not allow that.
+        NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
-        ChecksumError: If a value that was read back differs.
+        NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
+        ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> report = await za.ingest(np.arange(100), store, chunks=(10,))
+        >>> report.nbytes
+        800
+        >>> array = await za.open_array(store)
+        >>> await array[95:]
+        array([95, 96, 97, 98, 99])
     """
     begin = clock.monotonic()
     if unaligned is not None:
         check_unaligned(unaligned)
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:
-        raise ValueError(f"concurrency is the number of blocks at a time, or 0, found {concurrency!r}")
+        raise ValueError(f"concurrency must be a number of blocks, or 0 for the default; found {concurrency!r}")
     if isinstance(source, str | Path) and not str(source).endswith(".npy"):
         source = await open_source(source)
     resolved = source_of(source, options)
@@ -137,16 +156,16 @@ async def _open_target(
     config: ConfigLike,
     options: dict[str, Any],
 ) -> tuple[AsyncArray, bool]:
-    """Open or create the array to write to. Returns whether it was created, so that no chunk is from an earlier run."""
+    """Open or create the array to write to. Also return whether it is new, so that no chunk is from an earlier run."""
     if mode not in ("a", "w", "w-", "r+"):
-        raise ValueError(f"mode is 'a', 'w', 'w-' or 'r+' for writing, found {mode!r}")
+        raise ValueError(f"mode must be 'a', 'w', 'w-' or 'r+', found {mode!r}")
 
     everything = (slice(None),) * len(source.shape)
 
     def creation() -> dict[str, Any]:
         if region is not None and region not in (everything, [*everything]):
             raise NodeNotFoundError(
-                f"a region is written into an array that is there, and stays: create {node.name} in {store.inner!r} first"
+                f"cannot write a region: no array exists at {node.name} in {store.inner!r}; create it first"
             )
         return creation_options(source, options, config)
 
@@ -162,8 +181,8 @@ async def _open_target(
         if error.found != "group":
             raise
         raise NodeTypeError(
-            f"there is a group at {node.name} in {store.inner!r}; name a path below it for the array, or replace it with "
-            "mode='w'",
+            f"{node.name} in {store.inner!r} is a group, not an array; pass the path of an array below it, or mode='w' "
+            "to replace the group",
             path=node.path,
             found="group",
             wanted="array",
@@ -177,21 +196,22 @@ async def _open_target(
 
 
 def _check_dtype(source: Source, array: AsyncArray, options: Mapping[str, Any]) -> None:
-    """Check that an existing array suits the source and the options.
+    """Check that an existing array matches the source and the options.
 
     Raises:
-        NodeTypeError: If it has another format, or a data type that cannot hold the source's values.
-        MetadataError: If it has another fill value.
-        ShapeError: If it has other chunks or shards.
+        NodeTypeError: If the array has a different format, or a data type that cannot represent the source's values.
+        MetadataError: If the array has a different fill value.
+        ShapeError: If the array has different chunks or shards.
     """
     _check_options(array, options)
-    if options.get("dtype") is not None:  # the conversion is on purpose
+    if options.get("dtype") is not None:  # the conversion is intended
         return
     dtype = dtypes.from_numpy(source.dtype).numpy
     are_numeric = dtype.kind in _NUMERIC and array.dtype.kind in _NUMERIC
     if are_numeric and not np.can_cast(dtype, array.dtype, "same_kind"):
         raise NodeTypeError(
-            f"values of type {source.dtype} do not fit {array.name}, which has type {array.dtype}; convert them first",
+            f"cannot write {source.dtype} values to {array.name}, which has data type {array.dtype}; convert the values "
+            "first, or pass dtype to convert them",
             path=array.path,
             found=str(source.dtype),
             wanted=str(array.dtype),
@@ -199,12 +219,13 @@ def _check_dtype(source: Source, array: AsyncArray, options: Mapping[str, Any]) 
 
 
 def _check_options(array: AsyncArray, options: Mapping[str, Any]) -> None:
-    """Check options that would have created another array. Attributes and codecs remain those of the array."""
+    """Check that the options match an existing array. Its attributes and codecs are not changed."""
     check_options(set(options) - {"zarr_format"})
     array_format, zarr_format = handle_of(array).format, options.get("zarr_format")
     if zarr_format is not None and not formats.by_name(zarr_format).is_same(array_format):
         raise NodeTypeError(
-            f"{array.name} is there in Zarr format {array_format.zarr_format!r}, not {zarr_format!r}",
+            f"{array.name} exists in Zarr format {array_format.zarr_format!r}, not {zarr_format!r}; omit zarr_format, or "
+            "pass mode='w' to replace the array",
             path=array.path,
             found=str(array_format.zarr_format),
             wanted=str(zarr_format),
@@ -217,7 +238,8 @@ def _check_options(array: AsyncArray, options: Mapping[str, Any]) -> None:
     same_fill = repr(planned.spec.fill_value) == repr(array.metadata.spec.fill_value)  # by repr, as NaN != NaN
     if "fill_value" in parameters and not same_fill:
         raise MetadataError(
-            f"{array.name} is there with the fill value {array.fill_value!r}, not {options['fill_value']!r}"
+            f"{array.name} exists with the fill value {array.fill_value!r}, not {options['fill_value']!r}; omit "
+            "fill_value, or pass mode='w' to replace the array"
         )
 
 
@@ -228,7 +250,7 @@ def creation_options(source: Source, options: Mapping[str, Any], config: ConfigL
     """Return the parameters of ``create_array`` for a new array.
 
     Raises:
-        ShapeError: If the options contain another shape than the source's.
+        ShapeError: If the options contain a shape that differs from the source's.
     """
     explicit = {name: value for name, value in options.items() if name != "dtype" or value is not None}
     zarr_format = options.get("zarr_format")
@@ -236,12 +258,14 @@ def creation_options(source: Source, options: Mapping[str, Any], config: ConfigL
     implied = {"dtype": source.dtype, **_properties(source, options, target), **_layout(source, options, target)}
     parameters = {**implied, **explicit}
     if parameters.get("shape") not in (None, source.shape, [*source.shape], *source.shape[:1]):
-        raise ShapeError(f"the source has shape {source.shape}, not {options['shape']}", found=source.shape)
+        raise ShapeError(
+            f"the source has shape {source.shape}, but the option shape is {options['shape']}", found=source.shape
+        )
     return {**parameters, "shape": source.shape}
 
 
 def _layout(source: Source, options: Mapping[str, Any], target: Format) -> dict[str, Any]:
-    """Return the source's chunks and shards, as far as the format supports them and the options allow them."""
+    """Return the source's chunks and shards if the format supports them and they fit the options."""
     layout = {} if "chunks" in options else dict(source.layout)
     if not target.has_shards:
         layout.pop("shards", None)
@@ -253,17 +277,17 @@ def _layout(source: Source, options: Mapping[str, Any], target: Format) -> dict[
 
 
 def _properties(source: Source, options: Mapping[str, Any], target: Format) -> dict[str, Any]:
-    """Return the source's attributes, dimension names and fill value as the format expresses them."""
+    """Return the source's attributes, dimension names and fill value in the form that the format requires."""
     properties = source.properties
     if "attributes" not in properties:
         return {}
     dtype = dtypes.from_numpy(options.get("dtype") or source.dtype)
     try:
         fill = fill_values.as_fill(dtype, properties.get("fill_value"))
-    except MetadataError:  # it belongs to the data type before a cast
+    except MetadataError:  # the values are cast, and the fill value does not fit the new data type
         fill = None
     names = options.get("dimension_names", properties.get("dimension_names"))
-    # An explicit fill value has the meaning that the format gives it.
+    # An explicit fill value has the meaning that the target's format defines.
     fill_is_missing = target.has_undefined_fill if "fill_value" in options else source.fill_is_missing
     described = XarrayProperties(dtype, properties["attributes"], names, fill, fill_is_missing)
     converted = convert_properties(described, len(source.shape), target)

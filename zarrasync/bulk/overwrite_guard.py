@@ -1,4 +1,4 @@
-"""A guard against overwriting an array with lazy values that are read from it."""
+"""A guard against overwriting an array with lazy values that are read from the same array."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _OPERANDS = (
     *("args", "kwargs", "value"),  # of dask's tasks
     *("func", "keywords"),  # of functools.partial
 )
-"""Attributes that hold the values a lazy value is computed from."""
+"""Attributes that contain the inputs of a lazy value."""
 _SCALARS = (str, bytes, int, float, ModuleType, type)
 
 
 def overlap(store: Store, path: str, other_store: Store, other_path: str) -> bool:
-    """Return whether two paths, possibly of two stores, are the same place, or one lies in the other."""
+    """Return whether two paths, possibly in different stores, are the same location, or one contains the other."""
     lineage, other_lineage = store.lineage(path), other_store.lineage(other_path)
     return lineage[0] in other_lineage or other_lineage[0] in lineage
 
 
 def refuse_self_overwrite(store: Store, path: str, *sources: Any) -> None:
-    """Check that no source is read from the node it is to replace.
+    """Check that no source reads from the node that it will replace.
 
     Arrays, selections, dask graphs, xarray objects and the arguments of ``functools.partial`` are followed to the
-    stored arrays that they read. What other callables and generators read cannot be known.
+    stored arrays that they read. Reads of other callables and generators cannot be detected.
 
     Raises:
-        NodeExistsError: If a source reads the node, a node below it or one above it.
+        NodeExistsError: If a source reads the node, or a node below or above it.
     """
     for source_store, source_path in _places(sources):
         if overlap(store, path, source_store, source_path):
             raise NodeExistsError(
-                f"/{path} in {store!r} can not be replaced by what is read from it, as it is erased before; "
-                "read the values first, or write elsewhere",
+                f"/{path} in {store!r} cannot be replaced with lazy values that are read from it, because it is erased "
+                "first; read the values before, or write to another path",
                 path=path,
                 store=repr(store),
             )
@@ -63,7 +63,7 @@ def _places(sources: Iterable[Any]) -> Iterator[tuple[Store, str]]:
             pending.append(array_of(value))
         elif (store_path := _attribute(value, "store_path")) is not None:  # an array of zarr-python
             yield resolve(store_path.store), store_path.path
-        elif isinstance(value, Mapping):  # not every mapping: the values of one may be all objects of a bucket
+        elif isinstance(value, Mapping):  # only known mappings: the values of others may be all objects of a bucket
             if isinstance(value, dict) or type(value).__module__.partition(".")[0] in ("xarray", "dask"):
                 pending.extend(value.values())
         elif isinstance(value, list | tuple):
@@ -82,7 +82,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def _roots(graph: Any) -> Iterator[Any]:
-    """Yield the inputs of a dask graph without building all of its tasks, of which there may be millions."""
+    """Yield the inputs of a dask graph without building its tasks, which may be millions."""
     layers: Mapping[str, Any] = getattr(graph, "layers", {"": graph})
     dependencies = getattr(graph, "dependencies", {})
     for name, layer in layers.items():

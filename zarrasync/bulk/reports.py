@@ -15,17 +15,17 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 
 @dataclass
 class CopyReport:
-    """What a copy did.
+    """The result of a copy.
 
     Attributes:
-        groups: Groups that were created.
-        arrays: Arrays that were copied.
-        copied: Stored values, or blocks of several, that were copied.
-        skipped: Those that an earlier run had copied.
-        nbytes: Decoded bytes of the copied elements.
-        files: Files that are not Zarr's and were copied.
-        left_out: Keys of such files that were not copied.
-        notes: Metadata that could not be kept, and what replaced it.
+        groups: The number of groups that were created.
+        arrays: The number of arrays that were copied.
+        copied: The number of copied parts: stored values, or blocks of several stored values.
+        skipped: The number of parts that an earlier run had copied.
+        nbytes: The decoded size of the copied elements, in bytes.
+        files: The number of copied files that are not part of a Zarr node.
+        left_out: The keys of such files that were not copied.
+        notes: Conversions of metadata that the new format cannot express.
     """
 
     groups: int = 0
@@ -38,14 +38,14 @@ class CopyReport:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        done = counted(self.copied, "part") + " copied" + (f", {self.skipped:,} were there" if self.skipped else "")
+        done = counted(self.copied, "part") + " copied" + (f", {self.skipped:,} skipped" if self.skipped else "")
         nodes = f"{counted(self.arrays, 'array')} and {counted(self.groups, 'group')}"
         files = f", {counted(self.files, 'other file')}" if self.files else ""
         lines = [f"{nodes}: {done}, {size_text(self.nbytes)}{files}", *self.notes]
         if self.left_out:
             names = ", ".join(self.left_out[:3]) + ", …" * (len(self.left_out) > 3)
             lines.append(
-                f"not copied: {counted(len(self.left_out), 'other file')} ({names}); all_files=True copies them"
+                f"not copied: {counted(len(self.left_out), 'other file')} ({names}); pass all_files=True to copy them"
             )
         return "\n".join(lines)
 
@@ -55,8 +55,8 @@ class Finding:
     """One problem of a stored hierarchy.
 
     Attributes:
-        severity: ``"error"``: cannot be read, or must not be; ``"warning"``: readable here, but invalid by the
-            specification, or stale; ``"note"``: worth knowing.
+        severity: ``"error"``: data or metadata that is invalid or cannot be read; ``"warning"``: metadata that zarrasync
+            tolerates although the specification does not allow it, or that is outdated; ``"note"``: other information.
         key: The store key of the document or chunk.
         location: The position inside a document, in JSON path notation; empty for chunks.
         message: The problem, and the expected value.
@@ -73,13 +73,13 @@ class Finding:
 
 @dataclass
 class Report:
-    """The problems of a stored hierarchy.
+    """The result of a validation.
 
     Attributes:
-        findings: The problems, by key.
-        groups: Groups that were checked.
-        arrays: Arrays that were checked.
-        chunks: Stored values that were decoded.
+        findings: The problems, sorted by key.
+        groups: The number of groups that were checked.
+        arrays: The number of arrays that were checked.
+        chunks: The number of stored values that were decoded.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no errors."""
+        """Whether the report contains no errors. Warnings and notes are allowed."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,5 +101,5 @@ class Report:
         counts = ", ".join(counted(totals[kind], kind) for kind in ("error", "warning", "note") if totals[kind])
         nodes = ", ".join((counted(self.arrays, "array"), counted(self.groups, "group")))
         chunks = f", {counted(self.chunks, 'stored value')}" if self.chunks else ""
-        head = f"{nodes}{chunks}: {counts or 'nothing wrong'}"
+        head = f"{nodes}{chunks}: {counts or 'no problems found'}"
         return "\n".join([head, *map(str, self.findings)])

@@ -1,4 +1,4 @@
-"""Sources of an ingestion in one form: arrays of several libraries, functions and iterables."""
+"""A common interface to the sources of an ingestion: arrays of several libraries, functions and iterables."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Source:
     """A source of values.
 
     Attributes:
-        shape: Its shape.
-        dtype: Its data type.
-        read: Returns the values of a region.
-        pairs: Regions and their values, if the iterable chooses the regions.
+        shape: The shape.
+        dtype: The data type.
+        read: A function that returns the values of a region.
+        pairs: An iterable of regions and their values, instead of ``read``.
         asynchronous: Whether ``read`` returns an awaitable, or ``pairs`` is an asynchronous iterable.
-        in_memory: Whether the values of a region are a view of memory.
+        in_memory: Whether the values of a region are a view of an array in memory.
         chunks: The shape of regions that are fastest to read.
         layout: ``chunks`` and ``shards`` as parameters of ``create_array``.
-        properties: ``dimension_names``, ``attributes`` and ``fill_value``, as far as the source has them.
-        fill_is_missing: Whether the fill value means missing, as in formats that can leave it undefined.
-        has_dtype: Whether the data type is the source's own; otherwise the caller passed it.
-        converts: Whether values are converted to another data type on purpose.
+        properties: ``dimension_names``, ``attributes`` and ``fill_value``, if the source has them.
+        fill_is_missing: Whether the fill value marks missing values, as in formats that can leave it undefined.
+        has_dtype: Whether the source has a data type. Otherwise ``dtype`` is an argument of the caller.
+        converts: Whether the caller requested a conversion to another data type.
     """
 
     shape: tuple[int, ...]
@@ -90,7 +90,7 @@ async def open_source(url: str | Path) -> AsyncArray:
     """Open the array at a path or URL.
 
     Raises:
-        TypeError: If there is no array.
+        TypeError: If no array exists there.
     """
     opening = open_array(store := resolve(url))
     try:
@@ -100,14 +100,14 @@ async def open_source(url: str | Path) -> AsyncArray:
 
 
 def source_of(value: Any, options: Mapping[str, Any]) -> Source:
-    """Return a value that users pass as a source.
+    """Return the source for a value that a user passed.
 
     Args:
         value: An array, a selection, the path of an ``.npy`` file, a function or an iterable.
-        options: Options with ``shape`` and ``dtype`` of functions and iterables.
+        options: Options with the ``shape`` and ``dtype`` of functions and iterables.
 
     Raises:
-        TypeError: If it cannot be ingested.
+        TypeError: If the value cannot be ingested.
     """
     if isinstance(value, str | Path):
         value = np.load(value, mmap_mode="r")
@@ -120,10 +120,13 @@ def source_of(value: Any, options: Mapping[str, Any]) -> Source:
         return _array_source(value)
     is_iterable = (hasattr(value, "__iter__") or hasattr(value, "__aiter__")) and not isinstance(value, bytes)
     if not (callable(value) or is_iterable):
-        raise TypeError(f"{type(value).__name__} can not be ingested: give an array, a function or pairs of blocks")
+        raise TypeError(
+            f"cannot ingest an object of type {type(value).__name__}; pass an array, a function that returns the values "
+            "of a region, or an iterable of pairs of a region and its values"
+        )
     missing = [name for name in ("shape", "dtype") if options.get(name) is None]
     if missing:
-        raise TypeError(f"ingesting {type(value).__name__} needs {' and '.join(missing)}")
+        raise TypeError(f"ingest() needs {' and '.join(missing)} for a source of type {type(value).__name__}")
     shape = options["shape"]
     shape = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
     source = Source(shape, options["dtype"], has_dtype=False)
@@ -136,14 +139,14 @@ def source_of(value: Any, options: Mapping[str, Any]) -> Source:
 
 
 def pair_of(item: Any) -> tuple[Region, Any]:
-    """Return an item of an iterable as a region and its values, copied because the iterable may reuse the memory.
+    """Return the region and the values of an iterable's item. Arrays are copied, because it may reuse their memory.
 
     Raises:
-        TypeError: If it is something else.
+        TypeError: If the item is not a pair.
     """
     if not isinstance(item, tuple | list) or len(item) != 2 or item[1] is None:
         raise TypeError(
-            f"an iterable must yield pairs of a region and its block, found {type(item).__name__}: {item!r:.80}"
+            f"the iterable must yield pairs of a region and its values, found {type(item).__name__}: {item!r:.80}"
         )
     region, values = item
     return region, values.copy() if isinstance(values, np.ndarray) else values
@@ -169,7 +172,7 @@ def _array_source(value: Any) -> Source:
     source = Source(
         tuple(int(n) for n in data.shape),
         data.dtype,
-        lambda region: np.asanyarray(data[region]),  # keeps masks, as masked values are missing ones
+        lambda region: np.asanyarray(data[region]),  # keeps the masks of missing values
         in_memory=isinstance(data, np.ndarray),
     )
     if hasattr(value, "store_path"):
@@ -183,7 +186,7 @@ def _array_source(value: Any) -> Source:
     elif is_h5py:
         source.properties = {"dimension_names": hdf5.names_of(value), "attributes": hdf5.attributes_of(value)}
     chunks = getattr(data, "chunks", None)
-    if chunks and len(chunks) == len(source.shape):  # dask has all sizes per axis
+    if chunks and len(chunks) == len(source.shape):  # dask lists all sizes along each axis
         source.chunks = tuple(max(1, *sizes) if isinstance(sizes, tuple) else sizes for sizes in chunks)
     return source
 
@@ -199,7 +202,7 @@ def _add_zarr_python_properties(source: Source, array: Any) -> None:
 
 
 def _add_zarr_properties(source: Source, array: Any, format_: Format, layout: tuple[Any, Any] | None) -> None:
-    """Add the metadata of a Zarr array to a source, and its chunks and shards if they are regular."""
+    """Add the metadata of a Zarr array to a source, including chunks and shards if the grid is regular."""
     metadata = array.metadata
     names = getattr(metadata, "dimension_names", None)
     source.properties = {"dimension_names": names, "attributes": dict(metadata.attributes)}

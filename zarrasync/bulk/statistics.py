@@ -1,4 +1,4 @@
-"""Summary statistics of an array: of all values in one pass, or of a sample of its chunks."""
+"""Summary statistics of all values of an array, or of a sample of its chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zarrasync.nodes.selection import AsyncSelection
 __all__ = ["Summary", "sample", "summarize"]
 
 _MOST_CHUNKS = 400
-"""Chunks of a sample at most."""
+"""The maximum number of chunks in a sample."""
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Summary:
     Attributes:
         count: The number of values, including NaN and infinities.
         invalid: The number of NaN.
-        infinite: The number of infinities. The other statistics are of finite values.
-        minimum: The least value; ``None`` without finite values.
-        maximum: The greatest value.
-        mean: The mean.
-        std: The standard deviation (of the population).
+        infinite: The number of infinities.
+        minimum: The smallest finite value, or ``None`` if all values are invalid or infinite.
+        maximum: The largest finite value.
+        mean: The mean of the finite values.
+        std: The population standard deviation of the finite values.
         total: The number of values in the selection; greater than ``count`` for a sample.
         histogram: Counts of values in bins of equal width from ``low`` to ``high``.
         low: The left edge of the histogram: the 0.5th percentile of a sample, or the minimum.
@@ -77,7 +77,7 @@ class Summary:
             self.std = math.sqrt(self._squares / self._valid)
 
     def bin(self, values: npt.NDArray[Any], bins: int, *, trim: bool) -> None:
-        """Set the histogram of values, between their extremes or (``trim``) between outer percentiles."""
+        """Compute the histogram, from the minimum to the maximum or (``trim``) between the outer percentiles."""
         finite = _finite(_numbers(values))
         if not finite.size:
             return
@@ -89,7 +89,7 @@ class Summary:
         self.histogram, self.low, self.high = _histogram(finite, low, high, bins).tolist(), low, high
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the statistics as JSON values."""
+        """Return the statistics as a dict of JSON values."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
@@ -98,7 +98,11 @@ def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values.astype(np.uint8)
     if values.dtype.kind == "f" or values.dtype.kind in "iu":
         return values.astype(np.float32) if values.dtype.itemsize < 4 and values.dtype.kind == "f" else values
-    raise NodeTypeError(f"{values.dtype} values have no statistics", found=str(values.dtype), wanted="numbers")
+    raise NodeTypeError(
+        f"statistics need real numbers, found values of data type {values.dtype}",
+        found=str(values.dtype),
+        wanted="numbers",
+    )
 
 
 def _finite(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -106,12 +110,12 @@ def _finite(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _histogram(values: npt.NDArray[Any], low: float, high: float, bins: int) -> npt.NDArray[np.int64]:
-    """Return counts of values in bins of equal width; all in the first one if the width is zero.
+    """Return counts of values in bins of equal width. If the width is zero, the first bin contains all values.
 
-    ``numpy.histogram`` raises an error if the range is too narrow for its values.
+    Used instead of ``numpy.histogram``, which raises an error if the range is too narrow.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        half = np.multiply(values, 0.5, dtype=np.float64) - low / 2  # halved, as the range of all floats overflows
+        half = np.multiply(values, 0.5, dtype=np.float64) - low / 2  # halved, because high - low may overflow
         width = (high / 2 - low / 2) / bins
         inside = half[(half >= 0) & (half <= high / 2 - low / 2)]
         numbers = inside / width if width > 0 else np.zeros(len(inside))
@@ -124,7 +128,7 @@ async def summarize(view: AsyncSelection, bins: int = 0) -> Summary:
 
     Args:
         view: The selection.
-        bins: Bins of the histogram, which takes a second pass; 0 for none.
+        bins: The number of bins of the histogram, which takes a second pass over the values; 0 for no histogram.
 
     Raises:
         NodeTypeError: If the values are not real numbers.
@@ -147,9 +151,9 @@ def sample(array: AsyncArray, index: Sequence[int | None], limit: int, cells: in
 
     Args:
         array: The array.
-        index: Per axis a fixed index, or ``None`` for the whole axis.
-        limit: Bytes to decode at most, but at least one chunk.
-        cells: Values to select at most.
+        index: A fixed index for each axis, or ``None`` for the whole axis.
+        limit: The maximum number of bytes to decode. At least one chunk is decoded.
+        cells: The maximum number of values to select.
     """
     metadata = array.metadata
     grid = metadata.read_grid

@@ -51,25 +51,34 @@ async def validate(
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        path: The path of the node.
-        data: Whether to decode every stored value, and to report absent ones.
-        zarr_format: The format; ``None`` to detect it.
-        storage_options: Options for the filesystem of a URL.
-        config: Settings.
+        path: The path of the node in the store.
+        data: Decode all stored chunks, and report missing ones.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
 
     Returns:
-        All problems with their locations.
+        A report of all problems with their locations.
 
     Raises:
-        NodeNotFoundError: If there is no node at the path.
+        NodeNotFoundError: If no node exists at the path.
         StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> _ = await za.create_array(store, path="t2m", shape=(4, 4), dtype="f4")
+        >>> report = await za.validate(store)
+        >>> report.ok
+        True
+        >>> print(report)
+        1 array, 1 group: no problems found
     """
     values = replace(settings.resolve(config), dtype_fallback="allow", allow_pickle=True)
     format_ = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
     candidates = CANDIDATES if zarr_format is None else (format_,)
     handle = NodeHandle(ReadOnlyStore(resolve(store, storage_options, values)), normalize_path(path), format_, values)
     report = Report()
-    allow_pickle = settings.resolve(config).allow_pickle  # documents are read in any case, chunks only if allowed
+    allow_pickle = settings.resolve(config).allow_pickle  # reading documents is safe, decoding pickled chunks is not
     await run_on_store(partial(_validate, handle, candidates, report, data, allow_pickle), handle.store)
     report.findings.sort(key=lambda finding: (finding.key, finding.location))
     return report
@@ -86,7 +95,7 @@ async def _validate(
     validation = Validation(replace(handle, format=top.format), report, {handle.path: top})
     keys = await list_keys(validation)
     if keys is None:
-        validation.add("note", handle.path or "/", "the store can not list: nothing below the node was looked at")
+        validation.add("note", handle.path or "/", "nodes below were not checked, because the store cannot list keys")
     else:
         validation.root = replace(validation.root, store=ListedStore(validation.root.store, KeyIndex(keys)))
         await find_nodes(validation)

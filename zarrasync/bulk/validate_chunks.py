@@ -19,7 +19,10 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
     chunks, metadata = chunks_of(array), array.metadata
     grid = metadata.grid
     if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not allow_pickle:
-        message = "its chunks are pickles and were not looked at: reading one runs code (config.allow_pickle)"
+        message = (
+            "the chunks were not checked: they are pickles, and reading a pickle can run arbitrary code; set "
+            "config.allow_pickle to check them"
+        )
         validation.add("note", chunks.prefix or array.name, message)
         return
     try:
@@ -35,14 +38,14 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
         if coords is None:
             return
         if coords not in grid:
-            validation.add("warning", chunks.full_key(key), f"a chunk outside of the grid of {grid.shape}")
+            validation.add("warning", chunks.full_key(key), f"the chunk is outside the grid of shape {grid.shape}")
             return
         try:
             (value,) = await chunks.store.fetch([Request(key, limit=chunks.limit)])
             if value is not None:
                 stored += 1
                 metadata.chain_of(grid.chunk_shape(coords), chunks.config.max_chunk_bytes).decode(value.data)
-        except Exception as error:  # any failure is a finding, and the others are checked all the same
+        except Exception as error:  # any failure is a finding, and the other chunks are still checked
             text = str(error) if isinstance(error, ZarrError) else f"{type(error).__name__}: {error}"
             validation.add("error", chunks.full_key(key), text)
 

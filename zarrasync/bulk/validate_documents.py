@@ -22,7 +22,7 @@ async def check_documents(validation: Validation) -> dict[str, bytes] | None:
     """Report repeated names in documents, and groups that an array hides.
 
     Returns:
-        The documents in the consolidated metadata by key; ``None`` if there is none.
+        The documents in the consolidated metadata by key, or ``None`` without consolidated metadata.
     """
     root, nodes = validation.root, validation.nodes
     format_, consolidated_key = root.format, root.format.consolidated_key(root.path)
@@ -33,11 +33,11 @@ async def check_documents(validation: Validation) -> dict[str, bytes] | None:
     documents = {key: bytes(value.data) for key, value in zip(paths, values, strict=True) if value is not None}
     for key, data in documents.items():
         for name in sorted(set(_json.duplicate_names(data))):
-            validation.add("warning", key, f"{name!r} is there more than once in an object; the last one counts")
+            validation.add("warning", key, f"an object contains {name!r} more than once; the last value is used")
         path = paths[key]
         is_array = isinstance(nodes[path].metadata, ArrayMetadata)
         if is_array and key not in (*format_.document_keys(path, ArrayMetadata), consolidated_key):
-            validation.add("warning", key, f"there is an array at /{path}, too, which hides this group")
+            validation.add("warning", key, f"this group is hidden by an array at the same path, /{path}")
     try:
         return format_.parse_consolidated(root.path, {key: documents.get(key) for key in paths})
     except MetadataError as error:
@@ -46,25 +46,25 @@ async def check_documents(validation: Validation) -> dict[str, bytes] | None:
 
 
 async def check_consolidated(validation: Validation, documents: Mapping[str, bytes]) -> None:
-    """Report differences between consolidated metadata and the documents that it is a copy of."""
+    """Report differences between consolidated metadata and the original documents."""
     key = str(validation.root.format.consolidated_key(validation.root.path))
     copies, nodes = await _consolidated_nodes(validation, documents, key), validation.nodes
     for path in sorted({*nodes, *copies} - {validation.root.path}):
         if path not in copies and nodes[path].metadata.source is None:
             continue  # a group without documents
         if path not in copies:
-            message = f"/{path} is missing from the consolidated metadata, which is stale"
+            message = f"the consolidated metadata is outdated: /{path} is missing"
         elif path not in nodes:
-            message = f"/{path} is in the consolidated metadata, but not in the store"
+            message = f"the consolidated metadata is outdated: /{path} does not exist in the store"
         elif _own_documents(copies[path]) != _own_documents(nodes[path]):
-            message = f"the consolidated metadata is stale: its copy of /{path} differs from the documents there"
+            message = f"the consolidated metadata is outdated: its copy of /{path} differs from the stored documents"
         else:
             continue
         validation.add("warning", key, message)
 
 
 async def _consolidated_nodes(validation: Validation, documents: Mapping[str, bytes], key: str) -> dict[str, FoundNode]:
-    """Return the nodes in consolidated metadata by path. Invalid ones are reported."""
+    """Return the nodes in consolidated metadata by path. Invalid nodes are reported."""
     root = validation.root
     consolidated = Consolidated(root.format, root.path, documents, complete=True)
     nodes, level = dict[str, FoundNode](), [replace(root, consolidated=consolidated)]
@@ -85,7 +85,7 @@ async def _consolidated_nodes(validation: Validation, documents: Mapping[str, by
 
 
 def _own_documents(node: FoundNode) -> list[dict[str, Any]]:
-    """Return a node's documents without consolidated metadata in them."""
+    """Return the documents of a node without the consolidated metadata that they contain."""
     documents = node.metadata.source.documents.values() if node.metadata.source is not None else ()
     return [
         {name: value for name, value in document.items() if name != "consolidated_metadata"} for document in documents

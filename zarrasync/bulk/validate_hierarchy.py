@@ -1,4 +1,4 @@
-"""Validation of the nodes of a hierarchy, and of keys that belong to none of them."""
+"""Validation of the nodes of a hierarchy, and of keys that do not belong to any node."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from zarrasync.nodes.node import NodeHandle
 __all__ = ["Validation", "check_keys", "check_lengths", "check_node", "check_parent", "find_nodes", "list_keys"]
 
 _MOST_UNUSED = 20
-"""Unused keys that are reported one by one."""
+"""The number of unused keys that are reported one by one."""
 _MULTISCALE = frozenset({"multiscales", "ome"})
-"""Attributes of groups whose arrays are one image at several resolutions."""
+"""Attributes of groups whose arrays are the same image at several resolutions."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Validation:
     """The state of one validation.
 
     Attributes:
-        root: The node at the top.
+        root: The node to validate.
         report: The report that problems are added to.
         nodes: The readable nodes by path.
         unreadable: The paths of nodes whose documents are invalid.
@@ -59,7 +59,7 @@ def _is_array(node: FoundNode) -> bool:
 
 
 async def find_nodes(validation: Validation) -> None:
-    """Add all nodes below the root. Invalid ones are reported."""
+    """Find all nodes below the root and add them to the validation. Invalid nodes are reported."""
     root = validation.root
     level = [] if _is_array(validation.nodes[root.path]) else [root]
     while level:
@@ -76,7 +76,7 @@ async def find_nodes(validation: Validation) -> None:
 
 
 async def _find_child(validation: Validation, child: NodeHandle, *, is_implicit: bool) -> FoundNode | None:
-    """Return the node at a path where one may exist. ``is_implicit``: a group without documents exists there."""
+    """Return the node at a path, if it exists. ``is_implicit``: a group exists there even without documents."""
     try:
         child.format.check_path(child.path)
     except InvalidKeyError as error:
@@ -97,17 +97,17 @@ def check_parent(validation: Validation, path: str) -> None:
     parent = path.rpartition("/")[0]
     if path != validation.root.path and parent in validation.nodes and _is_array(validation.nodes[parent]):
         key = validation.root.format.document_keys(path)[0]
-        validation.add("error", key, f"lies below /{parent}, which is an array")
+        validation.add("error", key, f"the node is below the array /{parent}, but arrays have no members")
 
 
 async def check_node(validation: Validation, path: str) -> None:
-    """Report lenient readings of a node's documents, and documents of other formats. Counts the node."""
+    """Count a node, and report tolerated deviations of its documents and documents of other formats."""
     node, handle = validation.nodes[path], validation.root.at(path)
     key = handle.format.document_keys(path)[0]
     for location, message in handle.format.deviations(node.metadata):
         validation.add("warning", key, message, location)
     for other in await _find_other_formats(handle):
-        validation.add("warning", key, f"there are documents of format {other.format.zarr_format}, too")
+        validation.add("warning", key, f"documents of Zarr format {other.format.zarr_format} exist at the same path")
     if not isinstance(node.metadata, ArrayMetadata):
         validation.report.groups += 1
         return
@@ -130,7 +130,7 @@ async def _find_other_formats(handle: NodeHandle) -> list[FoundNode]:
 
 
 def check_lengths(validation: Validation) -> None:
-    """Report dimensions that have several lengths in the arrays of a group, which interrupted appends leave."""
+    """Report dimensions whose size differs between arrays of a group, as after an interrupted append."""
     lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
     for path, node in validation.nodes.items():
         group, _, name = path.rpartition("/")
@@ -144,10 +144,8 @@ def check_lengths(validation: Validation) -> None:
     for (group, dim), arrays in lengths.items():
         if len(arrays) > 1:
             parts = (f"{length:,} in {', '.join(sorted(names)[:3])}" for length, names in sorted(arrays.items()))
-            message = (
-                f"arrays have different sizes along {dim!r} ({'; '.join(parts)}), so that xarray does not open the "
-            )
-            message += "group; where an append was killed, resize() those that are too long"
+            message = f"arrays have different sizes along {dim!r} ({'; '.join(parts)}); xarray cannot open the group. "
+            message += "If an append was interrupted, shrink the longer arrays with resize()"
             validation.add("note", validation.root.format.document_keys(group, GroupMetadata)[0], message)
 
 
@@ -165,17 +163,17 @@ async def list_keys(validation: Validation) -> list[str] | None:
 
 
 async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
-    """Report keys that belong to no node, and temporary keys of interrupted writers."""
+    """Report keys that do not belong to any node, and temporary keys of interrupted writers."""
     root = validation.root
     unused = _unused_keys(validation, keys)
     for key in unused[:_MOST_UNUSED]:
-        validation.add("note", key, "belongs to no array or group")
+        validation.add("note", key, "the key does not belong to an array or group")
     if len(unused) > _MOST_UNUSED:
-        more = f"{len(unused) - _MOST_UNUSED:,} more keys belong to no array or group"
+        more = f"{len(unused) - _MOST_UNUSED:,} more keys do not belong to an array or group"
         validation.add("note", root.path or "/", more)
     for prefix in root.format.erase_prefixes(root.path):
         for key in await root.store.unfinished(prefix):
-            message = "is a temporary file of an interrupted writer; it is never read, and may be deleted"
+            message = "a temporary file of an interrupted writer; it is never read and can be deleted"
             validation.add("note", key, message)
 
 
@@ -188,7 +186,7 @@ def _unused_keys(validation: Validation, keys: Sequence[str]) -> list[str]:
     }
     documents = {key for path in (*nodes, *validation.unreadable) for key in format_.document_keys(path)}
     documents |= {str(format_.consolidated_key(path)) for path in nodes} | {format_.entry_point or ""}
-    # Keys of unreadable nodes cannot be judged.
+    # Without readable metadata, the keys of a node are unknown.
     unreadable = {format_.chunk_prefix(path) for path in validation.unreadable}
 
     def may_be_chunk(key: str) -> bool:

@@ -1,1 +1,1 @@
-"""Text, HTML, pictures and progress bars for people."""
+"""Text, HTML, pictures and progress bars for users."""

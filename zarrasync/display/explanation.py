@@ -16,20 +16,20 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What reading a selection takes.
+    """The chunks, requests and bytes that reading a selection takes.
 
     Attributes:
         name: The name of the array.
-        shape: The selection's shape.
-        dtype: The selection's dtype.
-        chunks: Chunks to decode.
-        shards: Shards to read from, or ``None`` if the array has none.
-        requests: Requests: one per chunk, or two per shard (its index, then its chunks together).
-        most_requests: Requests at most: chunks that are far apart in a shard are requested one by one.
-        decoded_bytes: Bytes of the decoded chunks.
-        result_bytes: Bytes of the result.
+        shape: The shape of the selection.
+        dtype: The dtype of the selection.
+        chunks: The number of chunks to decode.
+        shards: The number of shards to read from, or ``None`` if the array is not sharded.
+        requests: The number of requests: one per chunk, or two per shard (its index, then its chunks together).
+        most_requests: The maximum number of requests. Chunks that are far apart in a shard take separate requests.
+        decoded_bytes: The size of the decoded chunks, in bytes.
+        result_bytes: The size of the result, in bytes.
         coverage: The chunks that are read.
-        metadata: The array's metadata.
+        metadata: The metadata of the array.
     """
 
     name: str
@@ -53,28 +53,28 @@ class Explanation:
 
     @property
     def requests_text(self) -> str:
-        """The number of requests, for people."""
+        """The number of requests in words."""
         if self.most_requests <= self.requests:
             return counted(self.requests, "request")
         return f"about {self.requests:,} requests, at most {self.most_requests:,}"
 
     @property
     def share_text(self) -> str:
-        """The share of the decoded bytes that is part of the result, for people."""
+        """The share of the decoded bytes that the result needs, in words."""
         share = self.result_bytes / self.decoded_bytes if self.decoded_bytes else 1.0
         return f"{share:.0%}" if share >= 0.01 or not share else "less than 1%"
 
     __repr__ = __str__
 
     def to_html(self, title: str = "Read") -> str:
-        """Return numbers and a picture as HTML."""
+        """Return the counts and a picture of the chunks as HTML."""
         chunk_count = self.metadata.read_grid.size
         facts = {"Chunks": f"{self.chunks:,} of {chunk_count:,}"}
         if self.shards is not None:
             facts["Shards"] = f"{self.shards:,} of {self.metadata.grid.size:,}"
         facts["Requests"] = self.requests_text.replace(" requests", "").replace(" request", "")
         facts["Decoded"] = size_text(self.decoded_bytes)
-        facts["Result"] = f"{size_text(self.result_bytes)} ({self.share_text} of what is decoded)"
+        facts["Result"] = f"{size_text(self.result_bytes)} ({self.share_text} of the decoded bytes)"
         head = f"{self.shape} {self.dtype}"
         return html.selection(title, self.name, head, facts, self.metadata, self.coverage if self.chunks else None)
 
@@ -83,14 +83,14 @@ class Explanation:
 
 
 def explain(name: str, metadata: ArrayMetadata, transform: Transform, dtype: str, nbytes: int) -> Explanation:
-    """Explain what reading a selection takes.
+    """Count the chunks, requests and bytes that reading a selection takes.
 
     Args:
         name: The name of the array.
-        metadata: Its metadata.
+        metadata: The metadata of the array.
         transform: The selection.
         dtype: The dtype of the result.
-        nbytes: The bytes of the result.
+        nbytes: The size of the result in bytes.
     """
     projection = transform.layout.projection()
     stored, read = Coverage(projection, metadata.grid), Coverage(projection, metadata.read_grid)

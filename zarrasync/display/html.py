@@ -1,4 +1,4 @@
-"""HTML of arrays, groups, hierarchies and selections for notebooks. Nothing here does IO."""
+"""HTML of arrays, groups, hierarchies and selections for notebooks. No IO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
 __all__ = ["array", "group", "info", "selection", "tree"]
 
-# Text and lines have the colour of the page's text. Chunks that are read have one that stands out on white and on black.
+# Text and lines have the colour of the page's text. Chunks that are read have a colour with contrast to white and black.
 _STYLE = """<style>
 .za{font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;color:inherit;max-width:860px;margin:2px 0}
 .za-card{border:1px solid color-mix(in srgb,currentColor 22%,transparent);border-radius:8px;overflow:hidden}
@@ -49,18 +49,18 @@ _SEARCH = (
 )
 _MAX_ATTRIBUTE_CHARACTERS = 20_000
 _MAX_NODES = 500
-"""Nodes of a hierarchy that are shown."""
+"""The maximum number of nodes of a hierarchy to show."""
 _MAX_UNFOLDED = 60
-"""Nodes of the largest hierarchy that is shown unfolded."""
+"""The maximum number of nodes of a hierarchy that is unfolded at first."""
 
 
 def array(metadata: ArrayMetadata, facts: Mapping[str, str], name: str) -> str:
-    """Return the card of an array.
+    """Return the HTML card of an array.
 
     Args:
-        metadata: Its metadata.
+        metadata: The metadata of the array.
         facts: The text of each fact by its name.
-        name: Its name.
+        name: The name of the array.
     """
     head = f"{metadata.shape} {metadata.dtype.name}"
     return _card("Array", name, head, _table(_body(facts)) + draw(metadata), _attributes(metadata.attributes))
@@ -72,16 +72,17 @@ def group(
     name: str,
     members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]] | None,
 ) -> str:
-    """Return the card of a group.
+    """Return the HTML card of a group.
 
     Args:
-        metadata: Its metadata.
+        metadata: The metadata of the group.
         facts: The text of each fact by its name.
-        name: Its name.
-        members: The relative paths and the metadata of the nodes below it, or ``None`` if listing them takes requests.
+        name: The name of the group.
+        members: The relative paths and the metadata of the nodes below the group, or ``None`` if listing them takes
+            requests.
     """
     if members is None:
-        head, tree = "members are listed by .tree()", ""
+        head, tree = "call .tree() to list the members", ""
     else:
         head, branches = counted(len(members), "node") + " below", _branches(dict(members), {})
         tree = f'<div class="za-tree"><ul>{branches}</ul></div>' if branches else ""
@@ -94,12 +95,12 @@ def info(facts: Mapping[str, str]) -> str:
 
 
 def tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]], failures: Mapping[str, str]) -> str:
-    """Return a hierarchy that unfolds, with a search field.
+    """Return a hierarchy as HTML that unfolds, with a search field.
 
     Args:
         name: The name of the root group.
-        members: The relative paths and the metadata of the nodes below it.
-        failures: By relative path why a node cannot be read.
+        members: The relative paths and the metadata of the nodes below the root group.
+        failures: The reason why a node cannot be read, by relative path.
     """
     search = (
         f'<input class="za-search" type="search" placeholder="search" aria-label="search the tree" '
@@ -123,12 +124,12 @@ def selection(
     metadata: ArrayMetadata,
     coverage: Coverage | None,
 ) -> str:
-    """Return the card of a selection: facts, and a picture of the chunks that it reads.
+    """Return the HTML card of a selection: facts, and a picture of the chunks that it reads.
 
     Args:
         title: The kind of card.
         name: The name of the array.
-        head: The rest of its first line.
+        head: The rest of the first line.
         facts: The text of each fact by its name.
         metadata: The array's metadata.
         coverage: The chunks that are read, if any.
@@ -157,13 +158,13 @@ def _attributes(attributes: Mapping[str, Any]) -> str:
     if not attributes:
         return ""
     text = json.dumps(attributes, indent=2, ensure_ascii=False, default=str)
-    if len(text) > _MAX_ATTRIBUTE_CHARACTERS:  # the notebook file contains all that is shown
+    if len(text) > _MAX_ATTRIBUTE_CHARACTERS:  # a notebook file contains all output
         text = f"{text[:_MAX_ATTRIBUTE_CHARACTERS]}\n… {size_text(len(text) - _MAX_ATTRIBUTE_CHARACTERS)} more"
     return f"<details><summary>{counted(len(attributes), 'attribute')}</summary><pre>{escape(text)}</pre></details>"
 
 
 def _branches(nodes: Mapping[str, ArrayMetadata | GroupMetadata], failures: Mapping[str, str]) -> str:
-    """Return nodes by path as the items of nested lists."""
+    """Return nodes by path as items of nested HTML lists."""
     members_of: dict[str, list[str]] = {}
     ranked = sorted(nodes.keys() | failures.keys(), key=lambda path: (path.count("/"), path))
     for path in sorted(ranked[:_MAX_NODES]):

@@ -1,4 +1,4 @@
-"""Summaries of arrays and groups: ``info`` and ``tree``. Nothing here does IO."""
+"""Summaries of arrays and groups: ``info`` and ``tree``. No IO."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Info", "Tree", "array_info", "complete_array_info", "group_info", "r
 
 @dataclass(frozen=True)
 class Info:
-    """Facts about a node, in order.
+    """A summary of a node: an ordered mapping of facts.
 
     Attributes:
         items: The text of each fact by its name.
@@ -41,8 +41,8 @@ class Tree(str):  # noqa: SLOT000  # a subclass of str cannot have non-empty slo
 
     Attributes:
         name: The name of the root group.
-        members: The relative paths and the metadata of the nodes below it.
-        failures: By relative path why a node cannot be read.
+        members: The relative paths and the metadata of the nodes below the root group.
+        failures: The reason why a node cannot be read, by relative path.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Tree(str):  # noqa: SLOT000  # a subclass of str cannot have non-empty slo
 
 
 def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
-    """Return the facts about an array that need no IO."""
+    """Return the facts about an array that its metadata contains."""
     codecs = ", ".join(codec.label for codec in metadata.codecs.codecs)
     if metadata.shards is not None:
         codecs += f" of {', '.join(codec.label for codec in metadata.inner_codecs.codecs)}"
@@ -95,11 +95,11 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
 
 
 def complete_array_info(info: Info, metadata: ArrayMetadata, sizes: Collection[int]) -> Info:
-    """Return the facts about an array with the number of its stored values and their compression ratio.
+    """Return the facts about an array, with the number of stored values and their compression ratio.
 
     Args:
-        info: The facts that need no IO.
-        metadata: The array's metadata.
+        info: The facts from ``array_info``.
+        metadata: The metadata of the array.
         sizes: The encoded sizes of all stored values, in bytes.
     """
     nbytes = sum(sizes)
@@ -113,7 +113,7 @@ def complete_array_info(info: Info, metadata: ArrayMetadata, sizes: Collection[i
 
 
 def _write_shape(metadata: ArrayMetadata) -> str:
-    """Return the shape of stored values; on axes of a rectilinear grid their first sizes."""
+    """Return the shape of stored values for display, with the first sizes along axes of a rectilinear grid."""
     if metadata.edges is None:
         return str(metadata.write_chunks)
     axes = []
@@ -124,7 +124,7 @@ def _write_shape(metadata: ArrayMetadata) -> str:
 
 
 def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
-    """Return the facts about a group that need no IO."""
+    """Return the facts about a group that its metadata contains."""
     names = ", ".join(metadata.attributes) or "none"
     return Info(
         {"Name": name, "Type": "Group", "Zarr format": str(zarr_format), "Attributes": names, "Store": repr(store)}
@@ -134,12 +134,12 @@ def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: in
 def render_tree(
     name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]], failures: Mapping[str, str]
 ) -> Tree:
-    """Return a hierarchy as a string: one node a line, members below their group.
+    """Return a hierarchy as a string with one line per node, members below their group.
 
     Args:
         name: The name of the root group.
-        members: The relative paths and the metadata of the nodes below it.
-        failures: By relative path why a node cannot be read, or the members of a group cannot be listed.
+        members: The relative paths and the metadata of the nodes below the root group.
+        failures: The reason why a node cannot be read or the members of a group cannot be listed, by relative path.
     """
     nodes = dict(members)
     members_of: dict[str, list[str]] = {}

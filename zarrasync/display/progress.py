@@ -14,12 +14,12 @@ __all__ = ["Bar", "IngestReport", "report_progress"]
 
 
 class Bar:
-    """A progress bar, called with the number of bytes that were done since the last call.
+    """A progress bar. Call it with the number of bytes processed since the last call.
 
     Args:
-        total: All bytes.
+        total: The total number of bytes.
         label: The text in front of the bar.
-        rows: The length of the first axis, to show how many rows are done; 0 to show none.
+        rows: The length of the first axis, to show the number of processed rows; 0 to show no rows.
 
     Raises:
         ImportError: If tqdm is not installed.
@@ -30,7 +30,7 @@ class Bar:
             from tqdm.auto import tqdm
         except ImportError as error:
             raise ImportError(
-                "progress=True needs tqdm: pip install 'zarrasync[jupyter]' (or pass a function)"
+                "progress=True requires tqdm: pip install 'zarrasync[jupyter]', or pass a function as progress"
             ) from error
         self._tqdm: Any = tqdm(total=total, desc=label, unit="B", unit_scale=True)
         self._total, self._rows = total, rows
@@ -42,13 +42,13 @@ class Bar:
         self._tqdm.update(nbytes)
 
     def skip(self, nbytes: int) -> None:
-        """Advance by bytes that an earlier run has done, without counting them in the rate."""
+        """Advance by bytes that an earlier run has processed, without including them in the rate."""
         self._tqdm.initial += nbytes
         self._tqdm.last_print_n += nbytes
         self(nbytes)
 
     def close(self) -> None:
-        """End the bar."""
+        """Close the bar."""
         self._tqdm.close()
 
 
@@ -57,13 +57,13 @@ def report_progress(progress: bool | Progress, total: int, label: str, rows: int
     """Provide a progress callback inside a ``with`` block.
 
     Args:
-        progress: The caller's own callback, or whether to show a bar.
-        total: All bytes.
+        progress: A callback, or whether to show a progress bar.
+        total: The total number of bytes.
         label: The text in front of the bar.
-        rows: The length of the first axis, to show how many rows are done; 0 to show none.
+        rows: The length of the first axis, to show the number of processed rows; 0 to show no rows.
 
     Yields:
-        The callback, or ``None`` if there is none.
+        The callback, or ``None`` without progress reports.
     """
     if callable(progress):
         yield progress
@@ -82,15 +82,15 @@ class IngestReport:
     """The result of an ingestion.
 
     Attributes:
-        blocks: Blocks that were written.
-        skipped: Blocks that an earlier run had written.
-        nbytes: Bytes of the elements that were written, decoded.
-        stored: Bytes sent to the store.
-        requests: Operations of the store.
-        retries: Requests that were repeated after a failure (those that obstore repeats itself are not counted).
-        conflicts: Chunks that were merged and written again, because another writer had changed them.
-        verified: Blocks that were read again and compared.
-        seconds: The duration.
+        blocks: The number of blocks that were written.
+        skipped: The number of blocks that were skipped, because an earlier run had written them.
+        nbytes: The decoded size of the written elements, in bytes.
+        stored: The number of bytes sent to the store.
+        requests: The number of requests to the store.
+        retries: The number of requests that were repeated after a failure, without the retries of obstore.
+        conflicts: The number of chunks that were merged and written again, because another writer had changed them.
+        verified: The number of blocks that were read back and compared.
+        seconds: The duration in seconds.
     """
 
     blocks: int = 0

@@ -1,7 +1,7 @@
-"""Pictures of arrays as SVG: their chunks and shards, and which of them a selection reads.
+"""Pictures of arrays as SVG: their chunks and shards, and the chunks that a selection reads.
 
-The last two axes are drawn as a plane, and each axis before them as a bar of its own, so that arrays of any number of
-axes have a picture. Lines have the colour of the text around them, which suits light and dark pages.
+The last two axes are drawn as a plane, and each axis before them as a separate bar, so that arrays with any number of
+axes can be drawn. Lines have the colour of the surrounding text, which suits light and dark pages.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from zarrasync.model.chunk_grids import Axis, Grid
 __all__ = ["draw"]
 
 _WIDTH, _HEIGHT = 250.0, 190.0
-"""The largest size of a plane, in pixels like all lengths here."""
+"""The maximum size of a plane, in pixels like all lengths in this module."""
 _MIN_SIDE = 28.0
-"""The shortest side of a plane."""
+"""The minimum length of a side of a plane."""
 _BAR_HEIGHT = 11.0
 _CHARACTER_WIDTH, _MAX_LABEL = 6.6, 24
-"""The width of a character, and the number of characters of the longest label."""
+"""The width of a character, and the maximum number of characters of a label."""
 _MAX_LINES = 64
-"""Lines between chunks along an axis, above which none are drawn because they would be less than a few pixels apart."""
+"""The maximum number of lines between chunks along an axis. More lines would be too close, so none are drawn."""
 _MAX_BOXES = 600
-"""Boxes of scattered points, above which they are drawn on a coarser raster."""
+"""The number of boxes of scattered chunks above which a coarser raster is drawn."""
 
 _LineClass: TypeAlias = Literal["za-chunk", "za-shard"]
 
@@ -58,7 +58,7 @@ def draw(metadata: ArrayMetadata, coverage: Coverage | None = None) -> str:
         parts.append(f'<rect x="{left}" y="{y}" width="22" height="22" class="{css}"/>')
         y += 30
     width = left + _WIDTH + 8
-    title = f"An array of shape {metadata.shape} in chunks of {metadata.chunks}"
+    title = f"Array of shape {metadata.shape} with chunks of shape {metadata.chunks}"
     return (
         f'<svg class="za-picture" role="img" width="{width:.0f}" height="{y:.0f}" viewBox="0 0 {width:.0f} {y:.0f}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
@@ -66,7 +66,7 @@ def draw(metadata: ArrayMetadata, coverage: Coverage | None = None) -> str:
 
 
 def _label(metadata: ArrayMetadata, axis: int) -> str:
-    """Return the name of an axis and its length."""
+    """Return the label of an axis: its name and its length."""
     names = axis_names(metadata)
     name = (names[axis] if names is not None else None) or f"axis {axis}"
     length = f" {metadata.shape[axis]:,}"
@@ -92,7 +92,7 @@ def _bar(
 def _plane(
     metadata: ArrayMetadata, coverage: Coverage | None, labels: Sequence[str], left: float, top: float
 ) -> tuple[list[str], float]:
-    """Draw the last two axes as a rectangle. Also returns its height."""
+    """Draw the last two axes as a rectangle. Also return its height."""
     row_axis, column_axis = metadata.ndim - 2, metadata.ndim - 1
     rows, columns = metadata.shape[row_axis], metadata.shape[column_axis]
     scale = min(_WIDTH / max(columns, 1), _HEIGHT / max(rows, 1))
@@ -144,12 +144,12 @@ def _lines(axis: Axis, scale: float, css: _LineClass) -> list[float]:
 
 
 def _spans(chunks: Touched, axis: Axis, scale: float) -> list[tuple[float, float]]:
-    """Return the pixels of chunks along an axis. Spans less than half a pixel apart are joined.
+    """Return the pixel ranges of chunks along an axis. Ranges less than half a pixel apart are joined.
 
     Args:
-        chunks: Chunk numbers, ascending.
+        chunks: The chunk numbers in ascending order.
         axis: The axis.
-        scale: Pixels per element.
+        scale: The number of pixels per element.
     """
     if not len(chunks):
         return []
@@ -171,7 +171,7 @@ def _spans(chunks: Touched, axis: Axis, scale: float) -> list[tuple[float, float
 
 
 def _merge_boxes(boxes: Sequence[tuple[Touched, Touched]]) -> list[tuple[Touched, Touched]]:
-    """Return fewer, larger boxes that contain all single chunks."""
+    """Return fewer and larger boxes that contain all given chunks."""
     coords = np.array([(row_chunks[0], column_chunks[0]) for row_chunks, column_chunks in boxes])
     step = np.maximum(np.ptp(coords, axis=0) // 24 + 1, 1)
     cells = np.unique(coords // step, axis=0) * step

@@ -1,4 +1,4 @@
-"""Text for people: counts, sizes, names of axes and chunk shapes. Used by info, HTML, progress and the command line."""
+"""Text for users: counts, sizes, names of axes and chunk shapes. Used by info, HTML, progress and the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def size_text(nbytes: int) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return a string from an untrusted source with its control characters escaped: they could control the terminal.
+    """Escape the control characters of a string from an untrusted source, because they could control the terminal.
 
     Args:
         text: The string.
@@ -41,9 +41,9 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def axis_names(metadata: ArrayMetadata) -> list[str | None] | None:
-    """Return the names of an array's axes, or ``None`` if it has none.
+    """Return the names of an array's axes, or ``None`` if the axes have no names.
 
-    In formats without dimension names they are xarray's attribute ``_ARRAY_DIMENSIONS``.
+    In formats without dimension names, xarray's attribute ``_ARRAY_DIMENSIONS`` contains them.
     """
     if metadata.dimension_names is not None:
         return list(metadata.dimension_names)
@@ -55,7 +55,7 @@ def axis_names(metadata: ArrayMetadata) -> list[str | None] | None:
 
 
 def chunk_shapes(metadata: ArrayMetadata) -> dict[str, Any]:
-    """Return the shapes of chunks and shards for JSON: per axis a size, or a list of sizes if they differ."""
+    """Return the shapes of chunks and shards for JSON: a size for each axis, or a list of sizes if they differ."""
     write_shape: list[Any] = list(metadata.write_chunks)
     for axis, sizes in enumerate(metadata.edges or ()):
         write_shape[axis] = write_shape[axis] if sizes is None else list(sizes)

@@ -19,10 +19,10 @@ __all__ = ["as_csv", "as_json", "as_json_text", "npy_bytes", "strict"]
 
 
 def as_json(values: npt.NDArray[Any]) -> Any:
-    """Return values as nested lists of what strict JSON can represent.
+    """Return values as nested lists that strict JSON can represent.
 
-    NaN and NaT become null, infinities and times become strings, complex numbers pairs, structured elements lists of
-    their fields, and bytes base64 strings.
+    NaN and NaT become null, infinities and times become strings, complex numbers become pairs, structured elements become
+    lists of their fields, and bytes become base64 strings.
     """
     kind = values.dtype.kind
     if values.dtype.names:
@@ -43,19 +43,19 @@ def as_json(values: npt.NDArray[Any]) -> Any:
 
 
 def _zipped(fields: list[Any], depth: int) -> Any:
-    """Turn nested lists, one per field, into one nested list of elements, each a list of its fields."""
+    """Convert nested lists, one per field, to one nested list of elements. Each element is a list of its fields."""
     return fields if not depth else [_zipped(list(item), depth - 1) for item in zip(*fields, strict=True)]
 
 
 def _shortest(values: npt.NDArray[Any]) -> Any:
-    """Return floats as Python floats, with no more digits than their type has."""
+    """Return floats as Python floats with the fewest digits that identify the value in their data type."""
     if values.dtype == np.float64 or not values.size:
         return values.tolist()
     return values.astype(str).astype(np.float64).tolist()
 
 
 def strict(value: Any) -> Any:
-    """Return a Python value as strict JSON can represent it: without NaN and infinities."""
+    """Return a Python value in a form that strict JSON can represent, without NaN and infinities."""
     if isinstance(value, Mapping):
         return {str(name): strict(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -70,7 +70,7 @@ def strict(value: Any) -> Any:
 
 
 def as_csv(values: npt.NDArray[Any]) -> str:
-    """Return values as CSV: a line has the elements along the last axis. A one-dimensional array has one value a line."""
+    """Return values as CSV. Each line contains the elements along the last axis, or one value of a 1-D array."""
     columns = values.shape[-1] if values.ndim > 1 else 1
     rows = values.reshape(values.size // columns if columns else math.prod(values.shape[:-1]), columns)
     text = io.StringIO()
@@ -80,12 +80,12 @@ def as_csv(values: npt.NDArray[Any]) -> str:
 
 
 def as_json_text(values: npt.NDArray[Any], *, ascii_only: bool = False) -> str:
-    """Return values as a JSON document, see ``as_json``."""
+    """Return values as a JSON document; see ``as_json``."""
     return json.dumps(as_json(values), ensure_ascii=ascii_only, allow_nan=False)
 
 
 def npy_bytes(values: npt.NDArray[Any]) -> bytes:
-    """Return values as an ``.npy`` file. Variable-length strings get the length of the longest one."""
+    """Return values as an ``.npy`` file. Variable-length strings are padded to the length of the longest one."""
     if values.dtype.kind in "OT":
         values = np.array(values.astype(object).tolist(), dtype="U").reshape(values.shape)
     if values.dtype.type.__module__ == "ml_dtypes":  # the file format has no names for these types

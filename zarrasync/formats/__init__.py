@@ -1,4 +1,4 @@
-"""Zarr formats: translation between documents and the metadata of arrays and groups."""
+"""Zarr formats: conversion between documents and the metadata of arrays and groups."""
 
 from __future__ import annotations
 

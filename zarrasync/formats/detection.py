@@ -1,4 +1,4 @@
-"""The formats that are supported, and detection of the format of documents and keys."""
+"""The supported formats, and detection of the format of documents and keys."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata
 __all__ = ["CANDIDATES", "by_name", "detect", "is_document", "may_be_zarr"]
 
 CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
-"""The formats to look for if none is specified, in order of preference.
+"""The formats to look for if the format is not specified, in order of preference.
 
-Formats with an unread entry point take another round of requests, so they are last.
+Formats with an unread entry point are last, because they take another round of requests.
 """
 _BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
 _CHUNK_KEY = re.compile(r"(?:.*/)?(?:c|c?\d[\d.]*|c\.[\d.]+)", re.DOTALL)
@@ -31,13 +31,13 @@ def by_name(zarr_format: int | str) -> Format:
     """Return the format with a name.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the name is unknown.
     """
     try:
         return _BY_NAME[zarr_format]
     except (KeyError, TypeError):
         names = ", ".join(repr(name) for name in _BY_NAME)
-        raise ValueError(f"zarr_format {zarr_format!r} is not known; known are {names}") from None
+        raise ValueError(f"zarr_format must be one of {names}; found {zarr_format!r}") from None
 
 
 @cache
@@ -64,7 +64,9 @@ def may_be_zarr(key: str) -> bool:
 def detect(
     path: str, documents: Documents, candidates: Sequence[Format]
 ) -> tuple[Format, ArrayMetadata | GroupMetadata] | None:
-    """Return the format and the node that documents describe. If several formats match, warn and use the first.
+    """Return the format and the metadata of the node that documents describe.
+
+    If several formats match, the first one is used, with a warning.
 
     Raises:
         MetadataError: If a document is invalid.
@@ -82,8 +84,8 @@ def detect(
     if len(matches) > 1:
         names = " and ".join(str(format_.zarr_format) for format_, _ in matches)
         warnings.warn(
-            f"{path or 'the root'} has documents of Zarr formats {names}; "
-            f"format {matches[0][0].zarr_format} is used (zarr_format= chooses another)",
+            f"/{path} has documents of Zarr formats {names}; format {matches[0][0].zarr_format} is used. "
+            "Pass zarr_format to select another one",
             stacklevel=2,
         )
     return matches[0] if matches else None

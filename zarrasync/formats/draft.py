@@ -1,9 +1,9 @@
 """The draft of Zarr format 3 (January 2023): documents under ``meta/``, chunks under ``data/``.
 
-A store has one entry point document, ``zarr.json``, which specifies how the other documents are encoded. There
-are two dialects. The specification's own dialect is read strictly. The older one keeps everything below ``meta/root``
-and ``data/root``. zarr-python 2.13 to 2.18, zarrita and GDAL wrote it, each with deviations, so it is read
-leniently and written as zarr-python does.
+A store has one entry point document, ``zarr.json``, which specifies the encoding of the other documents. The draft has
+two dialects. Documents of the specification's dialect are validated strictly. The older dialect keeps all keys below
+``meta/root`` and ``data/root``. zarr-python 2.13 to 2.18, zarrita and GDAL wrote it with different deviations, so
+deviations are tolerated when it is read. It is written like zarr-python wrote it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Draft(Format):
     Args:
         zarr_format: The dialect: ``"3-draft"`` (the specification's) or ``"3-draft-2022"`` (below ``meta/root``).
         suffix: The suffix of the keys of documents.
-        unread_entry_point: The key of the entry point document if it was not read yet.
-        document: The entry point document; ``None`` for a new store.
+        unread_entry_point: The key of the entry point document if it has not been read yet.
+        document: The entry point document, or ``None`` for a new store.
     """
 
     entry_point = ENTRY_POINT_KEY
@@ -128,7 +128,9 @@ class Draft(Format):
         members = (*required, *OPTIONAL_MEMBERS, "compressor")
         for document in documents:
             deviations += [(f"$.{name}", "unknown member") for name in document if name not in members]
-            deviations += [(f"$.{name}", "this member is missing") for name in required if name not in document]
+            deviations += [
+                (f"$.{name}", "this required member is missing") for name in required if name not in document
+            ]
         return deviations
 
     # -------------------------------------------------------------- names
@@ -136,7 +138,7 @@ class Draft(Format):
     def check_name(self, name: str) -> None:
         if not _NAME.fullmatch(name) or not name.strip("."):
             raise InvalidKeyError(
-                f"{name!r} is not a valid node name in the draft of Zarr format 3: it has letters a-z and A-Z, "
+                f"{name!r} is not a valid node name in the draft of Zarr format 3: use the letters a-z and A-Z, "
                 "digits, '-', '_' and '.', and not only periods",
                 key=name,
             )
@@ -152,7 +154,7 @@ class Draft(Format):
     def chunk_aliases(self, path: str, metadata: ArrayMetadata) -> dict[str, tuple[str, ...]]:
         if metadata.ndim or self.zarr_format != Y2022:
             return {}
-        # Each writer has its own key for the chunk of an array without axes.
+        # Writers use different keys for the chunk of an array without axes.
         prefix = self.chunk_prefix(path)
         keys = {f"{prefix}c0", f"{prefix}c", prefix.rstrip("/")}
         regular_key = prefix + metadata.keys.encode(())
@@ -214,7 +216,7 @@ class Draft(Format):
                 if key.endswith(suffix) and len(key) > start + len(suffix):
                     nodes[key[start : -len(suffix)]] = False
             parent = key[start:].rpartition("/")[0] if key.endswith(self.suffix) else ""
-            while parent:  # groups exist if documents are below them
+            while parent:  # a group exists if documents exist below it
                 nodes.setdefault(parent, True)
                 parent = parent.rpartition("/")[0]
         for prefix in prefixes:
@@ -225,7 +227,7 @@ class Draft(Format):
     def erase_keys(self, path: str) -> tuple[str, ...]:
         if not path:
             return ()
-        # Some writers used the array's own path as the key of the one chunk of an array without axes.
+        # Some writers use the path of an array without axes as the key of its chunk.
         chunk_keys = (self.chunk_prefix(path).rstrip("/"),) if self.zarr_format == Y2022 else ()
         return (*self.document_keys(path), *chunk_keys)
 
@@ -234,10 +236,10 @@ class Draft(Format):
 
 
 def parse_entry_point(data: bytes) -> Draft | None:
-    """Return the format that an entry point document specifies; ``None`` for a document of another kind.
+    """Return the format that an entry point document specifies, or ``None`` for a document of another kind.
 
     Raises:
-        MetadataError: If it specifies an unsupported version or encoding.
+        MetadataError: If the document specifies an unsupported version or encoding.
     """
     content = read_entry_point(data)
     return None if content is None else Draft(content.dialect, content.suffix, None, content.document)

@@ -1,4 +1,4 @@
-"""The entry point of the draft of format 3: the document at the root that selects the dialect and the keys of others."""
+"""The entry point of the draft of format 3: the root document that selects the dialect and the keys of all documents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERSION_URI = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/(\d+
 
 
 class EntryPoint(NamedTuple):
-    """Content of an entry point document.
+    """The content of an entry point document.
 
     Attributes:
         dialect: ``SEED`` or ``Y2022``.
@@ -46,10 +46,10 @@ def new_entry_point(dialect: str, suffix: str) -> dict[str, Any]:
 
 
 def read_entry_point(data: bytes) -> EntryPoint | None:
-    """Parse an entry point document; ``None`` for a document of another kind.
+    """Parse an entry point document. Return ``None`` for a document of another kind.
 
     Raises:
-        MetadataError: If it specifies an unsupported version or encoding.
+        MetadataError: If the document specifies an unsupported version or encoding.
     """
     checker = DocumentChecker(data, ENTRY_POINT_KEY)
     document = checker.document

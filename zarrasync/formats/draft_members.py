@@ -1,4 +1,4 @@
-"""Members that several documents of the draft of format 3 have."""
+"""Members that array, group and entry point documents of the draft of format 3 share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def refuse_unknown_members(checker: DocumentChecker, members: Iterable[str]) -> 
     """Add a problem for each member that the specification does not define."""
     for name in checker.document:
         if name not in members:
-            checker.add(name, "unknown member; this version has no such")
+            checker.add(name, "this version of the specification does not define this member")
 
 
 def list_member(checker: DocumentChecker, member: str, *, strict: bool) -> list[Any]:
@@ -28,16 +28,16 @@ def list_member(checker: DocumentChecker, member: str, *, strict: bool) -> list[
 
 
 def check_extensions(checker: DocumentChecker, *, strict: bool) -> None:
-    """Add a problem for each extension that must be understood, as none is supported."""
+    """Add a problem for each extension that must be understood, because zarrasync supports none."""
     for number, item in enumerate(list_member(checker, "extensions", strict=strict)):
         if not isinstance(item, Mapping) or not isinstance(item.get("extension"), str):
             checker.add(f"extensions[{number}]", f"expected an object with an 'extension', found {item!r}")
         elif item.get("must_understand") is not False:
-            checker.add(f"extensions[{number}]", f"unknown extension {item['extension']!r} that must be understood")
+            checker.add(f"extensions[{number}]", f"the required extension {item['extension']!r} is not supported")
 
 
 def parse_attributes(checker: DocumentChecker, *, strict: bool) -> dict[str, Any]:
-    """Return the attributes, which may be missing without ``strict``."""
+    """Return the attributes. Without ``strict``, they may be missing."""
     value = checker.document.get("attributes")
     return {} if value is None and not strict else dict(checker.attributes(value))
 

@@ -1,4 +1,4 @@
-"""Names of data types and codecs, and fill values, in the draft of format 3, in both dialects."""
+"""Names of data types and codecs, and fill values, in both dialects of the draft of format 3."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CODEC_URI = re.compile(r".*/spec/codecs?/([A-Za-z0-9_.-]+?)(?:/1\.\d+)?/?")
 _RAW_TYPE = re.compile(r"r[1-9][0-9]*")
 _BIT_PATTERN = re.compile(r"0x([0-9a-fA-F]+)|0b([01]+)")
 _DATETIME_URI = "https://purl.org/zarr/spec/extensions/data-types/datetime/1.0"
-# zarr-python 2.13 to 2.18 wrote these for data types that the draft did not specify at that time.
+# zarr-python 2.13 to 2.18 wrote these URIs for data types that the draft did not specify at that time.
 _2022_DATETIME_URI = "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html"
 _2022_EXTENSIONS = {
     "c": "https://zarr-specs.readthedocs.io/en/core-protocol-v3.0-dev/protocol/extensions/complex-dtypes/v1.0.html",
@@ -50,14 +50,14 @@ _SUPPORTED_EXTENSION = re.compile(
 
 
 class ParsedType(NamedTuple):
-    """Result of parsing a ``data_type`` member.
+    """The result of parsing a ``data_type`` member.
 
     Attributes:
         data_type: The data type.
-        serializer: The codec that encodes its elements.
-        filters: The filters without the one that encodes objects.
-        is_extension: Whether an extension defines the type.
-        notes: Notes for the user about a fallback type.
+        serializer: The codec that encodes the elements.
+        filters: The filters, without the filter that encodes objects.
+        is_extension: Whether an extension defines the data type.
+        notes: Messages for the user about a fallback data type.
     """
 
     data_type: DataType
@@ -68,10 +68,10 @@ class ParsedType(NamedTuple):
 
 
 def parse_type(value: Any, filters: Sequence[Any] = ()) -> ParsedType:
-    """Parse a ``data_type`` member: a name, a type string of NumPy or the object of an extension.
+    """Parse a ``data_type`` member: a name, a NumPy type string or the object of an extension.
 
     Raises:
-        MetadataError: If the type is unknown and has no fallback that is supported.
+        MetadataError: If the data type is unknown and has no supported fallback.
     """
     if isinstance(value, str):
         if value in CORE or _RAW_TYPE.fullmatch(value):
@@ -91,33 +91,33 @@ def parse_type(value: Any, filters: Sequence[Any] = ()) -> ParsedType:
             parsed = parse_type(choice, filters)
         except MetadataError:
             continue
-        note = f"the data type {value['type']!r} of {value['extension']} is not known; its fallback {choice!r} is used"
+        note = f"the data type {value['type']!r} of {value['extension']} is unknown; its fallback {choice!r} is used"
         return parsed._replace(is_extension=True, notes=(note, *parsed.notes))
     raise MetadataError(
-        f"the data type {value['type']!r} of {value['extension']} is not known and has no fallback that is"
+        f"the data type {value['type']!r} of {value['extension']} is unknown and has no supported fallback"
     )
 
 
 def render_type(data_type: DataType, serializer: ArrayBytesCodec, *, use_type_strings: bool) -> tuple[Any, bool]:
-    """Return the ``data_type`` member of a data type, and whether it includes the byte order.
+    """Return the ``data_type`` member of a data type, and whether the member includes the byte order.
 
     Args:
         data_type: The data type.
-        serializer: The codec that encodes its elements.
-        use_type_strings: Whether to use NumPy's type strings (as in the older dialect) instead of names.
+        serializer: The codec that encodes the elements.
+        use_type_strings: Use NumPy type strings, as in the older dialect, instead of names.
 
     Raises:
-        MetadataError: If the draft has no such data type.
+        MetadataError: If the draft does not support the data type.
     """
     stored = serializer.stored_form(data_type.numpy) if isinstance(serializer, BytesCodec) else np.dtype(object)
     kind, has_raw_bits = stored.kind, is_raw(stored)
     if not is_numpy_dtype(data_type, stored):
-        raise MetadataError(f"the draft of Zarr format 3 has no data type {data_type.name!r}")
+        raise MetadataError(f"the draft of Zarr format 3 does not support the data type {data_type.name!r}")
     if not use_type_strings:
         if data_type.name in CORE or has_raw_bits:
             return data_type.name, False
         if kind not in "mM":
-            raise MetadataError(f"the draft of Zarr format 3 has no data type {data_type.name!r}")
+            raise MetadataError(f"the draft of Zarr format 3 does not support the data type {data_type.name!r}")
         return {"extension": _DATETIME_URI, "type": stored.str, "fallback": f"{stored.str[0]}i8"}, True
     if kind in "biuf":
         return "bool" if kind == "b" else stored.str.removeprefix("|"), True
@@ -135,10 +135,10 @@ def parse_fill_value(data_type: DataType, value: Any, *, strict: bool) -> Any:
     Args:
         data_type: The data type.
         value: The member.
-        strict: Whether booleans must be ``true`` or ``false``, and integers have no fraction or exponent.
+        strict: Require booleans to be ``true`` or ``false``, and integers without fraction and exponent.
 
     Raises:
-        MetadataError, ValueError: If it does not fit the data type.
+        MetadataError, ValueError: If the member does not fit the data type.
     """
     dtype = data_type.numpy
     if strict and dtype.kind == "b" and not isinstance(value, bool):
@@ -152,7 +152,7 @@ def parse_fill_value(data_type: DataType, value: Any, *, strict: bool) -> Any:
     if isinstance(value, str) and dtype.kind in "biufcV" and (bits := _BIT_PATTERN.fullmatch(value)):
         digits, base, expected = (bits[1], 16, 2 * dtype.itemsize) if bits[1] else (bits[2], 2, 8 * dtype.itemsize)
         if len(digits) != expected:
-            raise ValueError(f"{len(digits)} digits where the type has {expected}")
+            raise ValueError(f"expected {expected} digits, found {len(digits)}")
         data = int(digits, base).to_bytes(dtype.itemsize, "big")
         return np.frombuffer(data, dtype.newbyteorder(">")).astype(dtype)[0]
     if value == "+Infinity" and dtype.kind == "f":
@@ -180,10 +180,10 @@ def _with_signed_infinity(value: Any) -> Any:
 
 
 def parse_codec_uri(value: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return name and configuration of a codec from an object with its URI.
+    """Return the name and the configuration of a codec from an object with its URI.
 
     Raises:
-        MetadataError: If it is not such an object, or not a codec of the specification.
+        MetadataError: If the value is not such an object, or the specification does not define the codec.
     """
     uri = value.get("type", value.get("codec")) if isinstance(value, Mapping) else None
     if not isinstance(uri, str):
@@ -196,5 +196,5 @@ def parse_codec_uri(value: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def codec_uri(area: str, name: str) -> str:
-    """Return the URI of a codec; ``area`` is ``"codec"`` or ``"codecs"``, depending on the dialect."""
+    """Return the URI of a codec. ``area`` is ``"codec"`` or ``"codecs"``, depending on the dialect."""
     return f"https://purl.org/zarr/spec/{area}/{name}/1.0"

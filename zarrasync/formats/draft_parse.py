@@ -1,7 +1,7 @@
 """Parsing the documents of arrays in the draft of format 3.
 
-Concepts of the draft become ordinary parts of the model: the memory layout ``"F"`` a transpose codec, the byte order a
-parameter of the bytes codec, and the sharding storage transformer the sharding codec.
+Concepts of the draft become ordinary parts of the model: the memory layout ``"F"`` becomes a transpose codec, the byte
+order a parameter of the bytes codec, and the sharding storage transformer the sharding codec.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REQUIRED_MEMBERS = {
     SEED: ("shape", "data_type", "chunk_grid", "chunk_memory_layout", "fill_value", "extensions", "attributes"),
     Y2022: ("shape", "data_type", "chunk_grid"),
 }
-"""Members of array documents, by dialect."""
+"""The required members of array documents, by dialect."""
 OPTIONAL_MEMBERS = ("codecs", "storage_transformers")
 INDEX_CODECS = CodecChain.of((BytesCodec("little"),))
 """The codecs of the index of shards."""
@@ -57,10 +57,10 @@ _SHARDING_URI = re.compile(r".*/storage[-_]transformers/sharding/1\.\d+/?")
 
 
 def parse_array(checker: DocumentChecker, source: Source, dialect: str) -> ArrayMetadata:
-    """Return the array of a document.
+    """Return the metadata of the array that a document describes.
 
     Raises:
-        MetadataError: If the document is invalid. It lists every problem.
+        MetadataError: If the document is invalid. Its field ``problems`` lists all problems.
     """
     document, strict = checker.document, dialect == SEED
     checker.require(*REQUIRED_MEMBERS[dialect])
@@ -184,13 +184,13 @@ def _codec_entries(
 
 
 def _third_party_codec(value: Any) -> Codec | None:
-    """Return the codec of another package that an entry names by its URI, or ``None`` if it names no such codec."""
+    """Return the codec of another package for an entry with its URI, or ``None`` if no such codec is registered."""
     uri = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(uri, str) or "://" not in uri or registered(uri) is None:
         return None
     codec = parse_codec({"name": uri, "configuration": value.get("configuration")})
     if not isinstance(codec, BytesBytesCodec):
-        raise MetadataError(f"codec {uri!r} does not act on bytes, as all do here")
+        raise MetadataError(f"codec {uri!r} is not a bytes -> bytes codec, which this format requires")
     return codec
 
 
@@ -210,7 +210,7 @@ def _parse_transformers(
         if not isinstance(uri, str) or not isinstance(options, Mapping) or not isinstance(item.get("type"), str):
             checker.add(member, f"expected an object with 'extension' and 'type', found {item!r}")
         elif _SHARDING_URI.fullmatch(uri) and number:
-            checker.add(member, "sharding is supported as the first of the storage transformers, and once")
+            checker.add(member, "sharding is supported only as the first storage transformer")
         elif _SHARDING_URI.fullmatch(uri) and item["type"] == "indexed":
             shards = _parse_shards(checker, f"{member}.configuration.chunks_per_shard", options, chunks)
         else:

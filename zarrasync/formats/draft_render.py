@@ -30,9 +30,9 @@ _COMPRESSORS = ("gzip", "zlib", "blosc", "bz2", "lz4", "lzma", "zstd")
 
 
 def render_array(metadata: ArrayMetadata, dialect: str) -> dict[str, Any]:
-    """Return the document of an array without its attributes.
+    """Return the document of an array without the user's attributes.
 
-    In the older dialect, ``attributes`` contains the filters.
+    In the older dialect, its member ``attributes`` contains the filters.
 
     Raises:
         UnsupportedByFormat: If the dialect does not support the metadata.
@@ -43,7 +43,7 @@ def render_array(metadata: ArrayMetadata, dialect: str) -> dict[str, Any]:
 def unsupported(dialect: str, description: str, feature: str) -> UnsupportedByFormat:
     """Return the error for a feature that a dialect does not support."""
     return UnsupportedByFormat(
-        f"the draft of Zarr format 3 ({dialect!r}) can not say {description}; use zarr_format=3",
+        f"the draft of Zarr format 3 ({dialect!r}) does not support {description}; use zarr_format=3",
         zarr_format=dialect,
         feature=feature,
     )
@@ -81,7 +81,7 @@ def _render_2022(metadata: ArrayMetadata) -> dict[str, Any]:
         document["compressor"] = _render_config("codec", filters.pop(), "codec")
     if filters:
         if "filters" in metadata.attributes:
-            raise unsupported(Y2022, "filters beside an attribute of that name", "filters")
+            raise unsupported(Y2022, "an attribute 'filters' in an array with filters", "filters")
         document["attributes"] = {"filters": filters}
     if is_raw(metadata.dtype.numpy):
         fill = render_fill_value(metadata.dtype, metadata.fill_value)
@@ -98,7 +98,7 @@ def _render_type(metadata: ArrayMetadata, serializer: ArrayBytesCodec, dialect: 
 
 
 def _common_members(metadata: ArrayMetadata, dialect: str) -> tuple[CodecChain, dict[str, Any]]:
-    """Return the codecs of a chunk, and the members that both dialects have."""
+    """Return the codecs of a chunk, and the members that both dialects share."""
     if metadata.keys.name not in ("glued", "glued0"):
         raise unsupported(dialect, f"chunk keys of the kind {metadata.keys.name!r}", "chunk_key_encoding")
     if any(name is not None for name in metadata.dimension_names or ()):
@@ -107,7 +107,9 @@ def _common_members(metadata: ArrayMetadata, dialect: str) -> tuple[CodecChain, 
         raise unsupported(dialect, "chunks of different sizes", "chunk_grid")
     shards, chain = metadata.shards, metadata.inner_codecs
     if shards is not None and metadata.codecs != CodecChain.of([ShardingCodec(metadata.chunks, chain, INDEX_CODECS)]):
-        raise unsupported(dialect, "shards with codecs around them or another index", "shards")
+        raise unsupported(
+            dialect, "shards that are encoded by other codecs or have a different index encoding", "shards"
+        )
     grid = {"type": "regular", "chunk_shape": list(metadata.chunks), "separator": metadata.keys.separator}
     document: dict[str, Any] = {
         "shape": list(metadata.shape),
@@ -145,14 +147,14 @@ def _render_sharding(shards: tuple[int, ...], chunks: tuple[int, ...], dialect: 
 
 
 def _render_codec(codec: BytesBytesCodec) -> dict[str, Any]:
-    """Return the entry of a codec. The name of a codec of another package is its URI."""
+    """Return the entry of a codec in a document. A codec of another package has a URI as its name."""
     if "://" in codec.name:
         return {"type": codec.name, "configuration": dict(codec.configuration())}
     return _render_config("codecs", to_numcodecs(codec))
 
 
 def _render_config(area: str, config: Mapping[str, Any], uri_member: str = "type") -> dict[str, Any]:
-    """Return the entry of a numcodecs configuration."""
+    """Return the entry of a numcodecs configuration in a document."""
     parameters = {name: value for name, value in config.items() if name != "id"}
     configuration = {"configuration": parameters} if parameters or uri_member == "codec" else {}
     return {uri_member: codec_uri(area, config["id"]), **configuration}

@@ -24,7 +24,7 @@ VARIABLE_TYPES: dict[str, tuple[DataType, ArrayBytesCodec]] = {
     "vlen-utf8": (STRING, VlenUtf8Codec()),
     "vlen-bytes": (BYTES, VlenBytesCodec()),
 }
-"""Data types of variable size with their array -> bytes codecs, by the numcodecs ID of that filter."""
+"""Data types of variable size and their array -> bytes codecs, by the numcodecs ID of the filter that encodes them."""
 
 
 def parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCodec, list[Any]]:
@@ -38,7 +38,7 @@ def parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCod
         The data type, the array -> bytes codec, and the other filters.
 
     Raises:
-        MetadataError: If the data type is unknown, or objects have no filter that encodes them.
+        MetadataError: If the data type is unknown, or if objects have no filter that encodes them.
     """
     stored = numpy_dtype(value)
     first_filter = str(filters[0].get("id")) if filters else "no filter"
@@ -50,7 +50,9 @@ def parse_dtype(value: Any, filters: list[Any]) -> tuple[DataType, ArrayBytesCod
             return dtypes.OBJECT, ObjectCodec(filters[0]), filters[1:]
         if first_filter not in VARIABLE_TYPES:
             expected = ", ".join((*VARIABLE_TYPES, *OBJECT_CODECS))
-            raise MetadataError(f"objects need one of these as their first filter: {expected}; found {first_filter!r}")
+            raise MetadataError(
+                f"the first filter of an object array must be one of {expected}; found {first_filter!r}"
+            )
         data_type, serializer = VARIABLE_TYPES[first_filter]
         return data_type, serializer, filters[1:]
     return dtypes.from_stored(stored), BytesCodec(None, stored), filters
@@ -61,18 +63,18 @@ def numpy_dtype(value: Any, *, needs_byte_order: bool = True) -> np.dtype[Any]:
 
     Args:
         value: The value in the document.
-        needs_byte_order: Whether a type string must start with its byte order.
+        needs_byte_order: Whether a type string must start with the byte order.
 
     Raises:
-        MetadataError: If NumPy has no such dtype.
+        MetadataError: If the value is not a NumPy dtype.
     """
     try:
         if isinstance(value, str):
             if not value or (needs_byte_order and value[0] not in "<>|"):
-                raise ValueError("it must begin with the byte order: '<', '>' or '|'")
+                raise ValueError("it must start with the byte order: '<', '>' or '|'")
             dtype = np.dtype(value)
             if dtype.kind == "T":
-                raise ValueError("strings of any length are '|O' with the filter 'vlen-utf8'")
+                raise ValueError("variable-length strings are stored as '|O' with the filter 'vlen-utf8'")
             return dtype
         if isinstance(value, list) and value:
             return np.dtype([_parse_field(item) for item in value])
@@ -83,7 +85,7 @@ def numpy_dtype(value: Any, *, needs_byte_order: bool = True) -> np.dtype[Any]:
 
 def _parse_field(item: Any) -> tuple[Any, ...]:
     if not isinstance(item, list) or len(item) not in (2, 3) or not isinstance(item[0], str):
-        raise ValueError(f"a field is [name, type] or [name, type, shape], found {item!r}")
+        raise ValueError(f"a field must be [name, type] or [name, type, shape], found {item!r}")
     shape = () if len(item) == 2 else (tuple(item[2]),)
     return (item[0], numpy_dtype(item[1]), *shape)
 

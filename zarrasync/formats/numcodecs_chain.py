@@ -1,4 +1,4 @@
-"""The filters and compressor of format 2 and the draft of format 3, which are configurations of numcodecs, as a codec chain."""
+"""Conversion between codec chains and numcodecs configurations, as in Zarr v2 and in the draft of Zarr v3."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def to_numcodecs(codec: BytesBytesCodec) -> dict[str, Any]:
     """Return the numcodecs configuration of a codec.
 
     Raises:
-        UnsupportedByFormat: If numcodecs has no such codec.
+        UnsupportedByFormat: If numcodecs does not support the codec.
     """
     if isinstance(codec, NumcodecsBytes):
         return dict(codec.config)
@@ -63,7 +63,7 @@ def to_numcodecs(codec: BytesBytesCodec) -> dict[str, Any]:
 
 
 def stored_dtype(serializer: Codec) -> np.dtype[Any] | None:
-    """Return the exact dtype of stored elements that an array -> bytes codec was created with, if any."""
+    """Return the exact dtype of stored elements if the array -> bytes codec specifies one, otherwise ``None``."""
     return serializer.stored if isinstance(serializer, BytesCodec) else None
 
 
@@ -75,12 +75,12 @@ def fortran_order(ndim: int) -> TransposeCodec:
 def bytes_filter_chain(
     requested: RequestedCodecs, spec: ArraySpec, unsupported: Callable[[str, str], Exception]
 ) -> CodecChain:
-    """Return the codecs of a new array, in which filters transform the bytes of elements in stored order.
+    """Return the codecs of a new array. Its filters transform the bytes of elements in stored order.
 
     Args:
-        requested: The codecs.
+        requested: The requested codecs.
         spec: The spec of a chunk.
-        unsupported: Returns the error for a feature that the format does not support, from a description and a name.
+        unsupported: A function that returns the error for an unsupported feature from its description and its name.
     """
     serializer, filters = _split_serializer(requested, spec)
     stored = None
@@ -103,7 +103,7 @@ def bytes_filter_chain(
 
 
 def _split_serializer(requested: RequestedCodecs, spec: ArraySpec) -> tuple[Codec, list[Any]]:
-    """Return the array -> bytes codec, which may be the first of the filters, and the other filters."""
+    """Return the array -> bytes codec, which may be the first filter, and the remaining filters."""
     filters = list(requested.filters)
     if filters:
         config = _numcodecs_config(filters[0])

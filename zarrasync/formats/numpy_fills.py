@@ -19,7 +19,7 @@ _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": f
 
 
 def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) -> Any:
-    """Parse a ``fill_value`` member; ``None`` if it is undefined.
+    """Parse a ``fill_value`` member. ``None`` means that the fill value is undefined.
 
     Args:
         data_type: The data type.
@@ -27,7 +27,7 @@ def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) ->
         stored: The dtype of stored elements.
 
     Raises:
-        MetadataError, ValueError, TypeError, OverflowError: If it does not fit the data type.
+        MetadataError, ValueError, TypeError, OverflowError: If the member does not fit the data type.
     """
     dtype = data_type.numpy
     kind = dtype.kind
@@ -60,7 +60,7 @@ def parse_fill(data_type: DataType, value: Any, stored: np.dtype[Any] | None) ->
             return np.bool_(value)
         raise ValueError("expected true or false")
     if kind in "iu" and isinstance(value, str):
-        value = int(value)  # N5 writers quote it
+        value = int(value)  # N5 writers store it as a string
     return fill_values.as_fill(data_type, value)
 
 
@@ -81,7 +81,7 @@ def _parse_bytes(dtype: np.dtype[Any], value: Any, stored: np.dtype[Any] | None)
     if isinstance(value, str):
         data = base64.b64decode(value, validate=True)
         if len(data) > dtype.itemsize or (dtype.kind == "V" and len(data) != dtype.itemsize):
-            raise ValueError(f"{len(data)} bytes for elements of {dtype.itemsize}")
+            raise ValueError(f"expected {dtype.itemsize} bytes, found {len(data)}")
         if not dtype.itemsize:
             return np.zeros((), dtype)[()]
         # The bytes of a stored element, in its byte order.
@@ -110,8 +110,8 @@ def render_fill(data_type: DataType, value: Any, serializer: ArrayBytesCodec) ->
 
 
 def without_nan_payload(data_type: DataType, value: Any) -> Any:
-    """Return a fill value with the default sign and payload of NaN, which these formats cannot represent otherwise."""
-    if value is None or data_type.numpy.kind not in "fc" or value == value:  # noqa: PLR0124  NaN alone differs from itself
+    """Return a fill value with the default sign and payload of NaN, because these formats cannot represent others."""
+    if value is None or data_type.numpy.kind not in "fc" or value == value:  # noqa: PLR0124  only NaN differs from itself
         return value
     dtype = data_type.numpy
     if dtype.kind == "f":

@@ -30,21 +30,21 @@ __all__ = ["parse"]
 
 _MAX_ARRAYS = 256
 _MAX_DOCUMENT_BYTES = 1 << 14
-"""Bytes of the documents of a node above which they are not cached."""
+"""The size of a node's documents above which they are not cached, in bytes."""
 _STATELESS_CODECS = (
     BytesCodec, TransposeCodec, VlenUtf8Codec, VlenBytesCodec, GzipCodec, ZstdCodec, BloscCodec, Crc32cCodec
 )  # fmt: skip
-"""Codecs that only consist of numbers and strings, so that arrays may share them."""
+"""Codecs without mutable state, which arrays may share."""
 _Data: TypeAlias = tuple[bytes | None, ...]
 _arrays: dict[tuple[Format, _Data, int], ArrayMetadata] = {}
-"""Arrays without their source, by format, documents and generation of plugins. The last used is at the end."""
+"""Array metadata without its source, by format, documents and plugin generation. The most recently used is last."""
 _lock = thread_lock()
 
 
 def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
-    """Return the node that documents describe in a format, or ``None`` if they describe none.
+    """Return the metadata of the node that documents describe, or ``None`` if they do not describe a node.
 
-    The result for an array may be shared with other arrays that have equal documents, except its ``source``.
+    Arrays with equal documents may share everything in the result except ``source``.
 
     Raises:
         MetadataError: If a document is invalid.
@@ -58,7 +58,7 @@ def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | G
     with _lock:
         cached = _arrays.pop(cache_key, None)
         if cached is not None:
-            _arrays[cache_key] = cached  # now the last used
+            _arrays[cache_key] = cached  # now the most recently used
     if cached is None:
         node = format_.parse(path, documents)
         if isinstance(node, ArrayMetadata) and _is_shareable(node, data):

@@ -1,8 +1,8 @@
 """Zarr format 2 (OGC 21-050r1): ``.zarray``, ``.zgroup`` and ``.zattrs``.
 
-Concepts of v2 become ordinary parts of the model: ``order: "F"`` a transpose codec, the byte order in ``"dtype"`` a
-parameter of the bytes codec, filters and compressor bytes -> bytes codecs after it (v2 filters transform the buffer in
-stored order), and the separator a chunk key encoding.
+Concepts of v2 become ordinary parts of the model: ``order: "F"`` becomes a transpose codec, the byte order in ``"dtype"``
+a parameter of the bytes codec, and the separator a chunk key encoding. Filters and compressor become bytes -> bytes codecs
+after the bytes codec, because v2 filters transform the buffer in stored order.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class V2(Format):
         source = metadata.source if metadata.source and metadata.source.zarr_format == self.zarr_format else None
         originals = {key.rpartition("/")[2]: dict(value) for key, value in source.documents.items()} if source else {}
         documents: dict[str, bytes] = {}
-        if metadata.attributes or ".zattrs" in originals:  # first, so that no reader sees the node without them
+        if metadata.attributes or ".zattrs" in originals:  # first, so that no reader sees a node without its attributes
             documents[attributes_key] = _json.dump(metadata.attributes)
         if isinstance(metadata, GroupMetadata):
             documents[group_key] = _json.dump(originals.get(".zgroup", {"zarr_format": 2}))
@@ -100,7 +100,7 @@ class V2(Format):
             kind = metadata.dtype.numpy.kind if isinstance(metadata, ArrayMetadata) else ""
             fill = document["fill_value"]
             if fill is not None and not _has_standard_form(fill, kind):
-                message = f"{fill!r} is not the standard form of a fill value of {document['dtype']!r}"
+                message = f"{fill!r} does not have the standard form of a fill value for dtype {document['dtype']!r}"
                 deviations.append(("$.fill_value", message))
         return deviations
 
@@ -126,7 +126,7 @@ class V2(Format):
         else:
             name, options = named_extension(requested)
             if name is None:
-                raise MetadataError(f"a chunk key encoding is a name or an object with a name, found {requested!r}")
+                raise MetadataError(f"chunk_key_encoding must be a name or an object with a name, found {requested!r}")
             encoding = ChunkKeyEncoding(name, options.get("separator", "."))
         if encoding.name != "v2":
             raise _unsupported(f"chunk keys of the kind {encoding.name!r}", "chunk_key_encoding")
@@ -152,7 +152,7 @@ class V2(Format):
 
 def _unsupported(description: str, feature: str) -> UnsupportedByFormat:
     return UnsupportedByFormat(
-        f"Zarr format 2 can not say {description}; use zarr_format=3", zarr_format=2, feature=feature
+        f"Zarr format 2 does not support {description}; use zarr_format=3", zarr_format=2, feature=feature
     )
 
 
@@ -274,7 +274,7 @@ def _render_array(metadata: ArrayMetadata) -> dict[str, Any]:
 
 
 def _render_array_codecs(metadata: ArrayMetadata) -> tuple[str, list[dict[str, Any]]]:
-    """Return the order of elements, and the filters, that represent the array -> array codecs."""
+    """Return the order of elements and the filters that represent the array -> array codecs."""
     order = "C"
     filters: list[dict[str, Any]] = []
     reverse = tuple(reversed(range(metadata.ndim)))
@@ -289,7 +289,7 @@ def _render_array_codecs(metadata: ArrayMetadata) -> tuple[str, list[dict[str, A
 
 
 def _render_data_type(metadata: ArrayMetadata) -> tuple[Any, list[dict[str, Any]]]:
-    """Return the ``dtype`` member, and the filter that encodes objects, which represent the array -> bytes codec."""
+    """Return the ``dtype`` member and the filter for objects, which together represent the array -> bytes codec."""
     serializer = metadata.codecs.array_bytes
     if isinstance(serializer, BytesCodec):
         stored = serializer.stored_form(metadata.dtype.numpy)

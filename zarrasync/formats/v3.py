@@ -37,7 +37,7 @@ _CODEC_KINDS: dict[type[Codec], str] = {ArrayArrayCodec: "array -> array", Bytes
 
 
 class EntryPointFound(MetadataError):
-    """The document at the root is the entry point of a draft of format 3, not a node."""
+    """The document at the root is the entry point of the draft of format 3, not a node."""
 
 
 class V3(Format):
@@ -58,8 +58,8 @@ class V3(Format):
         document = checker.document
         if isinstance(document.get("zarr_format"), str) and "node_type" not in document and not path:
             raise EntryPointFound(
-                f"{key} is the entry point document of a draft of Zarr format 3: open the store with "
-                f"zarr_format='3-draft' or '3-draft-2022', or without zarr_format"
+                f"{key} is the entry point document of the draft of Zarr format 3, not a node of Zarr format 3; open the "
+                "store with zarr_format='3-draft' or '3-draft-2022', or without zarr_format"
             )
         if document.get("zarr_format") != 3 or isinstance(document.get("zarr_format"), bool):
             checker.add("zarr_format", f"expected 3, found {document.get('zarr_format')!r}")
@@ -94,9 +94,9 @@ class V3(Format):
             for number, item in enumerate(document.get("codecs", ())):
                 name, options = named_extension(item)
                 if name == "transpose" and isinstance(options.get("order"), str):
-                    deviations.append((f"$.codecs[{number}]", "the order is a list of axes now"))
+                    deviations.append((f"$.codecs[{number}]", "the order must be a list of axes"))
                 if name == "endian":
-                    deviations.append((f"$.codecs[{number}]", "the codec 'endian' is called 'bytes' now"))
+                    deviations.append((f"$.codecs[{number}]", "the codec 'endian' has been renamed to 'bytes'"))
             if named_extension(document.get("data_type"))[0] == "structured":
                 message = "the data type 'structured' is deprecated; use 'struct'"
                 deviations.append(("$.data_type", message))
@@ -127,7 +127,9 @@ class V3(Format):
         ):
             for codec in codecs:
                 if not isinstance(codec, kind):
-                    raise MetadataError(f"{parameter} are {_CODEC_KINDS[kind]} codecs, {codec.label!r} is not")
+                    raise MetadataError(
+                        f"{parameter} must be {_CODEC_KINDS[kind]} codecs, and {codec.label!r} is not one"
+                    )
         if requested.order == "F" and len(spec.shape) > 1:
             filters.append(TransposeCodec(tuple(reversed(range(len(spec.shape))))))
         serializer = [] if requested.serializer in (None, "auto") else [as_codec(requested.serializer)]
@@ -158,7 +160,7 @@ class V3(Format):
         is_inline = isinstance(consolidated, Mapping) and consolidated.get("kind") == "inline"
         copies = consolidated.get("metadata") if is_inline else None
         if not isinstance(copies, Mapping) or not all(isinstance(item, Mapping) for item in copies.values()):
-            checker.add("consolidated_metadata", "expected the kind 'inline' with an object of documents")
+            checker.add("consolidated_metadata", "expected the kind 'inline' and an object of documents")
             checker.raise_problems()
             raise AssertionError
         return {join(path, name, "zarr.json"): json.dumps(item).encode() for name, item in copies.items()}
@@ -185,7 +187,7 @@ def _parse_group(checker: DocumentChecker, source: Source) -> GroupMetadata:
 
 
 def _array_form(codec: Any) -> Any:
-    """Return a numcodecs filter as an array -> array codec; other values unchanged."""
+    """Return a numcodecs filter as an array -> array codec. Other values are returned unchanged."""
     config = codec.get_config() if hasattr(codec, "get_config") else codec
     if isinstance(config, Mapping) and "id" in config:
         return adapt(config, arrays=True)
@@ -207,7 +209,8 @@ def _with_plain_byte_order(chain: CodecChain) -> CodecChain:
     if serializer.stored in (little, big):
         return replace(chain, array_bytes=BytesCodec("little" if serializer.stored == little else "big"))
     raise UnsupportedByFormat(
-        f"Zarr format 3 stores all fields in one byte order, the array mixes them: {serializer.stored}",
+        f"Zarr format 3 stores all fields in the same byte order, but the data type mixes byte orders: "
+        f"{serializer.stored}",
         zarr_format=3,
         feature="data_type",
     )
@@ -223,13 +226,13 @@ def _render_group(metadata: GroupMetadata) -> dict[str, Any]:
 def _render_array(metadata: ArrayMetadata) -> dict[str, Any]:
     if metadata.fill_value is None:
         raise UnsupportedByFormat(
-            "Zarr format 3 has no undefined fill value: give the array a fill_value",
+            "Zarr format 3 does not support an undefined fill value; pass fill_value",
             zarr_format=3,
             feature="fill_value",
         )
     if metadata.keys.name not in ("default", "v2"):
         raise UnsupportedByFormat(
-            f"Zarr format 3 has no chunk key encoding {metadata.keys.name!r}",
+            f"Zarr format 3 does not support the chunk key encoding {metadata.keys.name!r}",
             zarr_format=3,
             feature="chunk_key_encoding",
         )

@@ -21,10 +21,10 @@ _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
 
 
 def parse_array(checker: DocumentChecker, source: Source) -> ArrayMetadata:
-    """Return the array of a document.
+    """Return the metadata of the array that a document describes.
 
     Raises:
-        MetadataError: If the document is invalid. It lists every problem.
+        MetadataError: If the document is invalid. Its field ``problems`` lists all problems.
     """
     document = checker.document
     checker.require(*_REQUIRED)
@@ -96,19 +96,19 @@ def refuse_unknown_members(checker: DocumentChecker, members: tuple[str, ...]) -
 
 
 def parse_key_encoding(value: Any) -> ChunkKeyEncoding:
-    """Return the chunk key encoding of a ``chunk_key_encoding`` member, or of a parameter.
+    """Return the chunk key encoding for a ``chunk_key_encoding`` member or parameter.
 
     Raises:
-        MetadataError: If it is invalid.
+        MetadataError: If the value is invalid.
     """
     name, configuration = named_extension(value)
     if name not in ("default", "v2"):
-        raise MetadataError(f"expected chunk key encoding 'default' or 'v2', found {value!r}")
+        raise MetadataError(f"the chunk key encoding must be 'default' or 'v2', found {value!r}")
     return ChunkKeyEncoding(name, configuration.get("separator", "/" if name == "default" else "."))
 
 
 def _parse_grid(checker: DocumentChecker, value: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Edges | None]:
-    """Return the sizes of chunks (the largest along each axis), and the lists of sizes in a rectilinear grid."""
+    """Return the sizes of chunks (the largest along each axis), and the listed sizes of a rectilinear grid."""
     name, configuration = named_extension(value)
     ndim = len(shape)
     if name == "regular":
@@ -166,7 +166,7 @@ def _parse_dimension_names(checker: DocumentChecker, value: Any, ndim: int) -> t
 
 
 def _with_listed_orders(codecs: Any, ndim: int) -> Any:
-    """Return a list of codecs with lists of axes in place of the orders ``"C"`` and ``"F"``, which early writers used."""
+    """Return a list of codecs with the orders ``"C"`` and ``"F"``, which early writers used, replaced by lists of axes."""
     if not isinstance(codecs, list):
         return codecs
     result = []

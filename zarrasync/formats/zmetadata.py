@@ -16,15 +16,15 @@ __all__ = ["parse_documents", "parse_zmetadata", "render_zmetadata"]
 
 
 def parse_zmetadata(data: Buffer, key: str, path: str) -> dict[str, bytes]:
-    """Return the documents in a ``.zmetadata`` document, by store key.
+    """Return the documents that a ``.zmetadata`` document contains, by store key.
 
     Args:
-        data: The document.
-        key: Its key, for messages.
-        path: The group whose relative keys it contains.
+        data: The ``.zmetadata`` document.
+        key: The store key of the document, for messages.
+        path: The path of the group to which the keys in the document are relative.
 
     Raises:
-        MetadataError: If it is not such a document.
+        MetadataError: If the document is invalid.
     """
     checker = DocumentChecker(data, key)
     version, copies = checker.document.get("zarr_consolidated_format"), checker.document.get("metadata")
@@ -38,10 +38,10 @@ def parse_zmetadata(data: Buffer, key: str, path: str) -> dict[str, bytes]:
 
 
 def render_zmetadata(documents: Mapping[str, Any]) -> bytes:
-    """Return the ``.zmetadata`` document of parsed documents by key."""
+    """Return the ``.zmetadata`` document for parsed documents by key."""
     return _json.dump({"zarr_consolidated_format": 1, "metadata": dict(sorted(documents.items()))})
 
 
 def parse_documents(documents: Documents, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Parse the documents of some keys that exist, and are not checked otherwise."""
+    """Parse the existing documents of some keys without checking their content."""
     return {key: json.loads(bytes(data)) for key in keys if (data := documents.get(key))}

@@ -1,1 +1,1 @@
-"""Selections as data: parsing, composing, and cutting along chunk grids. Pure, no IO."""
+"""Selections as data: parsing, composing, and splitting along chunk grids. No IO."""

@@ -1,4 +1,4 @@
-"""One axis of a chunk grid and a selector along it: which chunks are touched, which only in part, and what of each."""
+"""The cuts of a selector along one axis of a chunk grid: the touched chunks, and the touched elements of each."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 Touched: TypeAlias = range | IntArray
-"""Numbers of chunks along an axis, each once, in ascending order."""
+"""Distinct chunk numbers along an axis in ascending order."""
 
 
 # ------------------------------------------------------------------ touched chunks
 
 
 def touched(selector: Selector, axis: Axis) -> Touched:
-    """Return the chunks that are touched. Takes the same time for any number of them if a slice leaves none out."""
+    """Return the chunks that a selector touches, in constant time if a slice touches all chunks in its range."""
     if not isinstance(selector, slice):
         return np.unique(axis.find_all(selector))
     start, step = selector.start, selector.step or 1
@@ -41,36 +41,36 @@ def touched(selector: Selector, axis: Axis) -> Touched:
     last = start + (count - 1) * step
     if not count:
         return range(0)
-    if isinstance(axis, RegularAxis):  # the arithmetic is spelled out to save calls: most reads pass here
+    if isinstance(axis, RegularAxis):  # the arithmetic is inlined, because most reads pass through this branch
         size = axis.chunk
         if step <= size:
             return range(start // size, last // size + 1)
-        return np.arange(start, last + 1, step) // size  # each index lies in a chunk of its own
+        return np.arange(start, last + 1, step) // size  # each index lies in a different chunk
     chunks = range(axis.find(start), axis.find(last) + 1)
     if step == 1:
         return chunks
     numbers: IntArray = np.asarray(chunks, np.int64)
     begins = axis.start_all(numbers)
     ends = np.minimum(begins + sizes_of(numbers, axis), last + 1)
-    # The first index of the slice at or after the beginning of a chunk lies in the chunk, or the chunk is stepped over.
+    # The first index of the slice at or after the start of a chunk lies in the chunk, unless the slice skips the chunk.
     firsts = start + -(-np.maximum(begins - start, 0) // step) * step
     matches: IntArray = numbers[firsts < ends]
     return matches
 
 
 def count_touched(selector: Selector, axis: Axis) -> tuple[int, int]:
-    """Return how many chunks are touched, and the elements that they store. Lists no chunks of regular axes."""
+    """Return the number of touched chunks and of the elements that they store. Does not list chunks of regular axes."""
     if not isinstance(selector, slice) or not isinstance(axis, RegularAxis):
         chunks = touched(selector, axis)
         return len(chunks), int(sizes_of(chunks, axis).sum())
     step = selector.step or 1
-    # With a step beyond the size of chunks each index lies in a chunk of its own.
+    # If the step exceeds the chunk size, each index lies in a different chunk.
     count = len(touched(selector, axis) if step <= axis.chunk else range(selector.start, selector.stop, step))
     return count, count * axis.chunk
 
 
 def partly_touched(selector: Selector, axis: Axis) -> Collection[int]:
-    """Return the chunks of which some elements inside the array are touched and others are not."""
+    """Return the chunks of which some, but not all, elements inside the array are touched."""
     if not isinstance(selector, slice):
         chunks, counts = np.unique(axis.find_all(np.unique(selector)), return_counts=True)
         return set(chunks[counts < sizes_inside(chunks, axis)].tolist())
@@ -92,7 +92,7 @@ def numbers_of(chunks: Touched) -> Sequence[int]:
 
 
 def sizes_of(chunks: Touched, axis: Axis) -> IntArray:
-    """Return the stored sizes of chunks, which may reach past the end of the array."""
+    """Return the stored sizes of chunks, which may extend beyond the end of the array."""
     if isinstance(axis, ListedAxis):
         return np.asarray(axis.edges, np.int64)[np.asarray(chunks, np.int64)]
     return np.full(len(chunks), axis.size(0), np.int64)
@@ -110,9 +110,9 @@ def sizes_inside(chunks: Touched, axis: Axis) -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AxisCuts:
-    """A selector along an axis, cut at the boundaries of chunks. Each attribute is a column with an entry per cut.
+    """A selector along an axis, cut at the boundaries of chunks. Each attribute is a column with one entry per cut.
 
-    Example: the slice ``3:9`` of an axis with chunks of 4, whose indices go to ``0:6``, makes the columns::
+    For example, the slice ``3:9`` along chunks of 4 elements, with the target ``0:6``, has the columns::
 
         chunks   [0,            1,            2]
         sources  [slice(3, 4),  slice(0, 4),  slice(0, 1)]
@@ -121,11 +121,11 @@ class AxisCuts:
         counts   [1,            1,            1]
 
     Attributes:
-        chunks: The number of the chunk, or of the first of a run.
-        sources: The indices inside the chunk; in a run they are the same for each chunk.
-        targets: Where the indices go; in a run those of the first chunk, after which the others' follow.
-        is_full: Whether all indices of the chunk that lie inside the array are taken, in order.
-        counts: The number of chunks: more than 1 for runs.
+        chunks: The number of the chunk, or of the first chunk of a run.
+        sources: The indices inside the chunk. All chunks of a run have the same source.
+        targets: The destination of these indices. In a run, the targets of later chunks follow the first chunk's.
+        is_full: Whether the cut contains all indices of the chunk that lie inside the array, in order.
+        counts: The number of chunks: more than 1 for a run.
     """
 
     chunks: Sequence[int]
@@ -135,15 +135,15 @@ class AxisCuts:
     counts: Sequence[int]
 
     def joined(self, longest: int) -> AxisCuts:
-        """Join neighbouring chunks that are cut alike into runs of at most ``longest``. All selectors must be slices.
+        """Join neighbouring chunks with equal sources into runs of at most ``longest`` chunks. Requires slices only.
 
-        The cuts of a slice ``0:12`` along chunks of 4 become one with the chunk 0, source ``0:4``, target ``0:4`` and
-        count 3.
+        For example, the cuts of a slice ``0:12`` along chunks of 4 become a single one with the chunk 0, the source
+        ``0:4``, the target ``0:4`` and the count 3.
         """
         targets = cast("Sequence[slice]", self.targets)
         if not targets or targets[0].step != 1:
             return self
-        firsts, counts = [0], [1]  # per run the number of its first cut, and the number of its chunks
+        firsts, counts = [0], [1]  # the first cut and the number of chunks of each run
         for number in range(1, len(targets)):
             first, count = firsts[-1], counts[-1]
             size = targets[first].stop - targets[first].start
@@ -172,9 +172,9 @@ def cut_axis(selector: Selector, target: Selector, axis: Axis) -> AxisCuts:
     """Cut a source selector at the boundaries of chunks.
 
     Args:
-        selector: The indices.
-        target: Where they go.
-        axis: The axis that they are indices of.
+        selector: The source indices along the axis.
+        target: The destination of these indices.
+        axis: The axis of the chunk grid.
     """
     if not isinstance(selector, slice):
         return _cut_indices(selector, target, axis)
@@ -195,7 +195,7 @@ def cut_axis(selector: Selector, target: Selector, axis: Axis) -> AxisCuts:
 
 
 def _extents(chunks: Touched, axis: Axis) -> Iterable[tuple[int, int]]:
-    """The first index and the size of each chunk."""
+    """Return the first index and the size of each chunk."""
     if isinstance(chunks, range) and isinstance(axis, RegularAxis):
         size = axis.chunk
         return zip(range(chunks.start * size, chunks.stop * size, size), repeat(size), strict=False)
@@ -204,7 +204,7 @@ def _extents(chunks: Touched, axis: Axis) -> Iterable[tuple[int, int]]:
 
 
 def _cut_indices(indices: IntArray, target: Selector, axis: Axis) -> AxisCuts:
-    """``cut_axis`` for an index array."""
+    """Implement ``cut_axis`` for an index array."""
     groups = group_points([axis], [indices], target)
     edges, inside = groups.edges.tolist(), groups.indices[0]
     count = len(groups.chunks)
@@ -218,7 +218,7 @@ def _cut_indices(indices: IntArray, target: Selector, axis: Axis) -> AxisCuts:
 
 
 def _cut_target(target: Selector, edges: Sequence[int]) -> list[Selector]:
-    """Cut a target at the positions ``edges``."""
+    """Split a target at the positions ``edges``."""
     if not isinstance(target, slice):
         return [target[start:stop] for start, stop in pairwise(edges)]
     step = target.step

@@ -1,4 +1,4 @@
-"""Axis maps: how the index along one axis of an array follows from the coordinates of a result."""
+"""Axis maps, which compute the index along one axis of an array from the coordinates of a result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stride(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """The array index is looked up: ``table[i, j, …]`` for result coordinates along the dimensions ``dims``."""
+    """The array index is ``table[i, j, …]`` for result coordinates along the dimensions ``dims``."""
 
     dims: tuple[int, ...]
     table: IntArray
@@ -43,13 +43,13 @@ def dims_of(axis: AxisMap) -> tuple[int, ...]:
 
 
 def broadcast_indices(axis: AxisMap, dims: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-    """Return the array indices as values that broadcast over some result dimensions.
+    """Return the array indices as values that broadcast over the given result dimensions.
 
-    For example, ``Stride(2, 10, 5)`` over the dimensions (0, 2) of a shape (4, 9, 3) is ``[[10, 15, 20]]``.
+    For example, ``Stride(2, 10, 5)`` over the dimensions (0, 2) of the shape (4, 9, 3) is ``[[10, 15, 20]]``.
 
     Args:
-        axis: The map.
-        dims: The dimensions, among them all that the index depends on.
+        axis: The axis map.
+        dims: The result dimensions, including all dimensions that the index depends on.
         shape: The shape of the result.
     """
     if isinstance(axis, Const):

@@ -1,4 +1,4 @@
-"""Copies between NumPy arrays whose axes lie in different orders in memory."""
+"""Fast copies between NumPy arrays with different orders of axes in memory."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy.typing as npt
 __all__ = ["assign", "in_c_order"]
 
 _SMALLEST_STRIDE = 2048
-"""Strides of a multiple of this many bytes use so few sets of the cache that the elements evict each other."""
+"""With strides of a multiple of this many bytes, elements share so few cache sets that they evict each other."""
 
 _CACHE_LINE = 64
-"""Bytes of a cache line."""
+"""The size of a cache line in bytes."""
 
 _SMALLEST_COPY = 1 << 17
-"""Bytes below which everything stays in the cache anyway."""
+"""The size in bytes below which all values fit into the cache."""
 
 
 def assign(out: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
-    """Do ``out[...] = values`` for values of the same shape, fast also if their axes lie in another order.
+    """Perform ``out[...] = values`` for arrays of the same shape, also fast if the memory order of their axes differs.
 
-    NumPy walks along the rows of the output. If the values are in Fortran order and their sizes are powers of two, as
-    those of chunks are, the elements of a row evict each other from the cache. Narrow strips of rows stay in it.
+    NumPy iterates along the rows of the output. If the values are in Fortran order and their sizes are powers of two, as
+    chunk sizes often are, the elements of a row evict each other from the cache. Narrow strips of rows stay in the cache.
     """
     if values.nbytes >= _SMALLEST_COPY and values.itemsize <= 8 and values.ndim > 1 and out.shape == values.shape:
         axis = min(range(out.ndim), key=lambda number: (out.shape[number] == 1, abs(out.strides[number])))
@@ -37,7 +37,7 @@ def assign(out: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
 
 
 def in_c_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the values in C order in memory: the same array if it is, otherwise a copy."""
+    """Return an array in C order: the same array if it already is in C order, otherwise a copy."""
     if values.flags.c_contiguous:
         return values
     out = np.empty(values.shape, values.dtype)

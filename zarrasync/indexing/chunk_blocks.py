@@ -1,4 +1,4 @@
-"""Planning of blocks: regions of whole chunks, which can be written without reading what they replace."""
+"""Planning of blocks: regions of whole chunks, which can be written without reading existing data."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def plan_blocks(
     """Cut an array, or a region of it, into blocks of whole chunks.
 
     Args:
-        grid: The chunk grid of the array that is written.
-        source_chunks: The chunk shape of the source. As far as possible its chunks are not cut, so that each is read
-            once.
-        most: Elements of a block at most, unless a single chunk is larger.
-        start: Where the region begins; by default at the beginning of the array.
-        stop: Where the region ends; by default at the end of the array.
-        least_count: How many blocks there should be, if there are as many chunks.
+        grid: The chunk grid of the array to write.
+        source_chunks: The chunk shape of the source. If possible, blocks do not cut chunks of the source, so that each
+            chunk is read once.
+        most: The maximum number of elements of a block, unless a single chunk is larger.
+        start: The start of the region along each axis. Default: the start of the array.
+        stop: The end of the region along each axis. Default: the end of the array.
+        least_count: The minimum number of blocks, if the region has that many chunks.
     """
     start = start or (0,) * len(grid.axes)
     stop = stop or tuple(axis.extent for axis in grid.axes)
@@ -65,15 +65,15 @@ def plan_chosen_blocks(
     start: tuple[int, ...],
     stop: tuple[int, ...],
 ) -> Iterator[Region]:
-    """Join some chunks into blocks. Takes no longer if the array has many others.
+    """Join chosen chunks into blocks. The time does not depend on the number of other chunks.
 
     Args:
-        grid: The chunk grid of the array that is written.
+        grid: The chunk grid of the array to write.
         chosen: The grid coordinates of the chunks.
         source_chunks: As for ``plan_blocks``.
         most: As for ``plan_blocks``.
-        start: Where the region that is written begins.
-        stop: Where the region that is written ends.
+        start: The start of the region along each axis.
+        stop: The end of the region along each axis.
     """
     chunk_shape = _regular_chunks(grid)
     group_shape = [1] * len(grid.axes)  # in chunks
@@ -93,7 +93,7 @@ def plan_chosen_blocks(
 
 
 def _regular_chunks(grid: Grid) -> tuple[int, ...] | None:
-    """The chunk shape of a regular grid; ``None`` for other grids."""
+    """Return the chunk shape of a regular grid, or ``None`` for other grids."""
     sizes = tuple(axis.chunk for axis in grid.axes if isinstance(axis, RegularAxis))
     return sizes if len(sizes) == len(grid.axes) else None
 
@@ -103,7 +103,7 @@ def _grow_to_source(
     source_chunks: Sequence[int] | None,
     may_double: Callable[[Sequence[int], int], bool],
 ) -> list[int]:
-    """Return the shape of blocks that hold whole chunks of the source, as far as they may become twice as long."""
+    """Return the shape of blocks that contain whole chunks of the source, as far as ``may_double`` allows."""
     shape = list(chunk_shape)
     limits = [max(-(-s // t) * t, t) for s, t in zip(source_chunks or shape, shape, strict=True)]
     for axis in reversed(range(len(shape))):
@@ -113,7 +113,7 @@ def _grow_to_source(
 
 
 def _cut(start: int, stop: int, ends: Collection[int]) -> list[slice]:
-    """Return the parts of a range between the indices at which it may be cut."""
+    """Split a range at the given indices."""
     parts = []
     for end in ends:
         if end > start and start < stop:

@@ -1,4 +1,4 @@
-"""Runs of chunks: neighbours in a row that are touched alike and so are fetched, decoded and copied together."""
+"""Runs of neighbouring chunks with equal selections, which are fetched, decoded and copied together."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["ChunkRun"]
 
 
 class ChunkRun(NamedTuple):
-    """One chunk and what of it is touched, or several neighbours along an axis that are touched alike.
+    """The touched elements of one chunk, or of several neighbouring chunks along an axis with the same source.
 
     Attributes:
-        coords: The grid coordinates of the chunk, or of the first.
-        projection: The elements of the chunk and where they go. Those of the other chunks of a run have the same source;
-            their targets follow along the axis.
+        coords: The grid coordinates of the chunk, or of the first chunk of a run.
+        projection: The touched elements of the chunk and their destination. All chunks of a run have the same source,
+            and their targets follow each other along the axis.
         is_full: Whether all elements of a chunk that lie inside the array are touched, in order.
         axis: The axis along which the chunks of a run follow each other.
-        count: The number of chunks. Runs of more than one have a basic projection.
+        count: The number of chunks. Runs of several chunks have a basic projection.
     """
 
     coords: tuple[int, ...]
     projection: Projection
     is_full: bool
     axis: int = 0
-    count: int = 1  # type: ignore[assignment]  # hides the method of tuples, which has no use here
+    count: int = 1  # type: ignore[assignment]  # hides the method of tuples, which is not used
 
     @property
     def size(self) -> int:
@@ -38,7 +38,7 @@ class ChunkRun(NamedTuple):
         return self.count * self.projection.size
 
     def section(self, start: int, stop: int) -> ChunkRun:
-        """Return the run of the chunks ``start`` to ``stop`` of this one."""
+        """Return the run of the chunks ``start`` to ``stop`` of this run."""
         if self.count == stop - start:
             return self
         axis, target = self.axis, self.projection.target
@@ -55,14 +55,14 @@ class ChunkRun(NamedTuple):
         return iter((self,)) if self.count == 1 else (self.section(i, i + 1) for i in range(self.count))
 
     def stacked(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the targets of all chunks as one view of the output, with an axis in front that counts the chunks.
+        """Return the targets of all chunks as one view of the output, with an additional first axis for the chunks.
 
-        For example, 3 chunks of shape (2, 4) in a row along axis 1 are the view ``out[0:2, 0:12]``, reshaped from
-        (2, 12) to (2, 3, 4) and transposed to (3, 2, 4).
+        For example, the targets of 3 chunks of shape (2, 4) in a row along axis 1 are the view ``out[0:2, 0:12]``,
+        reshaped from (2, 12) to (2, 3, 4) and transposed to (3, 2, 4).
         """
         axis, target = self.axis, self.projection.target
         if self.count == 1:
-            return out[(*target, ...)][np.newaxis]  # without the ellipsis a selection of no axes would be a copy
+            return out[(*target, ...)][np.newaxis]  # without the ellipsis, indexing without axes would return a copy
         first = target[axis]
         assert isinstance(first, slice)
         length = first.stop - first.start

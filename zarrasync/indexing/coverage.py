@@ -1,4 +1,4 @@
-"""Which chunks of a grid a selection touches, counted and pictured without a visit to each."""
+"""The chunks of a grid that a selection touches, counted and drawn without listing them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from zarrasync.model.chunk_grids import Axis, Grid
 __all__ = ["Coverage", "Touched", "partial_chunks", "touched_chunks"]
 
 _MOST_DRAWN = 1 << 16
-"""Chunks along an axis up to which a picture shows those that a slice steps over."""
+"""The number of chunks along an axis up to which a picture shows the chunks that a slice skips."""
 
 
 def touched_chunks(box: Sequence[Selector], grid: Grid) -> Iterator[tuple[int, ...]]:
-    """Return the grid coordinates of the chunks that a box (or another selector per axis) touches, in C order."""
+    """Return the grid coordinates of the chunks that a box, or any selector for each axis, touches, in C order."""
     return product(*(numbers_of(touched(selector, axis)) for selector, axis in zip(box, grid.axes, strict=True)))
 
 
 def partial_chunks(box: Sequence[Selector], grid: Grid) -> Iterator[tuple[int, ...]]:
-    """Return those of ``touched_chunks`` of which the box touches only a part."""
+    """Return the grid coordinates of the chunks that a box touches only in part, in C order."""
     partial = [partly_touched(selector, axis) for selector, axis in zip(box, grid.axes, strict=True)]
     if not any(partial):
         return iter(())
@@ -60,23 +60,23 @@ class Coverage:
 
     @cached_property
     def points(self) -> IntArray:
-        """The grid coordinates of the points' chunks along the point axes, each once: (chunks, axes)."""
+        """The distinct grid coordinates of the points' chunks along the point axes, of shape (chunks, axes)."""
         if not self.projection.point_axes:
             return np.zeros((1, 0), np.int64)
         return np.unique(self._chunks_of(self._indices()), axis=0)
 
     def _indices(self) -> IntArray:
-        """The indices of the points along the point axes: (points, axes)."""
+        """Return the indices of the points along the point axes, of shape (points, axes)."""
         return np.stack([np.asarray(self.projection.source[axis]) for axis in self.projection.point_axes], axis=1)
 
     def _chunks_of(self, indices: IntArray) -> IntArray:
-        """The grid coordinates of points along the point axes: (points, axes)."""
+        """Return the grid coordinates of points along the point axes, of shape (points, axes)."""
         axes = [self.grid.axes[axis] for axis in self.projection.point_axes]
         return np.stack([axis.find_all(indices[:, column]) for column, axis in enumerate(axes)], axis=1)
 
     @cached_property
     def axes(self) -> tuple[Touched, ...]:
-        """Per axis the chunks that are touched, whatever is touched along the others; for drawing them."""
+        """The chunks to draw along each axis, independent of the selectors along other axes."""
         return tuple(
             _touched_for_drawing(selector, axis)
             for selector, axis in zip(self.projection.source, self.grid.axes, strict=True)
@@ -84,11 +84,11 @@ class Coverage:
 
     @cached_property
     def _counts(self) -> list[tuple[int, int]]:
-        """Per axis without points the number of chunks, and of elements in them."""
+        """The number of touched chunks and of their elements, along each axis without points."""
         return [count_touched(selector, axis) for selector, axis in self._others()]
 
     def _others(self) -> list[tuple[Selector, Axis]]:
-        """The selectors and axes without points."""
+        """Return the selectors and axes without points."""
         pairs = zip(self.projection.source, self.grid.axes, strict=True)
         return [pair for number, pair in enumerate(pairs) if number not in self.projection.point_axes]
 
@@ -99,7 +99,7 @@ class Coverage:
 
     @property
     def elements(self) -> int:
-        """The number of elements in these chunks, as they are stored."""
+        """The number of stored elements of these chunks."""
         points = np.ones(len(self.points), np.int64)
         for column, number in enumerate(self.projection.point_axes):
             points = points * sizes_of(self.points[:, column], self.grid.axes[number])
@@ -112,7 +112,7 @@ class Coverage:
         return (coords for coords, _ in self._with_points(self.points, [False] * len(self.points)))
 
     def partial_chunks(self) -> Iterator[tuple[int, ...]]:
-        """Return those of ``chunks`` of which some elements inside the array are not touched."""
+        """Return the grid coordinates of the chunks that are touched only in part."""
         if not self.projection.point_axes:
             return partial_chunks(self.projection.source, self.grid)
         chunks, counts = np.unique(self._chunks_of(np.unique(self._indices(), axis=0)), axis=0, return_counts=True)
@@ -122,11 +122,11 @@ class Coverage:
         return (coords for coords, is_partial in self._with_points(chunks, (counts < inside).tolist()) if is_partial)
 
     def _with_points(self, points: IntArray, is_partial: Sequence[bool]) -> Iterator[tuple[tuple[int, ...], bool]]:
-        """Yield the chunks of points and the other axes, each with whether it is touched in part only.
+        """Yield the grid coordinates of each chunk, and whether the chunk is touched only in part.
 
         Args:
             points: The grid coordinates of the points' chunks along the point axes.
-            is_partial: Whether these are touched in part only.
+            is_partial: Whether each of these is touched only in part.
         """
         pairs, point_axes = self._others(), self.projection.point_axes
         partial = [partly_touched(selector, axis) for selector, axis in pairs]
@@ -139,7 +139,7 @@ class Coverage:
                 yield tuple(coords), point_partial or others_partial
 
     def plane(self, down: int, across: int) -> Sequence[tuple[Touched, Touched]]:
-        """Return what is touched in the plane of two axes: boxes, each as the chunks along one and along the other."""
+        """Return the touched boxes in the plane of two axes, each as the chunks along both axes."""
         point_axes = self.projection.point_axes
         if down in point_axes and across in point_axes:
             pairs = np.unique(self.points[:, [point_axes.index(down), point_axes.index(across)]], axis=0)
@@ -148,7 +148,7 @@ class Coverage:
 
 
 def _touched_for_drawing(selector: Selector, axis: Axis) -> Touched:
-    """``touched``, but without the gaps between the chunks where there are more chunks than a picture shows."""
+    """Return the touched chunks. If they are too many for a picture, gaps between them are ignored."""
     if isinstance(selector, slice) and selector.start < selector.stop:
         first, last = axis.find(selector.start), axis.find(selector.stop - 1)
         if last - first > _MOST_DRAWN:

@@ -1,4 +1,4 @@
-"""Points grouped by the chunk that holds them."""
+"""Points grouped by chunk."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["PointGroups", "group_points"]
 
 
 class PointGroups(NamedTuple):
-    """Points of which those in one chunk stand beside each other.
+    """Points ordered by chunk.
 
-    Example: the points 1, 9, 2 of an axis with chunks of 4 that go to 0, 1, 2 make the columns::
+    For example, the points 1, 9, 2 along chunks of 4 elements, with the targets 0, 1, 2, have the columns::
 
         chunks   [[0], [2]]
         edges    [0, 2, 3]
@@ -26,10 +26,10 @@ class PointGroups(NamedTuple):
         target   [0, 2, 1]
 
     Attributes:
-        chunks: The coordinates of the chunks, each once, along the axes of the points: (chunks, axes).
-        edges: The number of the first point of each chunk, and the number of points.
-        indices: Per axis the points' indices inside their chunks.
-        target: Where the points go.
+        chunks: The distinct coordinates of the chunks along the axes of the points, of shape (chunks, axes).
+        edges: The position of the first point of each chunk, then the number of points, of shape (chunks + 1,).
+        indices: The indices of the points inside their chunks, along each axis.
+        target: The destination of the points.
     """
 
     chunks: IntArray
@@ -39,12 +39,12 @@ class PointGroups(NamedTuple):
 
 
 def group_points(axes: Sequence[Axis], indices: Sequence[IntArray], target: Selector) -> PointGroups:
-    """Group points by chunk, in ascending order of the chunks. Points in a chunk stay in order.
+    """Group points by chunk, in ascending order of chunks. Points of the same chunk keep their order.
 
     Args:
         axes: The axes of the points.
-        indices: Per axis the points' indices.
-        target: Where the points go.
+        indices: The indices of the points along each axis.
+        target: The destination of the points.
     """
     coords = [axis.find_all(values) for axis, values in zip(axes, indices, strict=True)]
     numbers, count = _number_chunks(coords, [axis.nchunks for axis in axes])
@@ -58,11 +58,11 @@ def group_points(axes: Sequence[Axis], indices: Sequence[IntArray], target: Sele
 
 
 def _number_chunks(coords: Sequence[IntArray], counts: Sequence[int]) -> tuple[IntArray, int]:
-    """Return a number per chunk from its coordinates, and an upper bound of the numbers.
+    """Return a number for each chunk from its coordinates, and an upper bound of the numbers.
 
     Args:
-        coords: Per axis the chunks' coordinates.
-        counts: Per axis the number of chunks.
+        coords: The coordinates of the chunks along each axis.
+        counts: The number of chunks along each axis.
     """
     if math.prod(counts) >= 1 << 63:  # number only the coordinates that occur, so that the product fits into 64 bits
         pairs = [np.unique(chunks, return_inverse=True) for chunks in coords]
@@ -74,9 +74,9 @@ def _number_chunks(coords: Sequence[IntArray], counts: Sequence[int]) -> tuple[I
 
 
 def _sort_chunks(numbers: IntArray, count: int) -> tuple[IntArray | None, IntArray]:
-    """Return the order that puts points of one chunk beside each other, and where each chunk begins in it.
+    """Return the order that sorts points by chunk, and the position of the first point of each chunk.
 
-    The order is ``None`` if they are in order already.
+    The order is ``None`` if the points are already sorted.
     """
     if not len(numbers):
         return None, np.zeros(1, np.int64)

@@ -20,10 +20,11 @@ Shape = tuple[int, ...]
 def index_arrays(value: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArray]:
     """Return an index array or mask as an array of non-negative indices for each axis that it consumes.
 
-    A mask of no axes makes one array all the same, of one index or none.
+    A mask without axes returns one array with one index or none.
 
     Raises:
-        SelectionError: If it is of another dtype, a mask of another shape, or an index is out of range.
+        SelectionError: If the dtype is neither integer nor boolean, a mask does not match the shape, or an index is out
+            of range.
     """
     array = np.asarray(value)
     if array.dtype == bool:
@@ -31,7 +32,7 @@ def index_arrays(value: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
     if array.size == 0 and array.dtype.kind == "f":  # an empty list
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        raise SelectionError(f"index arrays hold integers or booleans, found {array.dtype}", shape=shape)
+        raise SelectionError(f"index arrays must contain integers or booleans, found {array.dtype}", shape=shape)
     (axis,) = axes
     extent = shape[axis]
     indices = array.astype(np.int64, copy=False)
@@ -48,7 +49,7 @@ def index_arrays(value: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
 
 
 def _mask_indices(mask: npt.NDArray[np.bool_], axes: tuple[int, ...], shape: Shape) -> list[IntArray]:
-    """``index_arrays`` for a mask."""
+    """Implement ``index_arrays`` for a mask."""
     if not mask.ndim:
         return [np.zeros(int(mask), np.int64)]
     extents = [shape[axis] for axis in axes]
@@ -60,15 +61,15 @@ def _mask_indices(mask: npt.NDArray[np.bool_], axes: tuple[int, ...], shape: Sha
 
 
 def nonzero(mask: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.intp], ...]:
-    """Return ``np.nonzero(mask)``. Flat masks with few true elements are searched ten times as fast."""
+    """Return ``np.nonzero(mask)``, up to ten times faster for masks with few true elements."""
     return np.unravel_index(np.flatnonzero(mask), mask.shape)
 
 
 def broadcast_shape(arrays: Sequence[IntArray], shape: Shape) -> tuple[int, ...]:
-    """Return the shape that index arrays have together.
+    """Return the shape to which index arrays broadcast.
 
     Raises:
-        SelectionError: If they do not broadcast.
+        SelectionError: If the arrays do not broadcast.
     """
     try:
         return np.broadcast_shapes(*(array.shape for array in arrays))
@@ -78,7 +79,7 @@ def broadcast_shape(arrays: Sequence[IntArray], shape: Shape) -> tuple[int, ...]
 
 
 def gather_axis(dims: tuple[int, ...], indices: IntArray, points_shape: tuple[int, ...]) -> AxisMap:
-    """Return the map of an axis that is looked up for points of a shape, which run over some result dimensions."""
+    """Return the axis map for the indices of points, where ``dims`` are the result dimensions of the points."""
     if not dims:
         return Const(int(indices))
     return Gather(dims, np.broadcast_to(indices, points_shape))

@@ -21,8 +21,9 @@ class KeyItem(NamedTuple):
     """An item of a key.
 
     Attributes:
-        value: An integer, a slice, an index array or mask, ``None`` for ``newaxis``, or an ellipsis that takes no axes.
-        axes: The axes that it consumes.
+        value: An integer, a slice, an index array or mask, ``None`` for ``newaxis``, or an ellipsis that stands for no
+            axes.
+        axes: The axes that the item consumes.
     """
 
     value: Any
@@ -30,22 +31,22 @@ class KeyItem(NamedTuple):
 
 
 def expand_key(key: Any, shape: Shape, *, split_masks: bool = True, bare_masks: bool = False) -> list[KeyItem]:
-    """Return the items of a key for all axes: an ellipsis becomes slices, and axes without an item are taken whole.
+    """Return the items of a key for all axes. An ellipsis becomes full slices, and so do axes without an item.
 
     Args:
         key: The key.
-        shape: The shape of what is indexed.
-        split_masks: Whether a mask consumes as many axes as it has, rather than one.
-        bare_masks: Whether booleans are allowed. They are masks of no axes, which make a dimension of size 1 or 0.
+        shape: The shape of the array or selection that is indexed.
+        split_masks: Whether a mask of several dimensions consumes one axis per dimension. Otherwise it consumes one.
+        bare_masks: Whether booleans are allowed. They are masks without axes, which add a dimension of size 1 or 0.
 
     Raises:
-        SelectionError: If the key has too many indices or an item of a wrong kind.
+        SelectionError: If the key has too many indices or an item of an invalid type.
     """
     values = list(key) if isinstance(key, tuple) else [key]
     widths = [0 if bare_masks and _is_bare_mask(value) else _width(value, shape, split_masks) for value in values]
     ellipses = [number for number, value in enumerate(values) if isinstance(value, EllipsisType)]
     if len(ellipses) > 1:
-        raise SelectionError("a selection has at most one '...'", shape=shape)
+        raise SelectionError("a selection can have only one '...'", shape=shape)
     used = sum(widths)
     if used > len(shape):
         raise SelectionError(
@@ -55,7 +56,7 @@ def expand_key(key: Any, shape: Shape, *, split_masks: bool = True, bare_masks: 
     position = ellipses[0] if ellipses else len(values)
     fill: list[Any] = [slice(None)] * (len(shape) - used)
     if ellipses and not fill:
-        fill = [Ellipsis]  # it consumes no axis, but NumPy lets it stand between index arrays
+        fill = [Ellipsis]  # it consumes no axis, but in NumPy it separates index arrays
     values[position : position + len(ellipses)] = fill
     widths[position : position + len(ellipses)] = [0 if value is Ellipsis else 1 for value in fill]
     items, axis = [], 0
@@ -66,7 +67,7 @@ def expand_key(key: Any, shape: Shape, *, split_masks: bool = True, bare_masks: 
 
 
 def _width(value: Any, shape: Shape, split_masks: bool) -> int:
-    """The number of axes that an item consumes."""
+    """Return the number of axes that an item consumes."""
     if value is None or isinstance(value, EllipsisType):
         return 0
     if isinstance(value, slice) or is_integer(value):
@@ -80,14 +81,14 @@ def _width(value: Any, shape: Shape, split_masks: bool) -> int:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise SelectionError(f"{describe(value)} does not make an index array: {error}", shape=shape) from error
+        raise SelectionError(f"{describe(value)} is not a valid index array: {error}", shape=shape) from error
     if array.dtype == bool and array.ndim == 0:
         raise SelectionError(f"{describe(value)} is not an index", shape=shape)
     return array.ndim if split_masks and array.dtype == bool else 1
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether an item is an integer; booleans are not."""
+    """Return whether an item is an integer. Booleans do not count as integers."""
     return type(value) is int or (isinstance(value, int | np.integer) and not isinstance(value, bool))
 
 
@@ -97,17 +98,17 @@ def is_array(value: Any) -> bool:
 
 
 def _is_bare_mask(value: Any) -> bool:
-    """Whether an item is a mask of no axes."""
+    """Return whether an item is a mask without axes."""
     return isinstance(value, bool | np.bool_) or (
         isinstance(value, np.ndarray) and value.dtype == bool and not value.ndim
     )
 
 
 def resolve_integer(value: Any, axis: int, shape: Shape) -> int:
-    """Return the index that an integer means, counted from the beginning.
+    """Return a non-negative index for an integer.
 
     Raises:
-        SelectionError: If it is out of range.
+        SelectionError: If the integer is out of range.
     """
     index, extent = operator.index(value), shape[axis]
     if not -extent <= index < extent:
@@ -118,7 +119,7 @@ def resolve_integer(value: Any, axis: int, shape: Shape) -> int:
 
 
 def resolve_slice(value: slice, dim: int, extent: int, axis: int) -> tuple[Stride, int]:
-    """Return the map of an axis that is sliced, and the number of indices.
+    """Return the axis map of a slice, and the number of its indices.
 
     Args:
         value: The slice.
@@ -132,11 +133,11 @@ def resolve_slice(value: slice, dim: int, extent: int, axis: int) -> tuple[Strid
     try:
         start, stop, step = value.indices(extent)
     except (TypeError, ValueError) as error:
-        raise SelectionError(f"axis {axis}: bad slice {value}: {error}") from error
+        raise SelectionError(f"axis {axis}: invalid slice {value}: {error}") from error
     return Stride(dim, start, step), len(range(start, stop, step))
 
 
 def describe(value: Any) -> str:
-    """Return an item for messages: its type, and its value if that is short."""
+    """Return a description of an item for messages: its type and its value, shortened if it is long."""
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) < 60 else text[:57] + '...'}"

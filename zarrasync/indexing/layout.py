@@ -1,8 +1,8 @@
-"""Layouts: the buffer that the elements of a selection are copied to, and how it becomes the result.
+"""Layouts: the buffer that the elements of a selection are copied to, and its conversion to the result.
 
-Chunks are copied axis by axis, while a result has its dimensions in the order that NumPy's rules of indexing ask for. The
-buffer lies between them: it has one dimension for all axes that are gathered together, point by point (if there are any),
-then one per remaining array axis in order, of size 1 where the axis is held at an index.
+Chunks are copied axis by axis, but NumPy's indexing rules determine the order of a result's dimensions. The buffer
+connects both. Its first dimension is for all axes that are gathered together point by point, if any. One dimension for
+each remaining array axis follows, with size 1 for an axis with a fixed index.
 
 For example, ``a.oindex[[5, 1], 3, 0:4]`` has the buffer shape (2, 1, 4) and the result shape (2, 4);
 ``a.vindex[[[5, 1]], :, [[0, 2]]]`` has points of shape (1, 2), the buffer shape (2, n) and the result shape (1, 2, n).
@@ -33,16 +33,16 @@ class Layout:
     """The buffer of a selection.
 
     Attributes:
-        shape: The result's shape.
-        buffer_shape: The buffer's shape.
-        dims: The result dimension of each array axis that is not a point axis; ``None`` where the axis is held.
+        shape: The shape of the result.
+        buffer_shape: The shape of the buffer.
+        dims: The result dimension of each array axis that is not a point axis, or ``None`` for a fixed index.
         sources: The selector of each of these axes.
-        targets: Where each of these axes goes in the buffer.
+        targets: The destination of each of these axes in the buffer.
         is_basic: Whether all selectors are slices.
-        is_in_order: Whether the result is the buffer in another shape.
-        point_axes: The array axes gathered together.
-        point_dims: The result dimensions that the points run over.
-        points: The indices of the points along each point axis, flat.
+        is_in_order: Whether reshaping the buffer gives the result.
+        point_axes: The array axes that are gathered together.
+        point_dims: The result dimensions of the points.
+        points: The flat indices of the points along each point axis.
     """
 
     shape: tuple[int, ...]
@@ -60,12 +60,12 @@ class Layout:
     def of(cls, shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
         """Return the layout of a transform.
 
-        Nearly all transforms consist of integers and ascending slices, whose dimensions are in order. Their layouts are
-        made here without further calls.
+        Nearly all transforms consist of integers and ascending slices with dimensions in order. Their layouts are
+        computed here without further calls.
 
         Args:
-            shape: The result's shape.
-            maps: The map of each array axis.
+            shape: The shape of the result.
+            maps: The axis map of each array axis.
         """
         buffer_shape: list[int] = []
         dims: list[int | None] = []
@@ -86,7 +86,7 @@ class Layout:
                 targets.append(slice(0, count, 1))
             else:
                 return _general_layout(shape, maps)
-        if math.prod(shape) != math.prod(buffer_shape):  # a dimension of ``newaxis`` was repeated
+        if math.prod(shape) != math.prod(buffer_shape):  # a dimension of ``newaxis`` is repeated
             return _general_layout(shape, maps)
         return cls(shape, tuple(buffer_shape), tuple(dims), tuple(sources), tuple(targets), True, True)
 
@@ -100,7 +100,7 @@ class Layout:
         return Projection(self.point_axes, tuple(source), (slice(0, self.buffer_shape[0], 1), *self.targets))
 
     def to_result(self, buffer: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the buffer as the result: a view (a copy where a dimension of ``newaxis`` was repeated)."""
+        """Return the buffer as the result: a view, or a copy if a dimension of ``newaxis`` is repeated."""
         if self.is_in_order:
             return buffer.reshape(self.shape)
         order = self._order()
@@ -110,17 +110,17 @@ class Layout:
         return result if result.shape == self.shape else np.broadcast_to(result, self.shape).copy()
 
     def to_buffer(self, result: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a result as the buffer: a view where the strides allow it, otherwise a copy."""
+        """Return a result as the buffer: a view if the strides allow it, otherwise a copy."""
         if not self.is_in_order:
             order = self._order()
             kept = sorted(order)
-            # Of a dimension that no axis refers to and that was repeated the last element counts, as in NumPy.
+            # Along a repeated dimension that no axis refers to, the last element counts, as in NumPy.
             result = result[(*(slice(None) if dim in order else -1 for dim in range(len(self.shape))), ...)]
             result = result.transpose([kept.index(dim) for dim in order])
         return result.reshape(self.buffer_shape)
 
     def _order(self) -> list[int]:
-        """The result dimensions in the order of the buffer's."""
+        """Return the result dimensions in the order of the buffer's dimensions."""
         return _order(self.point_dims, self.dims)
 
 
@@ -174,7 +174,7 @@ def _general_layout(shape: tuple[int, ...], maps: Sequence[AxisMap]) -> Layout:
 
 
 def _point_axes(maps: Sequence[AxisMap]) -> tuple[int, ...]:
-    """Return the looked-up axes that share a result dimension with another axis, or do not have exactly one."""
+    """Return the gathered axes that share a result dimension with another axis, or do not have exactly one dimension."""
     gathered = [(number, axis.dims) for number, axis in enumerate(maps) if isinstance(axis, Gather)]
     if not gathered:
         return ()
@@ -183,7 +183,7 @@ def _point_axes(maps: Sequence[AxisMap]) -> tuple[int, ...]:
 
 
 def _ascending(axis: Stride, count: int) -> tuple[slice, slice]:
-    """Return the source of a strided axis as an ascending slice, and its target, which descends if the axis did."""
+    """Return the source of a strided axis as an ascending slice, and its target, which descends for a negative step."""
     if count == 0:
         return slice(0, 0, 1), slice(0, 0, 1)
     if axis.step > 0:

@@ -1,7 +1,7 @@
-"""The ways of indexing, each a parser from a key to a ``Transform`` over a shape.
+"""Parsers of keys, one for each kind of indexing. Each returns a ``Transform`` over a shape.
 
 ``numpy_style`` implements ``a[...]``, ``orthogonal`` implements ``a.oindex[...]``, ``coordinate`` and ``mask`` implement
-``a.vindex[...]``, ``block`` implements ``a.blocks[...]``.
+``a.vindex[...]``, and ``block`` implements ``a.blocks[...]``.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Shape = tuple[int, ...]
 
 
 def numpy_style(key: Any, shape: Shape) -> Transform:
-    """Parse a key with the rules of NumPy: basic indexing, or advanced indexing.
+    """Parse a key with NumPy's rules of basic and advanced indexing.
 
-    In advanced indexing the index arrays, with integers among them, are broadcast together. The dimensions of these
-    points replace those of the arrays if those are adjacent, otherwise first.
+    In advanced indexing, index arrays and integers are broadcast together. If they are adjacent, the broadcast dimensions
+    take their place in the result; otherwise they come first.
 
     Raises:
-        SelectionError: If the key has too many indices, one out of range, or one of a wrong kind.
+        SelectionError: If the key has too many indices, an index out of range, or an item of an invalid type.
     """
     transform = _simple(key, shape)
     if transform is not None:
@@ -50,10 +50,10 @@ def numpy_style(key: Any, shape: Shape) -> Transform:
 
 
 def _simple(key: Any, shape: Shape) -> Transform | None:
-    """Parse a key of integers, slices, ``newaxis`` and one ellipsis; ``None`` if it is another key or has an error.
+    """Parse a key of integers, slices, ``newaxis`` and at most one ellipsis. Return ``None`` for other or invalid keys.
 
-    Nearly all keys are of this kind, and all reads pass here: so that few calls are made, there are no helper functions
-    per item, and the maps are not made by the Python-level constructors of named tuples.
+    Nearly all keys are of this kind, and every read calls this function. To save calls, it has no helper functions for
+    items and bypasses the Python-level constructors of named tuples.
     """
     items = key if type(key) is tuple else (key,)
     maps: list[AxisMap] = []
@@ -92,7 +92,7 @@ def _simple(key: Any, shape: Shape) -> Transform | None:
 
 
 def _advanced(items: list[KeyItem], shape: Shape) -> Transform:
-    """``numpy_style`` for items with index arrays."""
+    """Implement ``numpy_style`` for items with index arrays."""
     arrays: dict[int, list[IntArray]] = {}
     for number, (value, axes) in enumerate(items):
         if is_array(value):
@@ -118,9 +118,7 @@ def _advanced(items: list[KeyItem], shape: Shape) -> Transform:
     assert first is not None
     dims = tuple(range(first, first + len(points_shape)))
     for number, group in arrays.items():
-        for axis, indices in zip(
-            items[number].axes, group, strict=False
-        ):  # a mask of no axes has an array all the same
+        for axis, indices in zip(items[number].axes, group, strict=False):  # a mask without axes also has an array
             maps[axis] = gather_axis(dims, indices, points_shape)
     return Transform(tuple(result), tuple(axis_map for axis_map in maps if axis_map is not None))
 
@@ -129,29 +127,30 @@ def basic(key: Any, shape: Shape) -> Transform:
     """Parse a key of integers, slices of any step, ``...`` and ``newaxis``.
 
     Raises:
-        SelectionError: As ``numpy_style``, and for index arrays.
+        SelectionError: As for ``numpy_style``, and if the key contains an index array.
     """
     items = expand_key(key, shape)
     for value, _ in items:
         if is_array(value):
             raise SelectionError(
-                f"a basic selection takes integers and slices, found {describe(value)}; use oindex or vindex for arrays",
+                f"a basic selection accepts only integers and slices, found {describe(value)}; use oindex or vindex for "
+                "arrays",
                 shape=shape,
             )
     return _each_axis(items, shape)
 
 
 def orthogonal(key: Any, shape: Shape) -> Transform:
-    """Parse a key whose items apply to one axis each: integers, slices, integer lists or one-dimensional masks.
+    """Parse a key with one item for each axis: an integer, slice, list of integers or one-dimensional mask.
 
     Raises:
-        SelectionError: As ``numpy_style``, and for index arrays of more than one dimension.
+        SelectionError: As for ``numpy_style``, and if an index array has more than one dimension.
     """
     return _each_axis(expand_key(key, shape, split_masks=False), shape)
 
 
 def _each_axis(items: list[KeyItem], shape: Shape) -> Transform:
-    """Return the transform of items that apply to one axis each."""
+    """Return the transform of items that each apply to one axis."""
     maps: list[AxisMap] = []
     result: list[int] = []
     for value, axes in items:
@@ -171,7 +170,8 @@ def _each_axis(items: list[KeyItem], shape: Shape) -> Transform:
             (indices,) = index_arrays(value, axes, shape)
             if indices.ndim > 1:
                 raise SelectionError(
-                    f"axis {axis}: an orthogonal selection takes one-dimensional indices, found shape {indices.shape}",
+                    f"axis {axis}: an orthogonal selection accepts only one-dimensional index arrays, found shape "
+                    f"{indices.shape}",
                     shape=shape,
                 )
             if indices.ndim == 0:
@@ -183,18 +183,18 @@ def _each_axis(items: list[KeyItem], shape: Shape) -> Transform:
 
 
 def coordinate(key: Any, shape: Shape) -> Transform:
-    """Parse the coordinates of points: an integer array per axis (or a mask for several), broadcast together.
+    """Parse the coordinates of points: an integer array for each axis, or a mask for several axes, broadcast together.
 
-    Slices apply to their axes beside the points; the dimensions of the points come first.
+    Axes with slices are selected orthogonally to the points. The dimensions of the points come first in the result.
 
     Raises:
-        SelectionError: As ``numpy_style``.
+        SelectionError: As for ``numpy_style``.
     """
     items = expand_key(key, shape)
     arrays: dict[int, IntArray] = {}
     for value, axes in items:
         if value is None:
-            raise SelectionError("a coordinate selection takes no newaxis", shape=shape)
+            raise SelectionError("a coordinate selection does not accept newaxis", shape=shape)
         if axes and is_array(value):
             arrays.update(zip(axes, index_arrays(value, axes, shape), strict=True))
         elif axes and is_integer(value):
@@ -217,12 +217,12 @@ def mask(key: Any, shape: Shape) -> Transform:
     """Parse a boolean array of the whole shape. The result has one dimension, in C order.
 
     Raises:
-        SelectionError: If it is not boolean or of another shape.
+        SelectionError: If the array is not boolean or has a different shape.
     """
     values = np.asarray(key)
     if values.dtype != bool or values.shape != shape:
         raise SelectionError(
-            f"a mask selection takes a boolean array of shape {shape}, found {values.dtype} of shape {values.shape}",
+            f"a mask selection needs a boolean array of shape {shape}, found {values.dtype} of shape {values.shape}",
             shape=shape,
         )
     return coordinate(nonzero(values), shape) if shape else Transform((int(values),), ())
@@ -241,7 +241,9 @@ def block(key: Any, grid: Grid, shape: Shape) -> Transform:
         if value is Ellipsis:
             continue
         if value is None or is_array(value):
-            raise SelectionError(f"a block selection takes integers and slices, found {describe(value)}", shape=counts)
+            raise SelectionError(
+                f"a block selection accepts only integers and slices, found {describe(value)}", shape=counts
+            )
         number = axes[0]
         axis = grid.axes[number]
         if is_integer(value):
@@ -251,9 +253,12 @@ def block(key: Any, grid: Grid, shape: Shape) -> Transform:
             try:
                 first, last, step = value.indices(counts[number])
             except (TypeError, ValueError) as error:
-                raise SelectionError(f"axis {number}: bad slice {value}: {error}", shape=counts) from error
+                raise SelectionError(f"axis {number}: invalid slice {value}: {error}", shape=counts) from error
             if step != 1:
-                raise SelectionError(f"a block slice has step 1, found {describe(value)}", shape=counts)
+                raise SelectionError(
+                    f"axis {number}: slices of a block selection must have step 1, found {describe(value)}",
+                    shape=counts,
+                )
         start = axis.start(first) if first < last else 0
         stop = min(axis.start(last - 1) + axis.size(last - 1), shape[number]) if first < last else 0
         maps.append(Stride(len(result), start, 1))

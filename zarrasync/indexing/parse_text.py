@@ -22,10 +22,10 @@ def parse_selection(text: str, shape: Sequence[int], names: Sequence[str | None]
     """Parse a string as a basic selection.
 
     Args:
-        text: Integers, slices and at most one ``...``, separated by commas, also in brackets. Or items ``name=value`` for
-            axes with names; the other axes are taken whole.
-        shape: The shape of what is indexed.
-        names: The names of its axes.
+        text: Integers, slices and at most one ``...``, separated by commas, with or without brackets. Alternatively,
+            items ``name=value`` for named axes; other axes are selected completely.
+        shape: The shape of the array.
+        names: The names of the axes.
 
     Raises:
         SelectionError: If the string is malformed or has too many items.
@@ -37,7 +37,7 @@ def parse_selection(text: str, shape: Sequence[int], names: Sequence[str | None]
     selection = tuple(_item(item, text, shape) for item in items)
     axis_count = sum(item is not Ellipsis for item in selection)
     if axis_count > len(shape) or len(selection) - axis_count > 1:
-        raise SelectionError(f"{text!r} has more items than the shape {tuple(shape)} has axes", shape=tuple(shape))
+        raise SelectionError(f"{text!r} has too many items for an array of shape {tuple(shape)}", shape=tuple(shape))
     return selection
 
 
@@ -52,8 +52,11 @@ def _parse_named(text: str, items: Sequence[str], shape: Sequence[int], names: S
             raise SelectionError(f"{text!r} names {name!r} twice", shape=tuple(shape))
         seen_names.add(name)
         if not equals or name not in names:
-            available = ", ".join(str(other) for other in names if other) or "no names"
-            raise SelectionError(f"{item!r} in {text!r} names no axis; the axes have {available}", shape=tuple(shape))
+            available = ", ".join(str(other) for other in names if other) or "none"
+            raise SelectionError(
+                f"{item!r} in {text!r} does not name an axis; the names of the axes are: {available}",
+                shape=tuple(shape),
+            )
         selection[names.index(name)] = _item(value.strip(), text, shape)
     return tuple(selection)
 
@@ -63,7 +66,7 @@ def _item(item: str, text: str, shape: Sequence[int]) -> int | slice | EllipsisT
     match = _ITEM.fullmatch(item)
     if match is None:
         raise SelectionError(
-            f"{item!r} in {text!r} is no integer, no slice (start:stop:step) and no '...'", shape=tuple(shape)
+            f"{item!r} in {text!r} must be an integer, a slice (start:stop:step) or '...'", shape=tuple(shape)
         )
     if match["index"]:
         return int(item)
@@ -76,7 +79,7 @@ def _item(item: str, text: str, shape: Sequence[int]) -> int | slice | EllipsisT
 
 
 def selection_text(selection: Basic) -> str:
-    """Return a selection as it is written between brackets; the inverse of ``parse_selection``."""
+    """Return a selection as a string, the inverse of ``parse_selection``."""
     return ", ".join(map(_item_text, selection))
 
 

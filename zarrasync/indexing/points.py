@@ -1,4 +1,4 @@
-"""Point runs: chunks of which single elements are looked up, many chunks at a time."""
+"""Point runs: single elements of many chunks, which are copied together."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from zarrasync.model.chunk_grids import Grid
 __all__ = ["PointRun", "Run", "split_points", "split_walked"]
 
 _MOST_OF_INDICES, _MOST_BESIDE_SLICES = 1 << 16, 1 << 11
-"""Elements per chunk up to which looking them up is faster than indexing chunk by chunk: where all axes have index
-arrays, and where one has them and others have slices."""
+"""The number of elements per chunk up to which point runs are faster than indexing chunk by chunk: if all axes have index
+arrays, and if one axis has an index array and others have slices."""
 
 _LONGEST_SLICE = 1 << 20
-"""Indices of a slice that may be turned into an array, which takes memory."""
+"""The maximum length of a slice to convert to an array, which takes memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointRun:
-    """Chunks of which single elements are touched. For reading it behaves like a ``ChunkRun`` of several chunks.
+    """Single touched elements of several chunks. A point run is read like a ``ChunkRun`` of several chunks.
 
-    Along the *walked* axes the chunks lie anywhere and are touched anywhere. Along the others all have the same
-    coordinate and are touched alike.
+    Along the *walked* axes, the chunks have different coordinates and different touched indices. Along all other axes,
+    they have the same coordinate and the same touched indices.
 
     Attributes:
-        chunks: The grid coordinates of the chunks: (chunks, axes).
-        edges: The number of each chunk's first index along the walked axes, and the number of these indices.
+        chunks: The grid coordinates of the chunks, of shape (chunks, axes).
+        edges: The position of each chunk's first index along the walked axes, then the number of these indices, of shape
+            (chunks + 1,).
         axes: The walked axes.
-        dim: The dimension of the output that they go to.
-        elements: The indices inside the chunks, and where they go.
+        dim: The output dimension of the walked axes.
+        elements: The indices inside the chunks, and their destination.
     """
 
     chunks: IntArray
@@ -52,7 +53,7 @@ class PointRun:
 
     @property
     def is_full(self) -> bool:
-        """Whether all elements of a chunk are touched, in order: this is never known."""
+        """Whether all elements of a chunk are known to be touched, in order. Always false."""
         return False
 
     @property
@@ -76,7 +77,7 @@ class PointRun:
         return self.elements.size
 
     def _between(self, start: int, stop: int) -> Projection:
-        """The elements at the positions ``start`` to ``stop`` of the walked axes."""
+        """Return the elements at the positions ``start`` to ``stop`` of the walked axes."""
         source, target = list(self.elements.source), list(self.elements.target)
         for axis in self.axes:
             source[axis] = indices_of(source[axis])[start:stop]
@@ -84,7 +85,7 @@ class PointRun:
         return Projection(self.elements.point_axes, tuple(source), tuple(target))
 
     def section(self, start: int, stop: int) -> PointRun:
-        """Return the run of the chunks ``start`` to ``stop`` of this one."""
+        """Return the run of the chunks ``start`` to ``stop`` of this run."""
         first, last = int(self.edges[start]), int(self.edges[stop])
         edges = self.edges[start : stop + 1] - first
         return PointRun(self.chunks[start:stop], edges, self.axes, self.dim, self._between(first, last))
@@ -97,8 +98,8 @@ class PointRun:
     def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Copy elements from the decoded chunks, which are stacked along the first axis of ``boxes``.
 
-        The elements are looked up by their positions in memory. These are sums: of the chunk's and the walked axes'
-        share, which belong together, and orthogonally of the share of each other axis.
+        The elements are taken by their positions in memory. A position is a sum of offsets: of the chunk and the walked
+        axes, which are combined point by point, and of each other axis, which are combined orthogonally.
         """
         flat, (chunk_stride, *strides) = _flatten(boxes)
         shares = [indices_of(selector) * stride for selector, stride in zip(self.elements.source, strides, strict=True)]
@@ -115,7 +116,7 @@ Run: TypeAlias = ChunkRun | PointRun
 
 
 def _flatten(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
-    """Return the elements in the order of memory, and the stride of each axis in elements."""
+    """Return the elements in memory order, and the stride of each axis in elements."""
     strides = [stride // array.itemsize for stride in array.strides]
     if 1 + sum((count - 1) * stride for count, stride in zip(array.shape, strides, strict=True)) != array.size:
         return _flatten(np.ascontiguousarray(array))
@@ -126,10 +127,10 @@ def _flatten(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
 
 
 def split_points(projection: Projection, grid: Grid) -> list[PointRun] | None:
-    """Cut a projection with index arrays into point runs.
+    """Split a projection with index arrays into point runs.
 
-    ``None`` if it has slices alone, points beside other axes, or so many elements per chunk that indexing chunk by
-    chunk (``split_chunks``) is faster.
+    Returns ``None`` if the projection has only slices, or has point axes and other axes, or if ``split_chunks`` is
+    faster because each chunk has many touched elements.
     """
     source = projection.source
     if projection.point_axes:
@@ -141,7 +142,7 @@ def split_points(projection: Projection, grid: Grid) -> list[PointRun] | None:
     array_count = sum(not isinstance(selector, slice) for selector in source)
     if not array_count:
         return None
-    # Walk the axis along which most chunks lie.
+    # Walk the axis with the largest range of chunks.
     spans = zip(grid.axes, projection.bounds(), strict=True)
     distances = [axis.find(high) - axis.find(low) for axis, (low, high) in spans]
     axis = distances.index(max(distances))
@@ -154,16 +155,16 @@ def split_points(projection: Projection, grid: Grid) -> list[PointRun] | None:
 def split_walked(
     projection: Projection, grid: Grid, axes: tuple[int, ...], dim: int, most: float = math.inf
 ) -> list[PointRun] | None:
-    """Cut a projection into runs that walk some axes together: one run per chunk along the other axes.
+    """Split a projection into runs that walk the given axes together, one run for each chunk along the other axes.
 
-    ``None`` if there are more than ``most`` elements per chunk.
+    Returns ``None`` if a chunk has more than ``most`` touched elements on average.
 
     Args:
         projection: The projection.
         grid: The chunk grid.
         axes: The axes to walk.
-        dim: The dimension of the output that they go to.
-        most: The limit of elements per chunk.
+        dim: The output dimension of the walked axes.
+        most: The maximum number of elements per chunk.
     """
     source, target = list(projection.source), list(projection.target)
     groups = group_points([grid.axes[axis] for axis in axes], [indices_of(source[axis]) for axis in axes], target[dim])

@@ -1,7 +1,7 @@
-"""Projections: which elements of an array, or of one chunk, go where in an output.
+"""Projections: the selected elements of an array or a chunk, and their destination in an output.
 
-The projection of a whole array is made from a selection (``Layout.projection``). ``split_chunks`` cuts it along a chunk
-grid into projections of single chunks, and cuts those again along the grid of a shard's inner chunks.
+``Layout.projection`` returns the projection of a whole array for a selection. ``split_chunks`` splits it along a chunk
+grid into projections of single chunks, and splits each of these along the grid of a shard's inner chunks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["Projection", "numpy_index"]
 
 
 class Projection(NamedTuple):
-    """Which elements of a box go where in an output.
+    """The selected elements of a box, and their destination in an output.
 
     Attributes:
-        point_axes: Axes of the box whose index arrays are walked together, point by point.
-        source: One selector per axis of the box.
-        target: One selector per dimension of the output: first the points' (if there are point axes), then one per
-            remaining axis in order.
+        point_axes: The axes of the box whose index arrays are combined point by point.
+        source: A selector for each axis of the box.
+        target: A selector for each dimension of the output: first for the points, if any, then for each remaining axis
+            in order.
         is_basic: Whether all selectors are known to be slices, so that basic NumPy indexing suffices.
     """
 
@@ -72,7 +72,7 @@ class Projection(NamedTuple):
         out[numpy_index(self.target, 0, out.shape)] = value
 
     def _points_first(self, box: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the box with the point axes first, where the target has the points' dimension."""
+        """Return the box with the point axes first, as the points are the first dimension of the target."""
         if not self.point_axes or self.point_axes == tuple(range(len(self.point_axes))):
             return box
         return box.transpose(self._order())
@@ -86,13 +86,13 @@ class Projection(NamedTuple):
         return numpy_index(source, len(self.point_axes), shape)
 
     def _order(self) -> list[int]:
-        """The axes of the box with the point axes first."""
+        """Return the axes of the box with the point axes first."""
         return [*self.point_axes, *(axis for axis in range(len(self.source)) if axis not in self.point_axes)]
 
     # -------------------------------------------------------------- the part of the box
 
     def covers(self, shape: tuple[int, ...]) -> bool:
-        """Return whether the source is all of a box of this shape, in order."""
+        """Return whether the source covers a whole box of the given shape, in order."""
         for selector, size in zip(self.source, shape, strict=True):
             if not isinstance(selector, slice) or selector.start or selector.stop != size or selector.step != 1:
                 return False
@@ -110,14 +110,14 @@ class Projection(NamedTuple):
         return tuple(bounds)
 
     def count_chunks(self, shape: Sequence[int]) -> int:
-        """Return an upper estimate of the number of chunks of this shape that are touched."""
+        """Return an upper estimate of the number of touched chunks of the given shape."""
         pairs = zip(self.bounds(), shape, strict=True)
         return min(self.size, math.prod(high // size - low // size + 1 for (low, high), size in pairs))
 
     # -------------------------------------------------------------- other boxes
 
     def shift(self, origin: Sequence[int]) -> Projection:
-        """Return the projection for the part of the box that begins at ``origin``."""
+        """Return the projection for the part of the box that starts at ``origin``."""
         source = [
             slice(selector.start - begin, selector.stop - begin, selector.step)
             if isinstance(selector, slice)
@@ -143,10 +143,10 @@ class Projection(NamedTuple):
 def numpy_index(selectors: Sequence[Selector], point_count: int, shape: Sequence[int]) -> tuple[Any, ...]:
     """Return the NumPy index that takes the first ``point_count`` selectors together and the others orthogonally.
 
-    NumPy treats a single index array among slices, or adjacent ones in front, in the same way: then the selectors are
-    the index. Otherwise all become arrays that broadcast against each other, with a dimension per selector but only
-    one, the first, for all points. For example, the shapes for ``a.vindex[rows, cols]`` with 5 points on the first two
-    axes, then a slice of 3 and 2 indices on the others are::
+    If the selectors contain a single index array, or only adjacent ones in front, NumPy's rules have the same effect, and
+    the selectors are the index. Otherwise all selectors become arrays that broadcast against each other: one dimension
+    for all points, then one for each other selector. For example, the shapes for 5 points along the first two axes, a
+    slice of 3 and an array of 2 indices are::
 
         selectors  rows       cols       slice(0, 3)  [4, 9]
         index      (5, 1, 1)  (5, 1, 1)  (1, 3, 1)    (1, 1, 2)    ->  a result of shape (5, 3, 2)
@@ -154,7 +154,7 @@ def numpy_index(selectors: Sequence[Selector], point_count: int, shape: Sequence
     index_arrays = [not isinstance(selector, slice) for selector in selectors]
     if sum(index_arrays[point_count:]) + (point_count > 0) <= 1:
         return tuple(selectors)
-    first = 1 if point_count else 0  # the dimension of the first selector that is not one of the points'
+    first = 1 if point_count else 0  # the dimension of the first selector after the points
     ndim = len(selectors) - point_count + first
     index: list[IntArray] = []
     for number, selector in enumerate(selectors):

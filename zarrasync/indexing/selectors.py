@@ -1,4 +1,4 @@
-"""Selectors: indices along one axis, as a slice or as an index array."""
+"""Selectors: indices along one axis, as a slice or an index array."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["IntArray", "Selector", "indices_of", "length", "reorder", "section"]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 Selector: TypeAlias = slice | IntArray
-"""A slice with a start and a step that are not ``None``, or index values; never negative.
+"""A slice whose start and step are not ``None``, or an index array. Indices are never negative.
 
-In the source of a projection slices ascend. In its target they may descend to index 0, where the stop is ``None``.
+Slices in the source of a projection ascend. Slices in its target may descend; if they end at index 0, the stop is
+``None``.
 """
 
 
@@ -31,7 +32,7 @@ def indices_of(selector: Selector) -> IntArray:
 
 
 def section(selector: Selector, start: int, count: int) -> Selector:
-    """Return the selector of ``count`` of the indices, from the one at position ``start``."""
+    """Return the selector of ``count`` indices, starting with the index at position ``start``."""
     if not isinstance(selector, slice):
         return selector[start : start + count]
     first = selector.start + start * selector.step

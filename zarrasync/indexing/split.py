@@ -1,4 +1,4 @@
-"""Which chunks of a grid a selection touches: cutting its projection into one projection per chunk."""
+"""Splitting the projection of a selection into one projection for each touched chunk of a grid."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from zarrasync.model.chunk_grids import Grid, RegularAxis
 __all__ = ["split_chunks"]
 
 _new = tuple.__new__
-"""Makes a named tuple of its fields. Unlike the class itself, this is not a call of a Python function."""
+"""Creates a named tuple from its fields. Unlike calling the class, this does not call a Python function."""
 
 
 def split_chunks(projection: Projection, grid: Grid, longest_run: int = 1) -> list[ChunkRun]:
-    """Cut a projection along a chunk grid.
+    """Split a projection along a chunk grid.
 
     Args:
         projection: The projection.
         grid: The chunk grid of the box.
-        longest_run: How many neighbouring chunks that are touched alike may make one run.
+        longest_run: The maximum number of neighbouring chunks with equal sources to join into one run.
     """
     if projection.is_basic:
         run = _only_chunk(projection, grid)
@@ -35,9 +35,9 @@ def split_chunks(projection: Projection, grid: Grid, longest_run: int = 1) -> li
 
 
 def _only_chunk(projection: Projection, grid: Grid) -> ChunkRun | None:
-    """Return the run of a basic projection that touches a single chunk; ``None`` if it is another one.
+    """Return the run of a basic projection that touches a single chunk, or ``None`` if it touches several.
 
-    Most small reads touch one chunk. The arithmetic of regular axes is spelled out to save calls.
+    Most small reads touch one chunk. The arithmetic of regular axes is inlined to save calls.
     """
     coords: list[int] = []
     source: list[slice] = []
@@ -61,15 +61,15 @@ def _only_chunk(projection: Projection, grid: Grid) -> ChunkRun | None:
 
 
 def _split_axes(projection: Projection, grid: Grid, longest_run: int) -> list[ChunkRun]:
-    """Cut each axis on its own. The chunks are the product of the cuts, column by column.
+    """Cut each axis separately. The runs are the products of the cuts of all axes, column by column.
 
-    For example, cuts with the chunks [0, 1] along one axis and [7] along another make the chunks (0, 7) and (1, 7); the
-    products of the other columns are their sources, targets, … in the same order.
+    For example, cuts with the chunks [0, 1] along one axis and [7] along another have the products (0, 7) and (1, 7). The
+    products of the other columns are the sources, targets, … of these chunks in the same order.
     """
     all_cuts = list(map(cut_axis, projection.source, projection.target, grid.axes))
     is_basic = projection.is_basic or set(map(type, (*projection.source, *projection.target))) <= {slice}
     axis = 0
-    if is_basic and longest_run > 1:  # join along the axis with most chunks, the last of several
+    if is_basic and longest_run > 1:  # join along the last of the axes with the most chunks
         most = max([len(cuts.chunks) for cuts in all_cuts], default=0)
         for number, cuts in enumerate(all_cuts):
             if len(cuts.chunks) == most:

@@ -1,7 +1,7 @@
 """Transforms: maps from the coordinates of a result to the coordinates of an array.
 
-Every way of indexing (basic, orthogonal, coordinate, mask, block) is a parser in ``parse`` that makes a transform over a
-shape. Transforms compose, which is all that a lazy view of a view is.
+Each kind of indexing (basic, orthogonal, coordinate, mask, block) has a parser in ``parse`` that returns a transform.
+Indexing a lazy view again composes two transforms.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Transform:
     """A map from result coordinates to array coordinates.
 
     Attributes:
-        shape: The result's shape. ``newaxis`` makes a dimension that no axis refers to.
-        maps: One map per array axis.
+        shape: The shape of the result. ``newaxis`` adds a dimension that no axis refers to.
+        maps: The axis map of each array axis.
     """
 
     shape: tuple[int, ...]
@@ -38,14 +38,14 @@ class Transform:
 
     @cached_property
     def layout(self) -> Layout:
-        """The buffer that elements are copied to, and how it becomes the result."""
+        """The buffer that elements are copied to, and its conversion to the result."""
         return Layout.of(self.shape, self.maps)
 
     def single_chunk(self, axes: Sequence[Axis]) -> tuple[tuple[int, ...], tuple[int | slice, ...]] | None:
-        """Return the coordinates of the only chunk that is touched, and the NumPy key that picks the result from it.
+        """Return the coordinates of the only touched chunk, and the NumPy key of the result in the chunk.
 
-        ``None`` if several chunks are touched, or if it takes more than integers and ascending slices. All small reads
-        pass here, so that the arithmetic of regular axes is spelled out to save calls.
+        Returns ``None`` if several chunks are touched, or if the key would need more than integers and ascending slices.
+        All small reads call this method, so the arithmetic of regular axes is inlined to save calls.
         """
         coords: list[int] = []
         key: list[int | slice] = []
@@ -79,12 +79,12 @@ class Transform:
 
 @lru_cache(maxsize=1024)
 def identity(shape: tuple[int, ...]) -> Transform:
-    """Return the transform of a whole array; the same object each time."""
+    """Return the transform of a whole array. Calls with the same shape return the same object."""
     return Transform(shape, tuple(Stride(dim, 0, 1) for dim in range(len(shape))))
 
 
 def compose(outer: Transform, inner: Transform) -> Transform:
-    """Index a view again: ``inner`` maps the coordinates of a new result to those of the result of ``outer``."""
+    """Compose two transforms: ``inner`` maps the coordinates of a new result to coordinates of ``outer``'s result."""
     if outer is identity(outer.shape):
         return inner
     return Transform(inner.shape, tuple(_compose_axis(axis, inner) for axis in outer.maps))
@@ -100,7 +100,7 @@ def _compose_axis(axis: AxisMap, inner: Transform) -> AxisMap:
         if isinstance(step, Stride):
             return Stride(step.dim, axis.start + axis.step * step.start, axis.step * step.step)
         return Gather(step.dims, axis.start + axis.step * step.table)
-    # The table is indexed with what the inner maps make of each of its dimensions, over all their dimensions together.
+    # The table is indexed with the indices from the inner maps of its dimensions, broadcast over all their dimensions.
     steps = [inner.maps[dim] for dim in axis.dims]
     dims = tuple(sorted({dim for step in steps for dim in dims_of(step)}))
     table: IntArray = axis.table[tuple(broadcast_indices(step, dims, inner.shape) for step in steps)]

@@ -1,4 +1,4 @@
-"""Metadata of arrays and groups, and the interface of formats that translate documents to metadata and back. No IO."""
+"""Metadata of arrays and groups, and the interface of formats, which convert documents to metadata and back. No IO."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ShardsLike = ChunksLike | Mapping[str, Any]
 """A shape, or a mapping with a shape and the location of the index."""
 
 _CHUNK_BYTES, _INNER_CHUNK_BYTES = 4 << 20, 256 << 10
-"""Target sizes. Inner chunks of shards may be small, as they share a value; other chunks cost a request each."""
+"""Target sizes in bytes. Inner chunks may be small, because one shard contains many. Other chunks take a request each."""
 _SHARD_BYTES = 64 << 20
 
 
@@ -40,15 +40,15 @@ def is_auto(value: Any) -> bool:
 
 
 def parse_sizes(parameter: str, value: Any, least: int) -> tuple[int, ...]:
-    """Return an integer or several as a tuple.
+    """Return an integer or a sequence of integers as a tuple.
 
     Args:
-        parameter: The parameter's name, for messages.
-        value: The parameter.
-        least: The least integer that is allowed.
+        parameter: The name of the parameter, for messages.
+        value: The value of the parameter.
+        least: The smallest allowed integer.
 
     Raises:
-        ShapeError: If the value is something else, or an integer is too small.
+        ShapeError: If the value is neither an integer nor a sequence of integers, or an integer is too small.
     """
     try:
         if isinstance(value, str):
@@ -57,9 +57,9 @@ def parse_sizes(parameter: str, value: Any, least: int) -> tuple[int, ...]:
             (operator.index(value),) if isinstance(value, int | np.integer) else tuple(operator.index(n) for n in value)
         )
     except (TypeError, ValueError) as error:
-        raise ShapeError(f"{parameter} is an integer or a sequence of integers, found {value!r}") from error
+        raise ShapeError(f"{parameter} must be an integer or a sequence of integers, found {value!r}") from error
     if any(n < least for n in sizes):
-        raise ShapeError(f"{parameter} {sizes}: sizes are at least {least}", found=sizes)
+        raise ShapeError(f"{parameter} must be at least {least} along each axis, found {sizes}", found=sizes)
     return sizes
 
 
@@ -82,13 +82,13 @@ def split_shards(shards: Any) -> tuple[Any, str]:
 def plan_chunk_shapes(
     shape: tuple[int, ...], itemsize: int, chunks: Any, shards: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of inner chunks and of stored values, which are the same without shards.
+    """Return the shapes of inner chunks and of stored values. Without shards they are equal.
 
     Args:
         shape: The array's shape.
-        itemsize: Bytes of an element.
-        chunks: The shape of chunks; ``"auto"`` or ``True`` to choose one, ``None`` or ``False`` for a single chunk.
-        shards: The shape of shards; ``"auto"`` or ``True`` to choose one, ``None`` or ``False`` for no shards.
+        itemsize: The size of an element in bytes.
+        chunks: The shape of chunks. ``"auto"`` or ``True``: chosen by size; ``None`` or ``False``: a single chunk.
+        shards: The shape of shards. ``"auto"`` or ``True``: chosen by size; ``None`` or ``False``: no shards.
 
     Raises:
         ShapeError: If a shape is invalid, or shards are not multiples of chunks.
@@ -115,9 +115,9 @@ def plan_chunk_shapes(
 
 
 def listed_edges(value: Any, shape: tuple[int, ...]) -> Edges | None:
-    """Return the sizes of chunks along each axis if some are listed, as in ``[[10, 20, 30], 5]``.
+    """Return the listed sizes of chunks along each axis, as in ``[[10, 20, 30], 5]``.
 
-    Axes with one size have ``None``.
+    The result is ``None`` for axes with one size, and ``None`` if no axis has a list of sizes.
 
     Raises:
         ShapeError: If the lists do not match the shape.
@@ -125,36 +125,38 @@ def listed_edges(value: Any, shape: tuple[int, ...]) -> Edges | None:
     if not isinstance(value, list | tuple) or not any(isinstance(item, list | tuple) for item in value):
         return None
     if len(value) != len(shape):
-        raise ShapeError(f"chunks {value!r} has {len(value)} axes, the shape {shape} has {len(shape)}", wanted=shape)
+        raise ShapeError(f"chunks {value!r} must have one entry for each axis of shape {shape}", wanted=shape)
     try:
         return tuple(expand_sizes(item) if isinstance(item, list | tuple) else None for item in value)
     except (TypeError, ValueError) as error:
-        raise ShapeError(f"chunks {value!r}: a list of sizes per axis, or one size: {error}") from error
+        raise ShapeError(f"chunks {value!r} must contain a size or a list of sizes for each axis: {error}") from error
 
 
 def chunk_shape_of(parameter: str, value: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of chunks or shards for a parameter: one size for all axes or one each; -1 is a whole axis.
+    """Return the shape of chunks or shards for a parameter: one size, or a size for each axis. -1 means a whole axis.
 
     Raises:
-        ShapeError: If it does not match the shape.
+        ShapeError: If the parameter does not match the shape.
     """
     sizes = parse_sizes(parameter, value, 1 if parameter == "shards" else -1)
     if isinstance(value, int | np.integer):
         sizes = sizes * len(shape)
     if len(sizes) != len(shape):
         raise ShapeError(
-            f"{parameter} {sizes} has {len(sizes)} dimensions, the shape {shape} has {len(shape)}",
+            f"{parameter} {sizes} must have one size for each axis of shape {shape}",
             found=sizes,
             wanted=shape,
         )
     sizes = tuple(max(extent, 1) if n == -1 else n for n, extent in zip(sizes, shape, strict=True))
     if any(n < 1 for n in sizes):
-        raise ShapeError(f"{parameter} {sizes}: each axis needs at least 1 element", found=sizes)
+        raise ShapeError(
+            f"{parameter} must be at least 1 along each axis, or -1 for a whole axis; found {sizes}", found=sizes
+        )
     return sizes
 
 
 def _auto_shards(shape: tuple[int, ...], inner: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return a shape of at most 64 MiB, by doubling the chunk along the axis of which it covers the least fraction."""
+    """Return a shape of at most 64 MiB: the chunk's, doubled repeatedly along the axis that it covers least of."""
     outer = list(inner)
     while np.prod(outer, dtype=np.float64) * itemsize * 2 <= _SHARD_BYTES:
         growing = [axis for axis in range(len(outer)) if outer[axis] < shape[axis]]
@@ -166,7 +168,7 @@ def _auto_shards(shape: tuple[int, ...], inner: tuple[int, ...], itemsize: int) 
 
 
 def _near_divisor(size: int, target: int) -> int:
-    """Return the largest divisor of a size up to a target, or the size itself if that divisor is less than a quarter."""
+    """Return the largest divisor of a size up to a target. If it is below a quarter of the target, return the size."""
     limit = min(target, size)
     divisor = next(n for n in range(limit, 0, -1) if size % n == 0)
     return divisor if 4 * divisor >= limit else size

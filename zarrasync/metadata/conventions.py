@@ -1,7 +1,8 @@
 """xarray's conventions for properties that some formats do not support: dimension names and missing values.
 
 In formats without dimension names, an attribute contains them. In formats with undefined fill values, a defined fill value
-marks missing values. In other formats an attribute contains that value; floating-point numbers in it are base64 strings.
+marks missing values. In other formats an attribute contains the value that marks missing values, with floating-point
+numbers encoded as base64 strings.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MISSING = "_FillValue"
 
 
 class XarrayProperties(NamedTuple):
-    """Properties of an array that xarray reads, as a format represents them.
+    """Properties of an array that xarray reads, in the representation of a format.
 
     Attributes:
         dtype: The data type.
@@ -46,7 +47,7 @@ class XarrayProperties(NamedTuple):
     fill_is_missing: bool
 
     def names_of_axes(self, ndim: int) -> tuple[str | None, ...] | None:
-        """Return the dimension names, also from the attribute."""
+        """Return the dimension names, from the metadata or from the attribute."""
         names = self.attributes.get(DIMENSIONS)
         is_list = isinstance(names, Sequence) and not isinstance(names, str) and len(names) == ndim
         if self.dimension_names is None and is_list and all(isinstance(name, str) for name in names or ()):
@@ -55,7 +56,7 @@ class XarrayProperties(NamedTuple):
 
     @property
     def missing_value(self) -> Any:
-        """The number that marks missing values; ``None`` if there is none that the data type can represent."""
+        """The number that marks missing values, or ``None`` if the data type cannot represent it or it is not defined."""
         if self.fill_is_missing and self.fill_value is not None:
             return self.fill_value if self.dtype.numpy.kind in "biufc" else None
         value = self.attributes.get(MISSING)
@@ -67,11 +68,11 @@ class XarrayProperties(NamedTuple):
 
 
 def convert_properties(source: XarrayProperties, ndim: int, target: Format) -> XarrayProperties:
-    """Return properties as another format represents them, without dimension names that it cannot represent.
+    """Return properties in the representation of another format, without dimension names that it cannot represent.
 
     Arrays without dimension names do not follow xarray's conventions, so their fill value does not mark missing values.
-    A default fill value becomes undefined in formats in which it would mark missing values. Copies then have to store
-    the chunks that are absent in the source.
+    A default fill value becomes undefined in formats in which it would mark missing values. Copies must then store the
+    chunks that are absent in the source.
     """
     attributes, fill = dict(source.attributes), source.fill_value
     names = source.names_of_axes(ndim)
@@ -96,7 +97,7 @@ def convert_properties(source: XarrayProperties, ndim: int, target: Format) -> X
 
 
 def _is_default(value: Any, dtype: DataType) -> bool:
-    """Return whether a fill value is the default one of a data type, bit for bit."""
+    """Return whether a fill value equals the default of a data type bit by bit."""
     default = dtype.default_fill()
     if value is None or dtype.numpy.kind in "TO":
         return value is None or bool(value == default)
@@ -114,7 +115,7 @@ def _encode(value: Any, dtype: DataType) -> Any:
 
 
 def _decode(value: Any, dtype: DataType) -> Any:
-    """Return the number of an attribute, encoded or as a plain number; ``None`` if the data type has no such number."""
+    """Return an attribute's number, encoded or plain. ``None`` if the data type cannot represent it."""
     kind = dtype.numpy.kind
     if value is None or kind not in "biufc":
         return None

@@ -23,16 +23,16 @@ from zarrasync.model.fill_values import format_fill_value
 __all__ = ["LayoutChanges", "convert_metadata", "has_same_values"]
 
 _MAX_STORED_FILL_CHUNKS = 1 << 16
-"""The most chunks of an array whose fill value may change in a copy, because absent chunks have to be stored then."""
+"""The maximum number of chunks of an array whose copy may have another fill value, which requires storing absent chunks."""
 
 
 @dataclass(frozen=True)
 class LayoutChanges:
-    """Requested changes of an array's layout; ``"keep"`` for none.
+    """Requested changes of an array's layout. ``"keep"`` means no change.
 
     Attributes:
         chunks: The shape of chunks, or ``"auto"``.
-        shards: The shape of shards, ``None`` for none.
+        shards: The shape of shards, ``"auto"``, or ``None`` for no shards.
         compressors: The compressors, as for ``create_array``.
     """
 
@@ -63,13 +63,13 @@ def convert_metadata(
     """Return the metadata of an array in another format or layout.
 
     Args:
-        source: The array.
-        name: Its name, for notes.
-        source_format: Its format.
+        source: The metadata of the array.
+        name: The name of the array, for notes.
+        source_format: The format of the array.
         target_format: The format to convert to.
         changes: Changes of the layout.
-        notes: Receives a note for users about each property that cannot be kept.
-        has_named_dimensions: Whether the array belongs to arrays with dimension names. An array without axes then
+        notes: A list, to which a note for users is added about each property that cannot be kept.
+        has_named_dimensions: Whether other arrays of the hierarchy have dimension names. An array without axes then
             counts as named.
 
     Raises:
@@ -85,14 +85,14 @@ def convert_metadata(
         return source
     if source.transformers:
         transformers = ", ".join(repr(item.name) for item in source.transformers)
-        notes.append(f"{name}: its stored values are no longer transformed by {transformers}")
+        notes.append(f"{name}: the copy does not use the storage transformers {transformers}")
     properties = _convert_properties(
         source, name, source_format, target_format, notes, has_named_dimensions=has_named_dimensions
     )
     fill = properties.fill_value
     if fill is None and not target_format.has_undefined_fill:
-        fill = source.spec.fill_value  # the value of absent elements so far
-        notes.append(f"{name}: the undefined fill value is {format_fill_value(fill)} now")
+        fill = source.spec.fill_value  # zarrasync reads absent elements of the source as this value
+        notes.append(f"{name}: the undefined fill value becomes {format_fill_value(fill)}")
     fill = target_format.fill_value(source.dtype, fill)
     spec = ArraySpec(shapes.outer, source.dtype, source.spec.fill_value if fill is None else fill)
     codecs = _requested_codecs(source, changes, shapes.inner if shapes.has_shards else None)
@@ -126,7 +126,7 @@ def _is_kept(value: Any) -> bool:
     return isinstance(value, str) and value == "keep"
 
 
-# -------------------------------------------------------------- attributes, names of axes, fill value
+# -------------------------------------------------------------- attributes, dimension names, fill value
 
 
 def _convert_properties(
@@ -138,7 +138,7 @@ def _convert_properties(
     *,
     has_named_dimensions: bool,
 ) -> XarrayProperties:
-    """Return the properties that xarray reads, as the target format represents them."""
+    """Return the properties that xarray reads, in the representation of the target format."""
     is_named_scalar = has_named_dimensions and not source.ndim and source.dimension_names is None
     properties = XarrayProperties(
         source.dtype,
@@ -157,11 +157,13 @@ def _convert_properties(
             converted = convert_properties(unchanged, source.ndim, target_format)
     if _becomes_missing(properties, converted):
         value = format_fill_value(converted.fill_value)
-        notes.append(f"{name}: {value} means missing to xarray in this format")
+        notes.append(f"{name}: xarray reads the fill value {value} as missing in this format")
     has_names = converted.dimension_names is not None or DIMENSIONS in converted.attributes
     if any(source.dimension_names or ()) and not has_names:
         names = list(source.dimension_names or ())
-        notes.append(f"{name}: the names of axes {names} are lost, as some axes have none")
+        notes.append(
+            f"{name}: the dimension names {names} are not kept, because this format requires a name for each axis"
+        )
     return converted
 
 
@@ -186,7 +188,7 @@ def _convert_shapes(source: ArrayMetadata, target_format: Format, changes: Layou
     if _is_kept(chunks):
         chunks = source.chunks
         if source.shards is not None and shards is None:
-            edges = None  # the inner chunks of shards are equal
+            edges = None  # all inner chunks have the same shape
     inner, outer = plan_chunk_shapes(source.shape, source.dtype.itemsize or 16, chunks, shards)
     if outer != source.write_chunks:
         edges = None
@@ -202,7 +204,7 @@ def _convert_keys(source: ArrayMetadata, source_format: Format, target_format: F
 
 
 def _change_for(value: Any, ndim: int) -> Any:
-    """Return a requested shape, or ``"keep"`` for an array with another number of axes."""
+    """Return a requested shape, or ``"keep"`` if the array has a different number of axes."""
     is_shape = isinstance(value, list | tuple)
     return "keep" if (is_shape and len(value) != ndim) or (isinstance(value, int) and not ndim) else value
 
@@ -210,7 +212,7 @@ def _change_for(value: Any, ndim: int) -> Any:
 def _requested_codecs(
     source: ArrayMetadata, changes: LayoutChanges, inner_shape: tuple[int, ...] | None
 ) -> RequestedCodecs:
-    """Return the codecs of an array as a user would request them for a new array."""
+    """Return the codecs of an array in the form of ``create_array``'s parameters."""
     chain = source.inner_codecs
     reverse = tuple(reversed(range(source.ndim)))
     order = "F" if any(codec.permutation == reverse and source.ndim > 1 for codec in chain.array_array) else "C"
@@ -232,7 +234,7 @@ def _portable_codecs(codecs: RequestedCodecs, changes: LayoutChanges) -> Request
 
 
 def has_same_values(one: ArrayMetadata, other: ArrayMetadata) -> bool:
-    """Return whether the stored values of two arrays are interchangeable, and absent ones read the same."""
+    """Return whether the stored values of two arrays are interchangeable, including absent ones."""
     if not is_fill(one.spec.scalar, other.spec.fill_value):
         return False
     return (one.write_chunks, one.edges, one.dtype, one.codecs, one.transformers, one.shape) == (

@@ -41,6 +41,7 @@ __all__ = [
 
 CodecLike = Codec | str | Mapping[str, Any] | Any
 _UNSET: Any = object()
+_REMEDY = "; omit the parameter to use the existing array, or pass mode='w' to replace it"
 
 
 def plan_array(
@@ -63,18 +64,18 @@ def plan_array(
     """Return the metadata of a new array, with defaults for parameters that are not specified.
 
     Raises:
-        ShapeError: If shape, chunks and shards do not match each other.
-        MetadataError: If a type, codec or fill value is invalid.
+        ShapeError: If the shapes of the array, its chunks and its shards are inconsistent.
+        MetadataError: If the data type, a codec or the fill value is invalid.
         UnsupportedByFormat: If the format does not support a parameter.
     """
     if order not in ("C", "F"):
-        raise ValueError(f"order is 'C' or 'F', found {order!r}")
+        raise ValueError(f"order must be 'C' or 'F', found {order!r}")
     if data is not None:
         values = _as_values(data)
         shape = values.shape if shape is None else shape
         dtype = _dtype_of(values) if dtype is None else dtype
     if shape is None:
-        raise TypeError("an array needs a shape (or data)")
+        raise TypeError("a new array needs shape or data")
     array_shape = parse_sizes("shape", shape, 0)
     shards, index_location = split_shards(shards)
     data_type = _type_of_objects(dtypes.from_numpy(np.float64 if dtype is None else dtype), filters)
@@ -114,11 +115,11 @@ def plan_array(
 
 
 def _serializer_of(dtype: Any) -> Any:
-    """Return the serializer that stores the byte order of a dtype if it is not the native one."""
+    """Return a serializer with the byte order of a dtype, or ``"auto"`` if the byte order is native."""
     try:
         numpy_dtype = np.dtype(dtype.to_native_dtype() if hasattr(dtype, "to_native_dtype") else dtype)
     except (TypeError, ValueError, SyntaxError):
-        return "auto"  # a name that only Zarr has
+        return "auto"  # a data type that only Zarr defines
     if numpy_dtype.kind in "TO" or numpy_dtype.isnative:
         return "auto"
     return BytesCodec(None, packed(numpy_dtype))
@@ -148,7 +149,7 @@ def _type_of_objects(data_type: DataType, filters: Any) -> DataType:
 
 
 def _dtype_of(values: npt.NDArray[Any]) -> Any:
-    """Return the dtype of values. Arrays of Python strings or bytes have that type."""
+    """Return the dtype of values, or ``str`` or ``bytes`` for an object array of such values."""
     if values.dtype.kind == "O" and values.size:
         first = values.reshape(-1)[0]
         return bytes if isinstance(first, bytes) else str if isinstance(first, str) else values.dtype
@@ -168,7 +169,9 @@ def _check_dimension_names(names: Any, shape: tuple[int, ...]) -> None:
         raise MetadataError(f"dimension_names is a sequence with one entry per axis, found {names!r}")
     are_names = all(name is None or isinstance(name, str) for name in names)
     if isinstance(names, str) or not are_names or len(names) != len(shape):
-        raise MetadataError(f"dimension_names {names!r} must have one entry per axis of shape {shape}, a name or None")
+        raise MetadataError(
+            f"dimension_names must contain a string or None for each axis of shape {shape}, found {names!r}"
+        )
 
 
 # -------------------------------------------------------------- checks of parameters
@@ -183,32 +186,32 @@ def check_options(options: Iterable[str]) -> None:
     """Check the names of keyword arguments.
 
     Raises:
-        TypeError: If one is not a parameter of ``create_array``. The message suggests a similar name.
+        TypeError: If a name is not a parameter of ``create_array``. The message suggests a similar name.
     """
     for name in options:
         parameters = _parameters()
         if name not in parameters:
             hint = suggest(name, parameters, f"the parameters are {', '.join(parameters)}")
-            raise TypeError(f"creating an array takes no parameter {name!r}; {hint}")
+            raise TypeError(f"unknown parameter {name!r} for a new array; {hint}")
 
 
 def check_matches(existing: ArrayMetadata, name: str, **options: Any) -> None:
     """Check that an existing array matches the parameters of ``create_array``.
 
-    Its sizes may differ, because it may have grown since it was created with these parameters.
+    The sizes of its axes may differ, because it may have grown since it was created with these parameters.
 
     Args:
-        existing: The existing array.
-        name: Its name, for messages.
+        existing: The metadata of the existing array.
+        name: The name of the array, for messages.
         **options: The parameters.
 
     Raises:
-        ShapeError: If the number of axes, chunks or shards differ.
-        NodeTypeError: If the data type differs.
+        ShapeError: If the array has a different number of axes, or different chunks or shards.
+        NodeTypeError: If the array has a different data type.
     """
     shape = options.get("shape")
     if shape is not None and len(sizes := parse_sizes("shape", shape, 0)) != existing.ndim:
-        message = f"{name} is there with shape {existing.shape}, not {sizes}"
+        message = f"{name} exists with shape {existing.shape}, not {sizes}{_REMEDY}"
         raise ShapeError(message, found=existing.shape, wanted=sizes)
     for parameter, existing_sizes in (("chunks", existing.chunks), ("shards", existing.shards)):
         value = options.get(parameter)
@@ -219,39 +222,46 @@ def check_matches(existing: ArrayMetadata, name: str, **options: Any) -> None:
             continue
         sizes = chunk_shape_of(parameter, value, existing.shape)
         if sizes != existing_sizes:
-            message = f"{name} is there with {parameter} {existing_sizes}, not {sizes}"
+            message = f"{name} exists with {parameter} {existing_sizes}, not {sizes}{_REMEDY}"
             raise ShapeError(message, found=existing_sizes or (), wanted=sizes)
     if options.get("dtype") is not None:
         data_type = dtypes.from_numpy(options["dtype"])
         if data_type.numpy != existing.dtype.numpy:
-            raise NodeTypeError(f"{name} is there with data type {existing.dtype.name}, not {data_type.name}")
+            raise NodeTypeError(
+                f"{name} exists with data type {existing.dtype.name}, not {data_type.name}{_REMEDY}",
+                found=existing.dtype.name,
+                wanted=data_type.name,
+            )
 
 
 def check_axis_count(parameter: str, value: Any, axis_counts: Iterable[int]) -> None:
-    """Check that a shape has as many sizes as at least one of several arrays has axes.
+    """Check that at least one of several arrays has the number of axes of a shape.
 
     Args:
-        parameter: The parameter's name, for messages.
-        value: The shape, or a value of another kind, which is not checked.
+        parameter: The name of the parameter, for messages.
+        value: The shape. Values that are not a list or tuple are not checked.
         axis_counts: The number of axes of each array.
 
     Raises:
-        ShapeError: If it matches none of them.
+        ShapeError: If no array has the number of axes of the shape.
     """
     counts = set(axis_counts)
     if isinstance(value, list | tuple) and counts and len(value) not in counts:
         dimensions = ", ".join(map(str, sorted(counts)))
-        raise ShapeError(f"{parameter} {tuple(value)} do not fit arrays of {dimensions} dimensions", found=tuple(value))
+        raise ShapeError(
+            f"{parameter} {tuple(value)} must have a size for each axis, but the arrays have {dimensions} dimensions",
+            found=tuple(value),
+        )
 
 
 def checked_attributes(value: Any) -> dict[str, Any]:
-    """Return attributes as they will be read back.
+    """Return attributes as a reader will get them.
 
     Raises:
-        MetadataError: If they are not a mapping from names to values that JSON can represent.
+        MetadataError: If the attributes are not a mapping from names to values that JSON can represent.
     """
     if value is not None and not isinstance(value, Mapping):
-        raise MetadataError(f"attributes are a mapping from names to values, found {value!r}")
+        raise MetadataError(f"attributes must be a mapping from names to values, found {value!r}")
     attributes = dict(value or {})
     try:
         _json.dump(attributes)
@@ -261,6 +271,6 @@ def checked_attributes(value: Any) -> dict[str, Any]:
                 _json.dump({name: item})
             except MetadataError as error:
                 reason = error.__cause__ or error
-                raise MetadataError(f"the attribute {name!r} can not be written as JSON: {reason}") from error
+                raise MetadataError(f"the attribute {name!r} cannot be written as JSON: {reason}") from error
         raise
     return dict(_json.to_plain(attributes))

@@ -1,4 +1,4 @@
-"""Reading metadata documents: checks that report every problem with its location, and common parts of documents."""
+"""Reading metadata documents: checks that report each problem with its location, and common parts of documents."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class DocumentChecker:
 
     Args:
         data: The stored document.
-        key: Its key, which messages name.
+        key: The store key of the document, for messages.
 
     Attributes:
-        key: The document's key.
+        key: The store key of the document.
         document: The parsed document.
-        problems: The problems that were added.
+        problems: The problems found so far.
     """
 
     def __init__(self, data: Buffer, key: str) -> None:
@@ -45,7 +45,7 @@ class DocumentChecker:
         self.problems.append(Problem(self.key, f"$.{member}" if member else "$", message))
 
     def add_error(self, member: str, error: Exception) -> None:
-        """Add the problems of an error that the parser of a member raised."""
+        """Add the problems of an error from the parser of a member."""
         problems = getattr(error, "problems", ())
         if problems:
             self.problems.extend(problems)
@@ -53,10 +53,10 @@ class DocumentChecker:
             self.add(member, str(error))
 
     def require(self, *members: str) -> None:
-        """Add a problem for each member that is missing."""
+        """Add a problem for each missing member."""
         for member in members:
             if member not in self.document:
-                self.add(member, "this member is missing")
+                self.add(member, "this required member is missing")
 
     def sizes(self, member: str, value: Any, least: int) -> tuple[int, ...]:
         """Return a list of integers that are at least ``least``."""
@@ -66,7 +66,7 @@ class DocumentChecker:
         return ()
 
     def chunk_sizes(self, member: str, value: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the sizes of chunks. A size of 0 along an empty axis, which some writers use, becomes 1."""
+        """Return the sizes of chunks. A size of 0 along an empty axis, which some writers store, becomes 1."""
         if isinstance(value, list) and len(value) == len(shape):
             value = [c if n or type(c) is not int else c or 1 for c, n in zip(value, shape, strict=True)]
         return self.sizes(member, value, 1)
@@ -79,17 +79,17 @@ class DocumentChecker:
         return {}
 
     def raise_problems(self) -> None:
-        """Raise if there are problems.
+        """Raise an error if the document has problems.
 
         Raises:
-            MetadataError: With all of them.
+            MetadataError: If the document has problems. The error lists all of them.
         """
         if self.problems:
             raise MetadataError.from_problems(self.problems)
 
 
 def non_finite_tokens(value: Any, location: str) -> Iterator[tuple[str, str]]:
-    """Yield location and message for each NaN and Infinity token in a parsed document."""
+    """Yield the location and a message for each NaN and Infinity token in a parsed document."""
     if isinstance(value, float) and not math.isfinite(value):
         yield location, "NaN and Infinity are not JSON; other readers may reject the document"
     elif isinstance(value, Mapping):
@@ -108,8 +108,8 @@ def with_shape(
     Args:
         document: The parsed document.
         shape: The new shape.
-        chunks: The sizes of chunks. They replace those in the document if it has sizes of 0.
-        *chunk_member: The names that lead to the sizes of chunks in the document.
+        chunks: The sizes of chunks. They replace the sizes in the document if one of these is 0.
+        *chunk_member: The path of member names to the sizes of chunks in the document.
     """
     copy = {**document, "shape": list(shape)}
     *parents, name = chunk_member
@@ -128,10 +128,10 @@ def document_key(path: str, name: str) -> str:
 
 
 def named_extension(value: Any) -> tuple[str | None, Mapping[str, Any]]:
-    """Return name and configuration of an extension point: an object with a name, or just a name.
+    """Return the name and the configuration of an extension: an object with a name, or only a name.
 
-    The name is ``None`` if the value is something else. The ``separator`` of a chunk key encoding may also be beside the
-    name, as in zarr-python's parameters.
+    The name is ``None`` if the value is invalid. The ``separator`` of a chunk key encoding may also be a member next to
+    the name, as in zarr-python's parameters.
     """
     if isinstance(value, str):
         return value, {}

@@ -1,4 +1,4 @@
-"""The interface of Zarr formats: keys and documents of nodes. No IO."""
+"""The interface of Zarr formats: the keys and documents of nodes. No IO."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zarrasync.model.paths import is_key
 __all__ = ["Documents", "Format", "Kind", "RequestedCodecs"]
 
 Documents = Mapping[str, Buffer | None]
-"""Documents by store key; ``None`` for absent ones."""
+"""Documents by store key, with ``None`` for absent documents."""
 Kind = type[ArrayMetadata] | type[GroupMetadata]
 
 
@@ -26,10 +26,10 @@ class Format(ABC):
     """A Zarr format: the keys of nodes and chunks, and the translation between metadata and documents.
 
     Attributes:
-        zarr_format: Its name for users.
-        entry_point: The key of a document at the root of a store that other formats must not replace, if there is one.
-        unread_entry_point: The key of a document at the root that selects the dialect, if there is one and this value
-            does not reflect it yet.
+        zarr_format: The name of the format for users.
+        entry_point: The key of a document at the root of a store that other formats must not replace, or ``None``.
+        unread_entry_point: The key of a document at the root that selects the dialect, if the format has one and this
+            object does not yet reflect it.
         has_shards: Whether arrays can have shards.
         has_dimension_names: Whether axes can have names.
         has_undefined_fill: Whether a fill value can be undefined.
@@ -54,7 +54,7 @@ class Format(ABC):
         return hash(type(self))
 
     def is_same(self, other: Format) -> bool:
-        """Return whether another value represents this format, whatever the keys of its documents."""
+        """Return whether another object represents the same format, even if its documents have different keys."""
         return other.zarr_format == self.zarr_format
 
     # -------------------------------------------------------------- documents
@@ -64,16 +64,16 @@ class Format(ABC):
         """Return the keys of all documents that a node may have.
 
         Args:
-            path: The node.
-            kind: Limits the keys to arrays or groups. The first key then decides whether the node exists.
+            path: The path of the node.
+            kind: Return only the keys of an array or of a group. The node then exists if the first key exists.
         """
 
     @abstractmethod
     def parse(self, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
-        """Return the node that documents describe, or ``None`` if they describe none.
+        """Return the metadata of the node that documents describe, or ``None`` if they do not describe a node.
 
         Raises:
-            MetadataError: If a document is invalid. It lists every problem.
+            MetadataError: If a document is invalid. Its field ``problems`` lists all problems.
         """
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Format(ABC):
         return {}
 
     def for_unknown_store(self) -> Format:
-        """Return the format for a store whose entry point was not read yet."""
+        """Return the format for a store whose entry point has not been read yet."""
         return self
 
     def for_written_store(self) -> Format:
@@ -108,14 +108,14 @@ class Format(ABC):
         """Check the name of a node.
 
         Raises:
-            InvalidKeyError: If the format does not allow it.
+            InvalidKeyError: If the format does not allow the name.
         """
 
     def check_path(self, path: str) -> None:
         """Check the name of every node on a path.
 
         Raises:
-            InvalidKeyError: If the format does not allow one.
+            InvalidKeyError: If the format does not allow one of the names.
         """
         for name in path.split("/") if path else ():
             self.check_name(name)
@@ -125,7 +125,7 @@ class Format(ABC):
         return f"{path}/" if path else ""
 
     def chunk_aliases(self, path: str, metadata: ArrayMetadata) -> Mapping[str, tuple[str, ...]]:
-        """Return other keys under which some writers store a chunk, by its regular key."""
+        """Return other keys that some writers use for a chunk, by its regular key."""
         return {}
 
     # -------------------------------------------------------------- parameters of new arrays
@@ -136,29 +136,29 @@ class Format(ABC):
 
         Raises:
             MetadataError: If a codec is invalid.
-            UnsupportedByFormat: If the format does not support them.
+            UnsupportedByFormat: If the format does not support the codecs.
         """
 
     @abstractmethod
     def key_encoding(self, requested: Any, ndim: int) -> ChunkKeyEncoding:
-        """Return the chunk key encoding of a new array, which is the format's default for ``None``.
+        """Return the chunk key encoding of a new array. ``None`` requests the default of the format.
 
         Raises:
-            UnsupportedByFormat: If the format does not support it.
+            UnsupportedByFormat: If the format does not support the encoding.
         """
 
     def fill_value(self, data_type: DataType, value: Any) -> Any:
-        """Return the fill value of a new array as readers will get it from the documents."""
+        """Return the fill value of a new array as readers will get it from its documents."""
         return value
 
     # -------------------------------------------------------------- consolidated metadata
 
     def consolidated_key(self, path: str) -> str | None:
-        """Return the key of the document with copies of all documents below a group, or ``None`` without support."""
+        """Return the key of the document for copies of all documents below a group, or ``None`` if unsupported."""
         return None
 
     def parse_consolidated(self, path: str, documents: Documents) -> dict[str, bytes] | None:
-        """Return the copies of documents below a group, by store key; ``None`` if the group has none.
+        """Return the copies of documents below a group by store key, or ``None`` if the group does not contain copies.
 
         Raises:
             MetadataError: If the copies are invalid.
@@ -171,15 +171,15 @@ class Format(ABC):
         """Return the documents to store so that a group contains copies of all documents below it.
 
         Args:
-            path: The group.
-            group_documents: The group's own documents.
-            documents_below: The parsed documents of nodes below it, by store key.
+            path: The path of the group.
+            group_documents: The documents of the group by store key.
+            documents_below: The parsed documents of all nodes below the group, by store key.
 
         Raises:
             UnsupportedByFormat: If the format does not support consolidated metadata.
         """
         raise UnsupportedByFormat(
-            f"Zarr format {self.zarr_format!r} has no consolidated metadata",
+            f"Zarr format {self.zarr_format!r} does not support consolidated metadata",
             zarr_format=self.zarr_format,
             feature="consolidated_metadata",
         )
@@ -193,39 +193,39 @@ class Format(ABC):
     def children(self, path: str, keys: Iterable[str], prefixes: Iterable[str]) -> dict[str, bool]:
         """Return possible nodes below a group.
 
-        Keys that stores should not hold (with empty segments or ``..``) belong to no node.
+        Invalid keys (with empty segments or ``..``) are ignored.
 
         Args:
-            path: The group.
-            keys: Keys under its listing prefix.
-            prefixes: Prefixes under its listing prefix.
+            path: The path of the group.
+            keys: Keys under the group's listing prefix.
+            prefixes: Prefixes under the group's listing prefix.
 
         Returns:
-            Paths relative to the group; each with whether it is a group even if it has no document.
+            For each path relative to the group, whether the node is a group even without a document.
         """
         start = len(self.listing_prefix(path))
         return dict.fromkeys(sorted(name for prefix in prefixes if is_key(name := prefix[start:-1])), False)
 
     def erase_keys(self, path: str) -> tuple[str, ...]:
-        """Return the keys of a node that are not under ``erase_prefixes``."""
+        """Return the keys of a node that do not start with one of ``erase_prefixes``."""
         return ()
 
     def erase_prefixes(self, path: str) -> tuple[str, ...]:
-        """Return the prefixes of a node and all nodes below it."""
+        """Return the prefixes of the keys of a node and all nodes below it."""
         return (f"{path}/" if path else "",)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedCodecs:
-    """Codecs of a new array, as a user requested them.
+    """The codecs of a new array, as the user requested them.
 
     Attributes:
-        filters: Array -> array codecs (or v2 filters).
-        serializer: The array -> bytes codec; ``None`` for the default one.
-        compressors: Bytes -> bytes codecs.
-        order: ``"C"`` or ``"F"``: the order of elements in a chunk.
-        inner_shape: The shape of inner chunks if the array has shards.
-        index_location: Where shards have their index: ``"end"`` or ``"start"``.
+        filters: The array -> array codecs (Zarr v2: filters).
+        serializer: The array -> bytes codec, or ``None`` for the default.
+        compressors: The bytes -> bytes codecs.
+        order: The memory order of elements inside a chunk, ``"C"`` or ``"F"``.
+        inner_shape: The shape of inner chunks, or ``None`` if the array is not sharded.
+        index_location: The location of the index in shards: ``"end"`` or ``"start"``.
     """
 
     filters: Sequence[Any]

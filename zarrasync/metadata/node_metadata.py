@@ -1,6 +1,6 @@
-"""Metadata of arrays and groups, independent of the format in which they are stored.
+"""Metadata of arrays and groups, independent of the Zarr format.
 
-Formats translate documents to these values and back. No other part of the library depends on the form of documents.
+Formats convert documents to these objects and back. No other part of the library depends on the structure of documents.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ __all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]
 
 _MAX_AXES = 64
 _MAX_CHUNK = 1 << 62
-"""Bytes of a chunk that no memory can hold. The limit keeps sizes within 64 bits everywhere."""
+"""An upper limit for the bytes of a chunk, larger than any memory. It keeps all sizes within 64 bits."""
 _CHECKED_SHAPES = 256
-"""The most different shapes of chunks that are checked at once; others are checked when they are first used."""
+"""The number of different chunk shapes to check when an array is opened. Others are checked when they are first used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The documents that metadata was read from, so that a rewrite keeps members that the model does not contain.
+    """The documents that metadata was read from. Rewriting them keeps members that the model does not represent.
 
     Attributes:
-        zarr_format: Their format.
-        documents: Parsed documents by store key.
-        versions: Versions of the stored documents by store key. The caller that fetched them adds these.
+        zarr_format: The format of the documents.
+        documents: The parsed documents by store key.
+        versions: The versions of the stored documents by store key. The caller that fetched the documents adds them.
     """
 
     zarr_format: int | str
@@ -47,11 +47,11 @@ class Source:
 
 @dataclass(frozen=True)
 class NodeMetadata:
-    """Common base of the metadata of arrays and groups.
+    """Base class of the metadata of arrays and groups.
 
     Attributes:
         attributes: The user's attributes.
-        source: The documents that it was read from.
+        source: The documents that the metadata was read from, or ``None``.
     """
 
     attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
@@ -71,18 +71,18 @@ class ArrayMetadata(NodeMetadata):
     """Metadata of an array.
 
     Attributes:
-        shape: The array's shape.
-        dtype: Its data type.
-        write_chunks: The shape of stored values: of shards if the array has some, else of chunks. If their sizes
-            differ along an axis, the largest.
-        keys: The encoding of a stored value's coordinates as its key.
+        shape: The shape of the array.
+        dtype: The data type.
+        write_chunks: The shape of stored values: shards, or chunks if the array is not sharded. Along an axis with
+            listed sizes, the largest one.
+        keys: The chunk key encoding.
         codecs: The codecs of a stored value.
-        fill_value: The value of absent elements; ``None`` if it is undefined (``null`` in v2).
-        dimension_names: A name or ``None`` for each axis, if there are names.
-        edges: For each axis the sizes of stored values, or ``None`` if they are equal. ``None`` if that holds for
-            all axes.
-        transformers: The storage transformers, the nearest to the array first.
-        notes: Notes to show users who open the array.
+        fill_value: The value of absent elements, or ``None`` if it is undefined (``null`` in v2).
+        dimension_names: A name or ``None`` for each axis, or ``None`` if the array has no dimension names.
+        edges: The listed sizes of stored values along each axis, or ``None`` for an axis with one size. ``None`` if all
+            axes have one size.
+        transformers: The storage transformers, starting with the one nearest to the array.
+        notes: Messages for users who open the array.
     """
 
     shape: tuple[int, ...]
@@ -98,29 +98,30 @@ class ArrayMetadata(NodeMetadata):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.grid  # raises if shape and chunks do not match
+        _ = self.grid  # raises an error if shape and chunks do not match
         if len(self.shape) > _MAX_AXES:
             raise MetadataError(
-                f"an array has at most {_MAX_AXES} axes here (NumPy's limit), this one {len(self.shape)}"
+                f"arrays with {len(self.shape)} axes are not supported; the maximum, set by NumPy, is {_MAX_AXES}"
             )
         if math.prod(self.write_chunks) * max(self.dtype.numpy.itemsize, 1) >= _MAX_CHUNK:
             raise MetadataError(
-                f"chunks of {self.write_chunks} elements of {self.dtype.name!r} are larger than any memory"
+                f"chunks of shape {self.write_chunks} and data type {self.dtype.name!r} are larger than any memory"
             )
         if self.dimension_names is not None and len(self.dimension_names) != len(self.shape):
             raise MetadataError(
-                f"dimension_names {list(self.dimension_names)} must have one entry per axis of shape {self.shape}"
+                f"dimension_names must contain a string or None for each axis of shape {self.shape}, "
+                f"found {list(self.dimension_names)}"
             )
-        _ = self.chain  # raises if a codec does not support the chunks
+        _ = self.chain  # raises an error if a codec does not support the chunks
         for shape in islice(self._edge_shapes(), _CHECKED_SHAPES):
             self.chain_of(shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without cached properties: bound codecs cannot be pickled.
+        # Cached properties are omitted, because bound codecs cannot be pickled.
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
 
     def from_source(self, source: Source | None) -> Self:
-        """Return a copy from other documents, without validation. Cached properties, such as bound codecs, are not shared."""
+        """Return a copy with another source, without validation and without cached properties such as bound codecs."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__getstate__(), source=source)
         return copy
@@ -141,20 +142,20 @@ class ArrayMetadata(NodeMetadata):
         return grid_of(self.shape, self.write_chunks, self.edges)
 
     def _edge_shapes(self) -> Iterator[tuple[int, ...]]:
-        """Yield the different shapes of stored values if sizes are listed."""
+        """Yield the different shapes of stored values, if an axis has listed sizes."""
         if self.edges is not None:
             axes = zip(self.edges, self.write_chunks, strict=True)
             yield from product(*(sorted({largest, *(sizes or ())}) for sizes, largest in axes))
 
     @cached_property
     def read_grid(self) -> Grid:
-        """The grid of the smallest parts that can be read alone: inner chunks or chunks."""
+        """The grid of chunks (inner chunks if the array is sharded), the smallest parts that can be read alone."""
         # Inner chunks have one size, which divides the sizes of shards.
         return grid_of(self.shape, self.chunks, self.edges if self._sharding is None else None)
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The shape of the smallest part that can be read alone: of inner chunks or chunks."""
+        """The shape of chunks (inner chunks if the array is sharded), the smallest parts that can be read alone."""
         sharding, steps = self._sharding, self.codecs.array_array
         if sharding is None or any(codec.permutation is None for codec in steps):
             return self.write_chunks
@@ -166,12 +167,12 @@ class ArrayMetadata(NodeMetadata):
 
     @property
     def shards(self) -> tuple[int, ...] | None:
-        """The shape of shards, if the array has them."""
+        """The shape of shards, or ``None`` if the array is not sharded."""
         return None if self._sharding is None else self.write_chunks
 
     @property
     def inner_codecs(self) -> CodecChain:
-        """The codecs of the smallest part that can be read alone."""
+        """The codecs of chunks (inner chunks if the array is sharded)."""
         return self.codecs if self._sharding is None else self._sharding.codecs
 
     @property
@@ -212,15 +213,15 @@ class ArrayMetadata(NodeMetadata):
         return ArraySpec(self.write_chunks, self.dtype, fill, self.fill_value is None)
 
     def with_shape(self, shape: tuple[int, ...]) -> ArrayMetadata:
-        """Return a copy with another shape. New chunks of axes with listed sizes are as large as the last one.
+        """Return a copy with another shape. Along axes with listed sizes, new chunks have the size of the last one.
 
         Raises:
-            ShapeError: If it has another number of axes or a negative size.
+            ShapeError: If the shape has a different number of axes or a negative size.
         """
         if len(shape) != self.ndim or any(n < 0 for n in shape):
             raise ShapeError(
-                f"an array of shape {self.shape} can not be resized to {shape}: "
-                f"it needs {self.ndim} sizes, none of them negative",
+                f"cannot resize an array of shape {self.shape} to {shape}: "
+                "the new shape must have one size of at least 0 for each axis",
                 found=shape,
                 wanted=self.shape,
             )
@@ -229,7 +230,9 @@ class ArrayMetadata(NodeMetadata):
         for sizes, n in zip(self.edges, shape, strict=True):
             if sizes is not None and len(sizes) + max(n - sum(sizes), 0) // sizes[-1] > MAX_LISTED_CHUNKS:
                 raise ShapeError(
-                    f"{n} elements would take more than {MAX_LISTED_CHUNKS} chunks of listed sizes", found=shape
+                    f"cannot resize an axis with listed chunk sizes to {n} elements: that takes more than "
+                    f"{MAX_LISTED_CHUNKS} chunks",
+                    found=shape,
                 )
         edges = tuple(
             None if sizes is None else sizes + (sizes[-1],) * -(-max(n - sum(sizes), 0) // sizes[-1])

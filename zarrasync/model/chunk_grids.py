@@ -1,7 +1,7 @@
 """Chunk grids: the division of an array's index space into boxes.
 
-A grid is a product of independent axes. An axis maps indices to chunks, and chunks to their first index: by arithmetic if
-all chunks have one size, else from a list of sizes.
+A grid is a product of independent axes. An axis maps indices to chunks, and chunks to their first index. It uses
+arithmetic if all chunks have the same size, and a list of sizes otherwise.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 Edges: TypeAlias = tuple[tuple[int, ...] | None, ...]
-"""For each axis the sizes of its chunks, or ``None`` if they are equal."""
+"""The sizes of chunks along each axis, or ``None`` for an axis with one size."""
 
 
 MAX_LISTED_CHUNKS = 1 << 20
-"""The most chunks along an axis whose sizes are listed."""
+"""The maximum number of chunks along an axis with listed sizes."""
 
 
 class Axis(Protocol):
@@ -76,7 +76,7 @@ class Axis(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegularAxis:
-    """Axis with chunks of one size; the last one may extend beyond the array."""
+    """Axis with chunks of one size. The last chunk may extend beyond the array."""
 
     extent: int
     chunk: int
@@ -103,7 +103,7 @@ class RegularAxis:
 
 @dataclass(frozen=True)
 class ListedAxis:
-    """Axis with a list of chunk sizes; some chunks may lie beyond the array."""
+    """Axis with a list of chunk sizes. Some chunks may lie beyond the array."""
 
     extent: int
     edges: tuple[int, ...]
@@ -134,7 +134,7 @@ class ListedAxis:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Chunk grid of an array with a shape."""
+    """The chunk grid of an array of a given shape."""
 
     axes: tuple[Axis, ...]
 
@@ -153,7 +153,7 @@ class Grid:
         return math.prod(self.shape)
 
     def box(self, first: tuple[int, ...], last: tuple[int, ...] | None = None) -> tuple[slice, ...]:
-        """Return the indices of a chunk, or of all from a first to a last one, limited to the array."""
+        """Return the box of a chunk, or of all chunks between two corners, clipped to the array."""
         bounds = zip(self.axes, first, last or first, strict=True)
         return tuple(slice(axis.start(a), min(axis.start(b) + axis.size(b), axis.extent)) for axis, a, b in bounds)
 
@@ -165,19 +165,19 @@ class Grid:
 def regular_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Grid:
     """Return a grid of equal chunks.
 
-    See "Regular grids" in the Zarr v3 core specification.
+    See section "Regular grids" of the Zarr v3 core specification.
 
     Raises:
         ShapeError: If the lengths differ or a chunk has no elements.
     """
     if len(shape) != len(chunks):
         raise ShapeError(
-            f"chunks {chunks} have {len(chunks)} dimensions, the shape {shape} has {len(shape)}",
+            f"chunks {chunks} must have one size for each axis of shape {shape}",
             found=chunks,
             wanted=shape,
         )
     if any(c < 1 for c in chunks):
-        raise ShapeError(f"chunks {chunks}: each axis needs at least 1 element", found=chunks)
+        raise ShapeError(f"chunks must be at least 1 along each axis, found {chunks}", found=chunks)
     return Grid(tuple(RegularAxis(n, c) for n, c in zip(shape, chunks, strict=True)))
 
 
@@ -185,7 +185,7 @@ def expand_sizes(sizes: Any) -> tuple[int, ...]:
     """Expand a list of sizes and ``[size, count]`` pairs to a size per chunk.
 
     Raises:
-        TypeError, ValueError: If it is not such a list, or has more than ``MAX_LISTED_CHUNKS`` chunks.
+        TypeError, ValueError: If the value is not such a list, or specifies more than ``MAX_LISTED_CHUNKS`` chunks.
     """
     if not isinstance(sizes, list | tuple) or not sizes:
         raise TypeError("expected a list of sizes")
@@ -193,25 +193,25 @@ def expand_sizes(sizes: Any) -> tuple[int, ...]:
     for item in sizes:
         size, count = item if isinstance(item, list | tuple) else (item, 1)
         if type(size) is not int or type(count) is not int or not 1 <= size < 1 << 40 or count < 1:
-            raise ValueError("sizes and counts are at least 1")
+            raise ValueError("sizes and counts must be at least 1")
         if len(expanded) + count > MAX_LISTED_CHUNKS:
-            raise ValueError(f"at most {MAX_LISTED_CHUNKS} chunks along an axis can be listed")
+            raise ValueError(f"an axis can have at most {MAX_LISTED_CHUNKS} listed sizes")
         expanded.extend([size] * count)
     return tuple(expanded)
 
 
 def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...], edges: Edges | None) -> Grid:
-    """Return a rectilinear grid, or a regular one if no sizes are listed.
+    """Return a rectilinear grid, or a regular grid if no sizes are listed.
 
     See "rectilinear" in zarr-extensions.
 
     Args:
         shape: The array's shape.
         chunks: The size of chunks along each axis without a list of sizes.
-        edges: For each axis the sizes of its chunks, or ``None``.
+        edges: The listed sizes of chunks along each axis, or ``None``.
 
     Raises:
-        ShapeError: If chunks and shape do not fit.
+        ShapeError: If the chunks do not match the shape.
     """
     grid = regular_grid(shape, chunks)
     if edges is None:
@@ -228,16 +228,16 @@ def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...], edges: Edges | None
 
 
 def coords_outside(old_shape: tuple[int, ...], new_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the coordinates in a grid of ``old_shape`` that are not in one of ``new_shape``."""
+    """Yield the coordinates in a grid of ``old_shape`` that are outside a grid of ``new_shape``."""
     for axis, (old_count, new_count) in enumerate(zip(old_shape, new_shape, strict=True)):
-        # Limit the axes before this one to the common part, so that no coordinates are repeated.
+        # Earlier axes are limited to the common part, so that no coordinates are repeated.
         before = [min(a, b) for a, b in zip(old_shape[:axis], new_shape[:axis], strict=True)]
         spans = [range(n) for n in before] + [range(new_count, old_count)] + [range(n) for n in old_shape[axis + 1 :]]
         yield from lazy_product(spans)
 
 
 def lazy_product(spans: list[range]) -> Iterator[tuple[int, ...]]:
-    """Yield the product of ranges. Unlike ``itertools.product``, do not hold their members in memory."""
+    """Yield the product of ranges. Unlike ``itertools.product``, this does not keep the members in memory."""
     if not spans:
         yield ()
         return

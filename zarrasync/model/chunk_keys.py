@@ -1,4 +1,4 @@
-"""Chunk key encodings: the keys of chunks for their grid coordinates."""
+"""Chunk key encodings: the conversion between a chunk's grid coordinates and its key."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["ChunkKeyEncoding"]
 
 @dataclass(frozen=True, slots=True)
 class ChunkKeyEncoding:
-    """Encoding of a chunk's grid coordinates as its key, relative to the array.
+    """The encoding of a chunk's grid coordinates as its key, relative to the array.
 
-    See "Chunk key encoding" in the Zarr v3 core specification.
+    See section "Chunk key encoding" of the Zarr v3 core specification.
 
     Attributes:
-        name: ``"default"`` (``c/0/1``, v3), ``"v2"`` (``0.1``) or ``"glued"`` (``c0/1``, the v3 draft;
-            ``"glued0"`` differs only for arrays without axes, whose one chunk is ``c0`` instead of ``c``).
+        name: ``"default"`` (``c/0/1``, v3), ``"v2"`` (``0.1``), ``"glued"`` (``c0/1``, the v3 draft) or ``"glued0"``,
+            which differs from ``"glued"`` only for arrays without axes, whose chunk has the key ``c0`` instead of ``c``.
         separator: ``"/"`` or ``"."``.
     """
 
@@ -26,9 +26,9 @@ class ChunkKeyEncoding:
 
     def __post_init__(self) -> None:
         if self.name not in ("default", "v2", "glued", "glued0"):
-            raise MetadataError(f"unknown chunk key encoding {self.name!r}; known are 'default' and 'v2'")
+            raise MetadataError(f"the chunk key encoding must be 'default' or 'v2', found {self.name!r}")
         if self.separator not in ("/", "."):
-            raise MetadataError(f"a chunk key separator is '/' or '.', found {self.separator!r}")
+            raise MetadataError(f"the chunk key separator must be '/' or '.', found {self.separator!r}")
 
     def _head(self, ndim: int) -> str:
         """Return the part of keys before the first coordinate."""
@@ -58,7 +58,7 @@ class ChunkKeyEncoding:
         return [f"{before}{number}{after}" for number in range(coords[axis], coords[axis] + count)]
 
     def decode(self, key: str, ndim: int) -> tuple[int, ...] | None:
-        """Return the coordinates of a chunk's key, or ``None`` if it is not the key of a chunk."""
+        """Return the grid coordinates for a key, or ``None`` if it is not the key of a chunk."""
         head = self._head(ndim)
         if not ndim:
             return () if key == head else None

@@ -1,10 +1,10 @@
 """Data types: the mapping between Zarr's names and NumPy's dtypes.
 
-The core types and ``r*`` are specified in the Zarr v3 core specification ("Data types"). The others are extension types as
-registered in zarr-extensions, or as zarr-python names them if they are not registered. In memory every array has native
-byte order; the stored order belongs to the array -> bytes codec. NumPy has no integers of less than a byte, so integers of 2
-and 4 bits are bytes in memory. Small floating-point types come from the package ml_dtypes, and complex numbers of them
-are structures of a real and an imaginary part.
+The core types and ``r*`` are specified in the Zarr v3 core specification ("Data types"). The others are extension types
+with the names that zarr-extensions registers, or that zarr-python uses if they are not registered. Arrays in memory have
+native byte order; the array -> bytes codec determines the stored byte order. NumPy has no integers smaller than a byte,
+so integers of 2 and 4 bits are bytes in memory. Small floating-point types come from the package ml_dtypes. Complex
+numbers with such parts are structures of a real and an imaginary part.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", 
 class DataType:
     """A Zarr data type and the NumPy dtype of its values in memory.
 
-    See "Data types" in the Zarr v3 core specification.
+    See section "Data types" of the Zarr v3 core specification.
 
     Attributes:
         name: The Zarr v3 name (``"float32"``, ``"r24"``, ``"numpy.datetime64"``).
@@ -94,18 +94,18 @@ class DataType:
 
     @property
     def itemsize(self) -> int | None:
-        """Bytes of a stored element, or ``None`` if they vary."""
+        """The size of a stored element in bytes, or ``None`` if it varies."""
         return None if self.is_variable else self.numpy.itemsize
 
     @property
     def bits(self) -> int:
-        """The significant bits of an element, or of each part of a complex one."""
+        """The number of significant bits of an element, or of each part of a complex number."""
         component = self.name.removeprefix("complex_")
         return _SIGNIFICANT_BITS.get(component, 8 * self.numpy.itemsize // self.components)
 
     @property
     def components(self) -> int:
-        """The number of parts of an element: 2 for complex ones, else 1."""
+        """The number of parts of an element: 2 for complex numbers, otherwise 1."""
         return 2 if self.is_complex else 1
 
     @property
@@ -115,7 +115,7 @@ class DataType:
 
     @property
     def limits(self) -> tuple[int, int] | None:
-        """The least and the greatest value of an integer type of less than a byte; ``None`` for other types."""
+        """The minimum and maximum of an integer type smaller than a byte, or ``None`` for other types."""
         if self.name not in _SMALL_INTEGERS:
             return None
         span = 1 << self.bits
@@ -123,7 +123,7 @@ class DataType:
 
     @property
     def small_parts(self) -> tuple[tuple[tuple[str, ...], DataType], ...]:
-        """The integers of less than a byte in an element: the path of field names to each, and its type."""
+        """The integers smaller than a byte in an element: the path of field names and the data type of each."""
         if self.limits is not None:
             return (((), self),)
         if self.name != "struct":
@@ -155,10 +155,10 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
 
     Args:
         dtype: A NumPy dtype or a value that NumPy converts to one, a Zarr v3 name (``"r24"``, ``"string"``), or a
-            ``DataType``, which is returned unchanged. ``str`` is a string of any length.
+            ``DataType``, which is returned unchanged. ``str`` means variable-length strings.
 
     Raises:
-        MetadataError: If Zarr has no such type.
+        MetadataError: If neither NumPy nor Zarr defines the data type.
     """
     if isinstance(dtype, DataType):
         return dtype
@@ -173,20 +173,20 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
     try:
         numpy_dtype = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError) as error:
-        raise MetadataError(f"data type {dtype!r} is not known to NumPy or Zarr") from error
+        raise MetadataError(f"data type {dtype!r} is defined neither by NumPy nor by Zarr") from error
     if numpy_dtype.kind == "T":
         return STRING
     has_length = isinstance(dtype, str) and dtype.endswith("0")
-    if not numpy_dtype.itemsize and numpy_dtype.kind in "US" and not has_length:  # any length
+    if not numpy_dtype.itemsize and numpy_dtype.kind in "US" and not has_length:  # variable length
         return STRING if numpy_dtype.kind == "U" else BYTES
     return from_stored(numpy_dtype)
 
 
 def from_stored(dtype: np.dtype[Any]) -> DataType:
-    """Return the Zarr data type of stored elements of a dtype. Strings have the length of the dtype, even if it is 0.
+    """Return the Zarr data type of stored elements with a dtype. Strings have a fixed length, even if it is 0.
 
     Raises:
-        MetadataError: If Zarr has no such type.
+        MetadataError: If Zarr does not support the dtype.
     """
     return _from_native(packed(dtype.newbyteorder("=")))
 
@@ -195,12 +195,12 @@ def from_stored(dtype: np.dtype[Any]) -> DataType:
 def _from_native(dtype: np.dtype[Any]) -> DataType:
     if dtype.itemsize > _MAX_ITEMSIZE:
         raise MetadataError(
-            f"an element of data type {dtype} has {dtype.itemsize:,} bytes, at most {_MAX_ITEMSIZE:,} make sense"
+            f"elements of data type {dtype} have {dtype.itemsize:,} bytes, more than the maximum {_MAX_ITEMSIZE:,}"
         )
     if dtype.fields is not None:
         return DataType("struct", dtype, _struct_configuration(dtype))
     if dtype.subdtype is not None:
-        raise MetadataError(f"a data type with a shape ({dtype}) is supported only in fields")
+        raise MetadataError(f"a data type with a shape ({dtype}) is supported only in fields of structures")
     kind = dtype.kind
     if kind in "biufc" and dtype.name in CORE:
         return DataType(dtype.name, dtype)
@@ -220,7 +220,7 @@ def _from_native(dtype: np.dtype[Any]) -> DataType:
         return STRING
     if kind == "O":
         return OBJECT
-    raise MetadataError(f"Zarr has no data type for the NumPy dtype {dtype!r}")
+    raise MetadataError(f"Zarr does not support the NumPy dtype {dtype!r}")
 
 
 def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -230,10 +230,10 @@ def _struct_configuration(dtype: np.dtype[Any]) -> dict[str, Any]:
         field_dtype = dtype[name]
         if field_dtype.base.kind in "TO":
             raise MetadataError(
-                f"field {name!r}: structured elements have fields of a fixed size, not {field_dtype.base}"
+                f"field {name!r}: fields of structures must have a fixed size, found {field_dtype.base}"
             )
-        inner = _from_native(field_dtype.base)  # raises if no format can store it
-        # v3 does not support sub-arrays, also not inside fields; v2 does.
+        inner = _from_native(field_dtype.base)  # raises an error if no format can store it
+        # v2 supports sub-arrays in fields, v3 does not.
         is_v3 = not field_dtype.subdtype and None not in inner.configuration.get("fields", ())
         fields.append({"name": name, "data_type": to_json(inner)} if is_v3 else None)
     return {"fields": fields}
@@ -248,7 +248,7 @@ def _raw(bits: int) -> DataType:
 
 
 OBJECT = DataType("object", np.dtype(object))
-"""Python objects. Format 2 has codecs for them; format 3 does not support them."""
+"""Python objects. Zarr v2 has codecs for them; Zarr v3 does not support them."""
 STRING = DataType("string", np.dtypes.StringDType())
 BYTES = DataType("bytes", np.dtype(object))
 _VARIABLE = {"string": STRING, "bytes": BYTES, "variable_length_bytes": BYTES}
@@ -263,11 +263,13 @@ def to_json(data_type: DataType) -> str | dict[str, Any]:
         MetadataError: If v3 does not support the data type (objects, or structures with sub-arrays).
     """
     if data_type.name == "object":
-        raise MetadataError("v3 has no data type for objects; use str for text or bytes for byte strings")
+        raise MetadataError(
+            "Zarr v3 does not support Python objects; use dtype=str for strings or dtype=bytes for bytes"
+        )
     if not data_type.configuration:
         return data_type.name
     if data_type.name == "struct" and None in data_type.configuration["fields"]:
-        raise MetadataError(f"v3 has no data type for fields with a shape: {data_type.numpy}")
+        raise MetadataError(f"Zarr v3 does not support fields with a shape: {data_type.numpy}")
     return {"name": data_type.name, "configuration": dict(data_type.configuration)}
 
 
@@ -275,7 +277,7 @@ def from_json(value: Any) -> DataType:
     """Parse the ``data_type`` member of a v3 document.
 
     Raises:
-        MetadataError: If the type is unknown or its configuration is invalid.
+        MetadataError: If the data type is unknown or its configuration is invalid.
     """
     if isinstance(value, str):
         if value in CORE:
@@ -290,19 +292,19 @@ def from_json(value: Any) -> DataType:
             return from_json({"name": value})
         raise MetadataError(f"unknown data type {value!r}")
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise MetadataError(f"a data type is a name or an object with a name, found {value!r}")
+        raise MetadataError(f"a data type must be a name or an object with a name, found {value!r}")
     name, configuration = value["name"], value.get("configuration") or {}
     parse = _EXTENSIONS.get(name) or registered(name)
     if parse is None:
         if configuration:
-            raise MetadataError(f"data type {name!r} has no configuration, found {configuration!r}")
+            raise MetadataError(f"data type {name!r} does not accept a configuration, found {configuration!r}")
         return from_json(name)
     try:
         return parse(configuration)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, MetadataError):
             raise
-        raise MetadataError(f"data type {name!r}: bad configuration {configuration!r}") from error
+        raise MetadataError(f"data type {name!r}: invalid configuration {configuration!r}") from error
 
 
 def _time_parser(kind: str) -> Callable[[Mapping[str, Any]], DataType]:
@@ -335,7 +337,7 @@ def _parse_struct(configuration: Mapping[str, Any]) -> DataType:
     if not fields or not all(isinstance(name, str) and name for name, _ in fields):
         raise ValueError
     struct = _from_native(np.dtype([(name, data_type.numpy) for name, data_type in fields]))
-    # NumPy dtypes do not identify small integers and complex numbers of small parts.
+    # NumPy dtypes do not identify small integers and complex numbers with small parts.
     declared = [{"name": name, "data_type": to_json(data_type)} for name, data_type in fields]
     return DataType("struct", struct.numpy, {"fields": declared})
 
@@ -345,7 +347,7 @@ def _small_float(name: str) -> DataType:
         import ml_dtypes
     except ImportError as error:
         raise MetadataError(
-            f"data type {name!r} needs the package ml_dtypes: pip install 'zarrasync[codecs]'"
+            f"data type {name!r} requires the package ml_dtypes: pip install 'zarrasync[codecs]'"
         ) from error
     return DataType(name, np.dtype(getattr(ml_dtypes, name)))
 
@@ -374,14 +376,14 @@ def register(name: str, parse: Callable[[Mapping[str, Any]], DataType]) -> None:
 
     Args:
         name: The name in documents.
-        parse: Returns the data type of a configuration, which is empty if the document only contains the name. It may
-            raise ``ValueError``, ``TypeError`` and ``KeyError`` for an invalid one.
+        parse: A function that returns the data type for a configuration. The configuration is empty if the document
+            contains only the name. If it is invalid, the function raises ``ValueError``, ``TypeError`` or ``KeyError``.
 
     Raises:
-        ValueError: If it is the name of a data type of this package.
+        ValueError: If a data type of this package has the same name.
     """
     if name in CORE or name in _VARIABLE or name in NAMED or name in _EXTENSIONS or _RAW.fullmatch(name):
-        raise ValueError(f"the data type {name!r} exists already")
+        raise ValueError(f"cannot register data type {name!r}: a built-in data type has this name")
     _registered[name] = parse
     plugins.count_registration()
 

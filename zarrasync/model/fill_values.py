@@ -21,10 +21,10 @@ _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": f
 
 
 def fill_from_json(data_type: DataType, value: Any) -> Any:
-    """Parse a v3 ``fill_value`` into a NumPy scalar (``str`` or ``bytes`` for variable types).
+    """Parse a v3 ``fill_value`` into a NumPy scalar (``str`` or ``bytes`` for variable-length types).
 
     Raises:
-        MetadataError: If the value does not fit the type.
+        MetadataError: If the value does not fit the data type.
     """
     try:
         return _parse(data_type, value)
@@ -68,7 +68,7 @@ def _parse(data_type: DataType, value: Any) -> Any:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether elements are floating-point numbers, of NumPy or of ml_dtypes."""
+    """Return whether elements are floating-point numbers of NumPy or ml_dtypes."""
     return dtype.kind == "f" or (dtype.kind == "V" and dtype.fields is None and not is_raw(dtype))
 
 
@@ -82,12 +82,12 @@ def _parse_float(dtype: np.dtype[Any], value: Any) -> Any:
     with np.errstate(over="ignore"):
         converted = dtype.type(number)
     if dtype.itemsize == 1 or isinstance(value, str):  # in wider types, numbers that are too large become infinite
-        _need(_is_representable(float(number), float(converted)), f"the type has no {value}")
+        _need(_is_representable(float(number), float(converted)), f"the data type cannot represent {value}")
     return converted
 
 
 def _is_representable(number: float, converted: float) -> bool:
-    """Return whether a conversion only rounded: NaN, infinities and finite numbers stay such."""
+    """Return whether a conversion only rounds a number: NaN stays NaN, and finite numbers stay finite."""
     if math.isnan(number) or math.isinf(number):
         return math.isnan(converted) if math.isnan(number) else converted == number
     return math.isfinite(converted)
@@ -118,7 +118,7 @@ def _parse_struct(data_type: DataType, value: Any) -> Any:
     )
     struct = np.zeros((), dtype)
     for field in data_type.configuration["fields"]:
-        _need(field is not None, "fields with a shape have no fill value here")
+        _need(field is not None, "fields with a shape are not supported")
         struct[field["name"]] = _parse(from_json(field["data_type"]), value[field["name"]])
     return struct[()]
 
@@ -136,7 +136,7 @@ def _need(condition: bool, message: str) -> None:
 
 
 def fill_to_json(data_type: DataType, value: Any) -> Any:
-    """Return the v3 ``fill_value`` of a NumPy scalar. It is exact: parsing it returns the same bits."""
+    """Return the v3 ``fill_value`` of a NumPy scalar. The conversion is exact: parsing the result returns the same bits."""
     dtype = data_type.numpy
     kind = dtype.kind
     if data_type.is_complex:
@@ -182,7 +182,7 @@ def as_fill(data_type: DataType, value: Any) -> Any:
     """Return a user's fill value as a scalar of a data type.
 
     Raises:
-        MetadataError: If it cannot be cast without a change of meaning.
+        MetadataError: If the data type cannot represent the value.
     """
     if value is None:
         return None
@@ -217,7 +217,7 @@ def as_fill(data_type: DataType, value: Any) -> Any:
         with np.errstate(over="ignore"):
             converted = np.array(value, dtype)[()]
         if is_float(dtype):
-            _need(_is_representable(float(value), float(converted)), f"the type has no {value}")
+            _need(_is_representable(float(value), float(converted)), f"the data type cannot represent {value}")
         return converted
     except (ValueError, TypeError, OverflowError) as error:
         raise MetadataError(f"fill value {value!r} does not fit data type {data_type.name}: {error}") from error

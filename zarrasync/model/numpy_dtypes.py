@@ -1,4 +1,4 @@
-"""Properties of NumPy dtypes that matter for stored elements."""
+"""Properties of the NumPy dtypes of stored elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["has_byte_order", "is_raw", "packed"]
 
 
 def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a structured dtype without the padding of C alignment, which stored elements do not have."""
+    """Return a structured dtype without C alignment, because stored elements have no padding."""
     if dtype.fields is None:
         return dtype
     return np.dtype([(name, packed(dtype[name])) for name in dtype.names or ()])

@@ -1,4 +1,4 @@
-"""Store keys and node paths: which are valid, and how they are joined."""
+"""Store keys and node paths: validation, normalization and joining."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from zarrasync.errors import InvalidKeyError
 
 __all__ = ["check_key", "check_prefix", "is_key", "join", "normalize_path"]
 
-# Keys that would leave the store or mean something else to a file system: empty segments, ".", ".." and NUL; and lone
-# surrogates, which cannot be encoded.
+# Keys that would leave the store or that file systems interpret: empty segments, ".", ".." and NUL. Lone surrogates cannot
+# be encoded.
 _INVALID = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|//|^/|/$|\0|^$|[\ud800-\udfff]")
 
 
 def check_key(key: str) -> str:
-    """Return a key if stores can safely hold it.
+    """Return a key if it is safe in all stores.
 
     Raises:
-        InvalidKeyError: If it is empty, starts or ends with ``/``, or has an empty, ``.`` or ``..``
-            segment, a NUL character or half of a surrogate pair.
+        InvalidKeyError: If the key is empty, starts or ends with ``/``, or contains an empty, ``.`` or ``..`` segment,
+            a NUL character or a lone surrogate.
     """
     if _INVALID.search(key):
         raise InvalidKeyError(
-            f"{key!r} is not a valid store key: no empty, '.' or '..' segments, no leading or trailing '/', no NUL, no "
-            "lone surrogates",
+            f"{key!r} is not a valid store key: keys must not have empty, '.' or '..' segments, a leading or trailing "
+            "'/', NUL characters or lone surrogates",
             key=key,
         )
     return key
 
 
 def is_key(key: str) -> bool:
-    """Return whether stores can safely hold a key."""
+    """Return whether a key is safe in all stores."""
     return not _INVALID.search(key)
 
 
@@ -38,7 +38,7 @@ def check_prefix(prefix: str) -> str:
     """Return a prefix if it is empty, or a valid key followed by ``/``.
 
     Raises:
-        InvalidKeyError: Otherwise.
+        InvalidKeyError: If the prefix is neither empty nor a valid key followed by ``/``.
     """
     if prefix and not prefix.endswith("/"):
         raise InvalidKeyError(f"{prefix!r} is not a valid prefix: it must be empty or end with '/'", key=prefix)
@@ -48,7 +48,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def normalize_path(path: str) -> str:
-    """Return a node path without leading, trailing and doubled slashes. The root is ``""``.
+    """Return a node path without leading, trailing and repeated slashes. The root is ``""``.
 
     Backslashes become slashes, as the v2 specification requires for logical paths.
 
@@ -57,7 +57,7 @@ def normalize_path(path: str) -> str:
         TypeError: If the path is not a string.
     """
     if not isinstance(path, str):
-        raise TypeError(f"a path is text, found {path!r}")
+        raise TypeError(f"path must be a string, found {path!r}")
     if not path:
         return ""
     segments = [segment for segment in path.replace("\\", "/").split("/") if segment]

@@ -1,8 +1,8 @@
-"""Storage transformers: an array's metadata names them, and each wraps the store of the array's chunks.
+"""Storage transformers, which wrap the store of an array's chunks. The array's metadata names them.
 
-Other packages offer them with ``register`` or by an entry point. Sharding, which is a storage transformer in the draft of
-format 3, is a codec here. Wrappers that do not change stored values (caches, counters) are not in metadata: users open
-a wrapped store.
+Other packages provide them with ``register`` or by an entry point. Sharding, which is a storage transformer in the draft
+of format 3, is a codec here. Wrappers that do not change stored values (caches, counters) are not part of the metadata:
+users open a wrapped store.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["StorageTransformer", "parse", "register"]
 
 
 class StorageTransformer(Protocol):
-    """Transformer between an array and its store.
+    """A transformer between an array and its store.
 
-    See "Storage transformers" in the Zarr v3 core specification.
+    See section "Storage transformers" of the Zarr v3 core specification.
 
     Attributes:
-        name: Its name in documents of format 3, or its URI in documents of the draft.
+        name: The name in v3 documents, or the URI in documents of the draft.
     """
 
     name: str
@@ -32,7 +32,7 @@ class StorageTransformer(Protocol):
         ...
 
     def wrap(self, store: Any) -> Any:
-        """Return a store that keeps its values, transformed, in ``store``. Keys are relative to the array."""
+        """Return a store that keeps transformed values in ``store``. Keys are relative to the array."""
         ...
 
 
@@ -43,28 +43,28 @@ def register(name: str, make: Callable[[Mapping[str, Any]], StorageTransformer])
     """Register a storage transformer.
 
     Args:
-        name: The name, or URI, in documents.
-        make: Returns the transformer of a configuration. It may raise ``ValueError``, ``TypeError`` and ``KeyError``
-            for an invalid one.
+        name: The name or URI in documents.
+        make: A function that returns the transformer for a configuration. If the configuration is invalid, the function
+            raises ``ValueError``, ``TypeError`` or ``KeyError``.
     """
     _registered[name] = make
     plugins.count_registration()
 
 
 def parse(name: str, configuration: Mapping[str, Any]) -> StorageTransformer:
-    """Return the storage transformer of a name and configuration in a document.
+    """Return the storage transformer for a name and a configuration in a document.
 
     Raises:
-        MetadataError: If it is not registered, or the configuration is invalid.
+        MetadataError: If the transformer is not registered, or the configuration is invalid.
     """
     make = _registered.get(name) or plugins.find(plugins.TRANSFORMERS, name)
     if make is None:
         names = ", ".join(map(repr, _registered)) or "none"
-        raise MetadataError(f"unknown storage transformer {name!r}; registered are {names}")
+        raise MetadataError(f"unknown storage transformer {name!r}; registered storage transformers: {names}")
     try:
         transformer: StorageTransformer = make(configuration)
     except (KeyError, TypeError, ValueError) as error:
         raise MetadataError(
-            f"storage transformer {name!r}: bad configuration {dict(configuration)!r}: {error}"
+            f"storage transformer {name!r}: invalid configuration {dict(configuration)!r}: {error}"
         ) from error
     return transformer

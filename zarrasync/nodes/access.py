@@ -1,7 +1,7 @@
-"""What the integrations, the bulk operations and the server use of arrays and groups beyond their public API.
+"""Internal access to arrays, groups and selections, for the integrations, the bulk operations and the server.
 
-Public objects keep their handle, their chunks and their transform private. The functions of this module are the
-documented way to them for code of this project. They may change between minor versions.
+The handle, the chunks and the transform are private attributes of the public objects. Code of this project reads them
+through the functions of this module, which may change between minor versions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ N = TypeVar("N", AsyncArray, AsyncGroup)
 
 
 def as_async(value: Any) -> Any:
-    """Return the asynchronous object behind one of the synchronous API. Other values are returned as they are."""
+    """Return the asynchronous object that a synchronous one wraps. Other values are returned unchanged."""
     inner = getattr(value, "async_", None)
     return inner if isinstance(inner, AsyncArray | AsyncGroup | AsyncSelection) else value
 
@@ -55,7 +55,7 @@ def handle_of(node: AsyncArray | AsyncGroup) -> NodeHandle:
 
 
 def with_handle(node: N, handle: NodeHandle) -> N:
-    """Return an object for the same metadata with another handle, for instance without consolidated metadata."""
+    """Return a node with the same metadata and another handle, for instance without consolidated metadata."""
     metadata: Any = node.metadata
     return type(node)(handle, metadata)
 
@@ -86,7 +86,7 @@ async def readable_members(
 
 
 async def replace_attributes(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) -> None:
-    """Store attributes in the place of all present ones, with one write.
+    """Replace all attributes of a node with one write.
 
     Raises:
         MetadataError: If a value cannot be written as JSON.
@@ -99,14 +99,14 @@ async def replace_attributes(node: AsyncArray | AsyncGroup, attributes: Mapping[
 
 
 def chunks_of(array: AsyncArray) -> transfer.Chunks:
-    """Return what ``transfer`` reads and writes: the store of the array's chunks, its metadata and its settings."""
+    """Return the object that ``transfer`` reads and writes: the array's chunk store, its metadata and its settings."""
     return array._chunks
 
 
 async def stored_chunks(array: AsyncArray) -> set[tuple[int, ...]]:
-    """Return the grid coordinates of stored values (shards, or chunks where there are none). Lists their keys.
+    """Return the grid coordinates of stored values (shards, or chunks if the array is not sharded). Lists their keys.
 
-    Values outside the shape are included, as a killed writer may have left some.
+    Values outside the shape are included, because a writer that was killed may have left some.
 
     Raises:
         UnsupportedOperation: If the store cannot list.
@@ -115,18 +115,18 @@ async def stored_chunks(array: AsyncArray) -> set[tuple[int, ...]]:
 
 
 def transform_of(selection: AsyncSelection) -> Transform:
-    """Return the map from the elements of a selection to those of its array."""
+    """Return the map from the coordinates of a selection to coordinates of its array."""
     return selection._transform
 
 
 def array_of(selection: AsyncSelection) -> AsyncArray:
-    """Return the array that a selection selects from."""
+    """Return the array of a selection."""
     assert isinstance(selection.array, AsyncArray)
     return selection.array
 
 
 def fields_of(selection: AsyncSelection) -> str | list[str] | None:
-    """Return the structured fields that a selection has, or ``None`` for all."""
+    """Return the structured fields that a selection reads, or ``None`` for all fields."""
     return selection._fields
 
 
@@ -134,28 +134,28 @@ def fields_of(selection: AsyncSelection) -> str | list[str] | None:
 
 
 async def reserve_rows(array: AsyncArray, axis: int, shape: tuple[int, ...], start: int | None = None) -> int:
-    """Make an array longer for values that the caller will write. No other writer gets the same rows.
+    """Reserve rows at the end of an array for values that the caller will write. No other writer gets these rows.
 
     Args:
         array: The array. Its metadata is changed in place.
         axis: The axis to extend, counted from 0.
-        shape: The shape of the values. On other axes it must be that of the array.
-        start: Where along the axis the values go, if rows were reserved in another array of the same dataset.
-            ``None`` for the end of the array.
+        shape: The shape of the values. The sizes of the other axes must equal the array's.
+        start: The first row, if rows were already reserved in another array of the same dataset. ``None`` for the end
+            of the array.
 
     Returns:
-        Where along the axis the values go.
+        The first row.
 
     Raises:
-        ShapeError: If the other axes differ, or the rows of other writers could be lost and ``config.unaligned`` does
-            not allow that.
+        ShapeError: If the sizes of the other axes differ, or another writer's rows could be lost and
+            ``config.unaligned`` does not allow that.
         WriteConflictError: If other writers kept changing the array until ``config.total_timeout``.
     """
     return await append_resize.reserve_rows(array._cell, axis, shape, start)
 
 
 async def give_back_rows(array: AsyncArray, axis: int, start: int, stop: int) -> None:
-    """Undo ``reserve_rows``: fill the rows, and make the array shorter unless other writers have appended after them.
+    """Undo ``reserve_rows``: write fill values to the rows, and remove them unless other writers appended after them.
 
     Args:
         array: The array.

@@ -1,12 +1,13 @@
-"""Changing the shape of an array: ``resize``, and appends that several writers may make at the same time.
+"""Changing the shape of an array: ``resize``, and ``append``, which several writers may call at the same time.
 
-The order of writes decides what an interruption leaves. A smaller shape is stored after the data outside it was erased,
-so that growing the array again shows fill values. An append does one of two things:
+The order of writes determines the state after an interruption. ``resize`` erases the data outside a smaller shape before
+it stores the shape, so that growing the array again shows fill values. ``append`` uses one of two orders:
 
-* On stores with conditional writes it *reserves* rows: it stores the longer shape first, which tells other writers that
-  the rows are taken, and then writes the values.
-* On stores whose locks hold for every writer it writes the values first, then the shape, so that readers never see fill
-  values. A *pending* note in the store tells the next writer to erase them if the process is killed in between.
+* If the store supports conditional writes, ``append`` *reserves* rows: it stores the longer shape first, which shows
+  other writers that the rows are taken, and then writes the values.
+* If the store's locks exclude all other writers, ``append`` writes the values first, then the shape, so that readers
+  never see fill values. A *pending* note in the store makes the next writer erase the values if the process is killed
+  between the two steps.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ __all__ = ["Append", "check_append_shape", "chunks_at", "fill_box", "give_back_r
 
 Cell: TypeAlias = MetadataCell[ArrayMetadata]
 _BATCH = 1000
-"""Values that are erased with one call, and number above which existing ones are listed first."""
+"""The number of values to erase with one call. If more may exist, the existing keys are listed first."""
 
 
 def chunks_at(handle: NodeHandle, metadata: ArrayMetadata) -> Chunks:
-    """Return the chunks of an array with some metadata, which need not be the stored one."""
+    """Return the chunks of an array, described by metadata that may differ from the stored metadata."""
     prefix = handle.format.chunk_prefix(handle.path)
     limit = metadata.chain_of(metadata.write_chunks, handle.config.max_chunk_bytes).value_limit
     store = handle.chunk_store(metadata)
@@ -59,7 +60,7 @@ async def resize(cell: Cell, shape: tuple[int, ...]) -> None:
     handle = cell.handle
 
     async def change(present: ArrayMetadata) -> ArrayMetadata:
-        # Data is erased first: an interruption leaves an array that is too long, not one that brings data back.
+        # Data is erased first, so that no interruption makes erased data reappear when the array grows.
         target = present.with_shape(shape)
         if _is_smaller(target.shape, present.shape):
             await _erase_beyond(handle, present, target)
@@ -80,8 +81,8 @@ async def _erase_beyond(
 ) -> None:
     """Erase the elements of an array outside a smaller shape.
 
-    Chunks at the new edge come first, because writing is more likely to fail than erasing, and a failure then leaves
-    more data; with ``whole_first`` they come last, as the store may have no room to write.
+    Chunks at the new edge are rewritten first, because writing fails more often than erasing, and an early failure keeps
+    more data. With ``whole_first`` they are rewritten last, because the store may be full.
     """
     chunks = chunks_at(handle, present)
     if whole_first:
@@ -93,7 +94,7 @@ async def _erase_beyond(
 
 
 async def _erase_outside(chunks: Chunks, target: ArrayMetadata) -> None:
-    """Erase the stored values that are completely outside a smaller shape."""
+    """Erase the stored values that lie completely outside a smaller shape."""
     metadata, target_grid = chunks.metadata, target.grid.shape
     grid = metadata.grid.shape
     count = math.prod(grid) - math.prod(map(min, grid, target_grid))
@@ -111,7 +112,7 @@ async def _erase_outside(chunks: Chunks, target: ArrayMetadata) -> None:
 
 
 async def _clear_edges(chunks: Chunks, target: ArrayMetadata) -> None:
-    """Write fill values to the elements outside a smaller shape whose chunks are partly inside."""
+    """Write fill values to the elements outside a smaller shape, in chunks that lie partly inside."""
     metadata = chunks.metadata
     kept = [min(new, old) for new, old in zip(target.shape, metadata.shape, strict=True)]
     chunk_ends = [
@@ -153,12 +154,12 @@ def _overlap(one: slice, other: slice) -> slice:
 
 
 def _pending_note(metadata: ArrayMetadata) -> bytes:
-    """Return the note that is stored while values are written beyond the stored shape."""
+    """Return the note to store while values are written beyond the stored shape."""
     return json.dumps(metadata.shape).encode()
 
 
 async def _erase_pending(handle: NodeHandle, present: ArrayMetadata) -> None:
-    """Erase values beyond the shape that a process has left which was killed during an append."""
+    """Erase values beyond the shape that remain from an append whose process was killed."""
     note = await handle.store.pending(handle.document_key)
     if note is None:
         return
@@ -204,7 +205,7 @@ class Append:
         return self._undo_step is not None
 
     async def undo(self) -> None:
-        """Undo what was stored before a failure or a cancellation. A thread may have stored all of it."""
+        """Undo the writes of an append that failed or was cancelled. A thread may have completed all of them."""
         if self._undo_step is not None:
             await self._undo_step()
 
@@ -219,7 +220,7 @@ class Append:
         self._undo_step = partial(self._give_back_written, start)
 
     async def _give_back_written(self, start: int) -> None:
-        """Give back rows that are written, unless other writers have appended after them."""
+        """Give back rows that contain values, unless other writers have appended after them."""
         await self._cell.refresh()
         stop = start + self._count
         if self._cell.metadata.shape[self._axis] == stop:
@@ -248,30 +249,30 @@ class Append:
 
         await self._cell.change(write_and_grow, on_stored=on_stored)
         assert grown is not None
-        with contextlib.suppress(StoreError):  # a note that stays does no harm
+        with contextlib.suppress(StoreError):  # a note that remains does no harm
             async with handle.lock():
                 if await handle.store.pending(handle.document_key) == _pending_note(grown):  # not another writer's
                     await handle.store.set_pending(handle.document_key, None)
 
     async def _write(self, present: ArrayMetadata, grown: ArrayMetadata, start: int) -> None:
-        """Write the values to rows of the array as it will be."""
+        """Write the values to the new rows of the grown array."""
         axis, shape = self._axis, self._values.shape
         maps = tuple(Stride(number, start if number == axis else 0, 1) for number in range(grown.ndim))
         check = partial(check_append, chunks_at(self._handle, present), grown, axis, start, start + self._count)
         await transfer.write(chunks_at(self._handle, grown), Transform(shape, maps), self._values, check=check)
 
     async def _withdraw(self, grown: ArrayMetadata, count: int) -> None:
-        """Erase values beyond the end, which would come back when the array grows.
+        """Erase values beyond the end, which would reappear when the array grows.
 
         Args:
             grown: The metadata that the append stores.
-            count: How many rows longer the stored shape already is.
+            count: The number of rows that the stored shape already includes.
         """
         handle, axis = self._handle, self._axis
 
         async def shrink(present: ArrayMetadata) -> ArrayMetadata:
             if count and present.shape[axis] != grown.shape[axis]:
-                return present  # others have appended after the values, and would have a gap before theirs
+                return present  # erasing the values would leave a gap before the rows of a later append
             target = _grow(present, axis, -count)
             await _erase_beyond(handle, grown, target, whole_first=True)
             await handle.store.set_pending(handle.document_key, None)
@@ -281,17 +282,17 @@ class Append:
 
 
 def check_append_shape(values_shape: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> None:
-    """Check that values can be appended to an array of some shape along an axis.
+    """Check that values can be appended to an array along an axis.
 
     Raises:
-        ShapeError: If their other axes differ.
+        ShapeError: If the sizes of the other axes differ.
     """
     others = [size for number, size in enumerate(shape) if number != axis]
     values_others = [size for number, size in enumerate(values_shape) if number != axis]
     if len(values_shape) != len(shape) or values_others != others:
         raise ShapeError(
-            f"values of shape {values_shape} can not be appended to shape {shape} along axis {axis}: "
-            "the other axes must agree",
+            f"cannot append values of shape {values_shape} to an array of shape {shape} along axis {axis}: "
+            "the sizes of all other axes must be equal",
             found=values_shape,
             wanted=shape,
         )
@@ -304,18 +305,18 @@ async def reserve_rows(
     start: int | None = None,
     on_reserved: Callable[[int], None] = lambda start: None,
 ) -> int:
-    """Make an array longer for values of a shape, in rows that no other writer gets.
+    """Reserve rows of an array for values. No other writer gets these rows.
 
     Args:
         cell: The array.
         axis: The axis to extend.
         shape: The shape of the values.
-        start: Where along the axis they go, if rows were reserved in another array of the same dataset. ``None`` for
-            the end of the array.
-        on_reserved: Called with the start once the rows are reserved, also if the caller is cancelled meanwhile.
+        start: The first row, if rows were already reserved in another array of the same dataset. ``None`` for the end
+            of the array.
+        on_reserved: Called with the first row once the rows are reserved, even if the caller has been cancelled.
 
     Returns:
-        Where along the axis the values go.
+        The first row.
     """
     first_row = 0
 
@@ -333,9 +334,9 @@ async def reserve_rows(
 
 
 async def give_back_rows(cell: Cell, axis: int, start: int, stop: int) -> None:
-    """Write fill values to reserved rows, and make the array shorter if they are still its last ones.
+    """Write fill values to reserved rows, then remove the rows if they are still the last ones.
 
-    The values come first: as long as the array has the rows, no other writer gets them.
+    The fill values are written first, because no other writer gets the rows as long as the array has them.
     """
 
     async def shrink(present: ArrayMetadata) -> ArrayMetadata:

@@ -37,17 +37,18 @@ __all__ = ["AsyncArray"]
 class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
     """An N-dimensional array of chunks in a store.
 
-    Indexing returns a lazy ``AsyncSelection``, which is read when it is awaited:
+    Indexing returns a lazy ``AsyncSelection``, which is read when it is awaited. Arrays are returned by ``open_array``,
+    ``create_array`` and the methods of groups. ``resize``, ``append`` and ``update_attributes`` change an array in place.
 
-        block = await array[0:10, ::2]
-        await array[0:10].write(values)
-
-    Arrays are returned by ``open_array``, ``create_array`` and groups. ``resize``, ``append`` and
-    ``update_attributes`` change an array in place.
+    Example:
+        >>> array = await za.create_array({}, shape=(4, 4), dtype="i4", chunks=(2, 2))
+        >>> await array[1:3].write(7)
+        >>> await array[:, 0]
+        array([0, 7, 7, 0], dtype=int32)
     """
 
     _cached_chunks: transfer.Chunks | None = None
-    """The chunks as they were when last asked for, to be used while the metadata is the same."""
+    """The chunks for the metadata of the last call, reused while the metadata is the same object."""
 
     # -------------------------------------------------------------- properties
 
@@ -83,66 +84,66 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """The shape of the smallest part that can be read alone: of inner chunks if the array is sharded.
+        """The shape of chunks, or of inner chunks if the array is sharded: the smallest part that can be read alone.
 
-        In a rectilinear grid the largest size along each axis; see ``read_chunk_sizes``.
+        In a rectilinear grid these are the largest sizes along each axis; see ``read_chunk_sizes``.
         """
         return self._cell.metadata.chunks
 
     @property
     def shards(self) -> tuple[int, ...] | None:
-        """The shape of shards, which are written as a whole, or ``None`` if the array is not sharded."""
+        """The shape of shards, the smallest part that can be written alone, or ``None`` if the array is not sharded."""
         return self._cell.metadata.shards
 
     @property
     def read_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Per axis the sizes of chunks (inner chunks if the array is sharded), without what is beyond the array's end."""
+        """The sizes of chunks (inner chunks if the array is sharded) along each axis, cut at the end of the array."""
         return _axis_sizes(self._cell.metadata.read_grid)
 
     @property
     def write_chunk_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Per axis the sizes of shards (chunks if it is not sharded), without what is beyond the array's end."""
+        """The sizes of shards (chunks if the array is not sharded) along each axis, cut at the end of the array."""
         return _axis_sizes(self._cell.metadata.grid)
 
     @property
     def fill_value(self) -> Any:
         """The value of elements in chunks that do not exist, or ``None`` if it is undefined (Zarr v2)."""
         value = self._cell.metadata.fill_value
-        return value.copy() if isinstance(value, np.void) else value  # fields of a record can be assigned to
+        return value.copy() if isinstance(value, np.void) else value  # records are mutable
 
     @property
     def filters(self) -> tuple[Codec, ...]:
-        """The array -> array codecs, of inner chunks if the array is sharded."""
+        """The array -> array codecs (of inner chunks if the array is sharded)."""
         return self._cell.metadata.inner_codecs.array_array
 
     @property
     def serializer(self) -> Codec:
-        """The array -> bytes codec, of inner chunks if the array is sharded."""
+        """The array -> bytes codec (of inner chunks if the array is sharded)."""
         return self._cell.metadata.inner_codecs.array_bytes
 
     @property
     def compressors(self) -> tuple[Codec, ...]:
-        """The bytes -> bytes codecs, of inner chunks if the array is sharded."""
+        """The bytes -> bytes codecs (of inner chunks if the array is sharded)."""
         return self._cell.metadata.inner_codecs.bytes_bytes
 
     @property
     def dimension_names(self) -> tuple[str | None, ...] | None:
-        """Per axis its name or ``None``, or ``None`` if the array has no dimension names."""
+        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
         return self._cell.metadata.dimension_names
 
     @property
     def cdata_shape(self) -> tuple[int, ...]:
-        """The number of chunks along each axis."""
+        """The number of chunks (inner chunks if the array is sharded) along each axis."""
         return self._cell.metadata.read_grid.shape
 
     @property
     def nchunks(self) -> int:
-        """The number of chunks."""
+        """The number of chunks (inner chunks if the array is sharded)."""
         return math.prod(self.cdata_shape)
 
     @property
     def info(self) -> Info:
-        """A summary that takes no requests."""
+        """A summary of the metadata. Makes no requests."""
         return array_info(self._cell.metadata, self.name, self.store, self.zarr_format)
 
     def __len__(self) -> int:
@@ -173,7 +174,13 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     @property
     def view(self) -> AsyncSelection:
-        """The whole array as a lazy selection."""
+        """The whole array as a lazy selection.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(8))
+            >>> array.view[2:5].shape
+            (3,)
+        """
         return AsyncSelection(self, identity(self.shape))
 
     def __getitem__(self, key: Any) -> AsyncSelection:
@@ -181,27 +188,80 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     @property
     def oindex(self) -> Accessor:
-        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently."""
+        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> await array.oindex[[0, 2], [0, 1]]
+            array([[0, 1],
+                   [6, 7]])
+        """
         return self.view.oindex
 
     @property
     def vindex(self) -> Accessor:
-        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
+        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> await array.vindex[[0, 2], [0, 1]]
+            array([0, 7])
+        """
         return self.view.vindex
 
     @property
     def blocks(self) -> Accessor:
-        """Block indexing: whole shards (chunks if the array is not sharded) by their grid coordinates."""
+        """Block indexing: whole shards (chunks if the array is not sharded) by their grid coordinates.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(4), chunks=(2,))
+            >>> await array.blocks[1]
+            array([2, 3])
+        """
         return Accessor(self.view, partial(_parse_block, self._cell.metadata))
 
     # -------------------------------------------------------------- reading and writing
 
     async def getitem(self, selection: Any) -> Any:
-        """Read ``array[selection]`` with the semantics of NumPy."""
+        """Read ``array[selection]`` with NumPy's indexing rules.
+
+        Args:
+            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
+
+        Returns:
+            As ``AsyncSelection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(8))
+            >>> await array.getitem(slice(2, 5))
+            array([2, 3, 4])
+        """
         return await self[selection].read()
 
     async def setitem(self, selection: Any, value: npt.ArrayLike) -> None:
-        """Write ``array[selection] = value`` with the semantics of NumPy."""
+        """Write ``array[selection] = value`` with NumPy's indexing rules.
+
+        Args:
+            selection: Integers, slices, integer arrays, masks, ``...``, ``newaxis`` or names of structured fields.
+            value: The values, broadcast to the selection's shape.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            ShapeError: As for ``AsyncSelection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(3,), dtype="i4")
+            >>> await array.setitem(slice(1, 3), [5, 6])
+            >>> await array[...]
+            array([0, 5, 6], dtype=int32)
+        """
         await self[selection].write(value)
 
     async def get_basic_selection(
@@ -212,10 +272,20 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         Args:
             selection: Integers, slices, ``...`` and ``newaxis``.
             out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             As ``AsyncSelection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> await array.get_basic_selection((slice(0, 2), 1))
+            array([1, 4])
         """
         return await self._pick(selection, parse.basic, fields).read(out)
 
@@ -227,7 +297,19 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         Args:
             selection: Integers, slices, ``...`` and ``newaxis``.
             value: The values, broadcast to the selection's shape.
-            fields: Names of structured fields to write alone.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            ShapeError: As for ``AsyncSelection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(3,), dtype="i4")
+            >>> await array.set_basic_selection(slice(1, 3), 7)
+            >>> await array[...]
+            array([0, 7, 7], dtype=int32)
         """
         await self._pick(selection, parse.basic, fields).write(value)
 
@@ -237,12 +319,23 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """Read with orthogonal indexing, as ``oindex``.
 
         Args:
-            selection: An integer, slice, list of integers or mask per axis.
+            selection: An integer, slice, list of integers or mask for each axis.
             out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             As ``AsyncSelection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> await array.get_orthogonal_selection(([0, 2], [0, 1]))
+            array([[0, 1],
+                   [6, 7]])
         """
         return await self._pick(selection, parse.orthogonal, fields).read(out)
 
@@ -252,9 +345,22 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """Write with orthogonal indexing, as ``oindex``.
 
         Args:
-            selection: An integer, slice, list of integers or mask per axis.
+            selection: An integer, slice, list of integers or mask for each axis.
             value: The values, broadcast to the selection's shape.
-            fields: Names of structured fields to write alone.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            ShapeError: As for ``AsyncSelection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(2, 3), dtype="i4")
+            >>> await array.set_orthogonal_selection(([0, 1], [0, 2]), 7)
+            >>> await array[...]
+            array([[7, 0, 7],
+                   [7, 0, 7]], dtype=int32)
         """
         await self._pick(selection, parse.orthogonal, fields).write(value)
 
@@ -264,12 +370,22 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """Read with coordinate indexing, as ``vindex``.
 
         Args:
-            selection: Integers or integer arrays per axis, which are broadcast against each other.
+            selection: An integer or integer array for each axis. They are broadcast against each other.
             out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             As ``AsyncSelection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(9).reshape(3, 3))
+            >>> await array.get_coordinate_selection(([0, 2], [0, 1]))
+            array([0, 7])
         """
         return await self._pick(selection, parse.coordinate, fields).read(out)
 
@@ -279,9 +395,22 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """Write with coordinate indexing, as ``vindex``.
 
         Args:
-            selection: Integers or integer arrays per axis, which are broadcast against each other.
+            selection: An integer or integer array for each axis. They are broadcast against each other.
             value: The values, broadcast to the selection's shape.
-            fields: Names of structured fields to write alone.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the selection does not fit the array.
+            ShapeError: As for ``AsyncSelection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(2, 3), dtype="i4")
+            >>> await array.set_coordinate_selection(([0, 1], [0, 2]), [5, 6])
+            >>> await array[...]
+            array([[5, 0, 0],
+                   [0, 0, 6]], dtype=int32)
         """
         await self._pick(selection, parse.coordinate, fields).write(value)
 
@@ -292,11 +421,21 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
         Args:
             mask: A boolean array of the array's shape.
-            out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            out: A one-dimensional array of the result's length and dtype to read into.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             A one-dimensional array of the elements in C order.
+
+        Raises:
+            SelectionError: If the mask has a different shape.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(4))
+            >>> await array.get_mask_selection([True, False, False, True])
+            array([0, 3])
         """
         return await self._pick(mask, parse.mask, fields).read(out)
 
@@ -307,8 +446,20 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
         Args:
             mask: A boolean array of the array's shape.
-            value: The values, one for all or one per element in C order.
-            fields: Names of structured fields to write alone.
+            value: One value for all elements, or one value per element in C order.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the mask has a different shape.
+            ShapeError: As for ``AsyncSelection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(4,), dtype="i4")
+            >>> await array.set_mask_selection([True, False, False, True], [5, 6])
+            >>> await array[...]
+            array([5, 0, 0, 6], dtype=int32)
         """
         await self._pick(mask, parse.mask, fields).write(value)
 
@@ -318,12 +469,22 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """Read whole shards (chunks if the array is not sharded), as ``blocks``.
 
         Args:
-            selection: Integers and slices of grid coordinates.
+            selection: Grid coordinates, as integers and slices.
             out: An array of the selection's shape and dtype to read into.
-            fields: Names of structured fields to read alone.
+            fields: The structured fields to read. By default all fields.
 
         Returns:
             As ``AsyncSelection.read``.
+
+        Raises:
+            SelectionError: If the selection does not fit the grid.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(4), chunks=(2,))
+            >>> await array.get_block_selection(1)
+            array([2, 3])
         """
         return await self._pick(selection, partial(_parse_block, self._cell.metadata), fields).read(out)
 
@@ -333,9 +494,21 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """Write whole shards (chunks if the array is not sharded), as ``blocks``.
 
         Args:
-            selection: Integers and slices of grid coordinates.
+            selection: Grid coordinates, as integers and slices.
             value: The values, broadcast to the selection's shape.
-            fields: Names of structured fields to write alone.
+            fields: The structured fields to write. Other fields keep their values. By default all fields.
+
+        Raises:
+            SelectionError: If the selection does not fit the grid.
+            ShapeError: As for ``AsyncSelection.write``.
+            ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(4,), dtype="i4", chunks=(2,))
+            >>> await array.set_block_selection(1, 7)
+            >>> await array[...]
+            array([0, 0, 7, 7], dtype=int32)
         """
         await self._pick(selection, partial(_parse_block, self._cell.metadata), fields).write(value)
 
@@ -351,18 +524,25 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
     # -------------------------------------------------------------- changing the shape
 
     async def resize(self, shape: int | tuple[int, ...]) -> None:
-        """Change the shape in place. No element is moved.
+        """Change the shape in place. Elements inside both shapes keep their positions.
 
-        Elements outside the new shape are erased, also in chunks that are partly inside, so that growing the array
-        again shows fill values. Several writers may make an array longer at the same time. Make it smaller only while
-        nobody else is writing, because rows that others append meanwhile may be erased.
+        Elements outside the new shape are erased, also in chunks that lie partly inside. If the array grows again, they
+        read as fill values. Several writers may enlarge an array at the same time. Shrink an array only while no one
+        else is writing, because rows that another writer appends meanwhile may be erased.
 
         Args:
-            shape: The new shape, with as many axes as the old one.
+            shape: The new shape, with the same number of axes.
 
         Raises:
-            ShapeError: If it has another number of axes or a negative size.
+            ShapeError: If the new shape has a different number of axes or a negative size.
             ReadOnlyError: If the array was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(2, 3), dtype="i4")
+            >>> await array.resize((4, 3))
+            >>> array.shape
+            (4, 3)
         """
         new_shape = parse_sizes("shape", shape, 0)
         self._cell.metadata.with_shape(new_shape)  # raises an error before anything is changed
@@ -371,26 +551,37 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
     async def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Append values along an axis.
 
-        Several writers may append at the same time, also from other processes and machines, if the store has
-        conditional writes: each gets rows of its own. Object stores show fill values in the new rows until their
-        values are written, because the longer shape is stored first to reserve them. Other stores do not.
+        If the store supports conditional writes, several writers may append at the same time, also from different
+        processes and machines: each writer gets separate rows. On object stores the new rows read as fill values until
+        their values are written, because the longer shape is stored first to reserve them.
 
         Args:
-            data: The values. Their other axes have the array's sizes.
+            data: The values. The sizes of all axes except ``axis`` must equal the array's.
             axis: The axis to extend.
 
         Returns:
             The new shape.
 
         Raises:
-            ShapeError: If the other axes differ, there is no such axis, or the store can neither lock nor compare, so
-                that rows of other writers could be lost, and ``config.unaligned`` does not allow that.
+            ShapeError: If the sizes of the other axes differ or the axis does not exist. Also if the store supports
+                neither locks nor conditional writes, so that another writer's rows could be lost, and
+                ``config.unaligned`` does not allow that.
+            ReadOnlyError: If the array was opened for reading.
+            WriteConflictError: If other writers kept changing the array until ``config.total_timeout``.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(0, 3), dtype="i4", chunks=(10, 3))
+            >>> await array.append([[1, 2, 3], [4, 5, 6]])
+            (2, 3)
         """
         fill = self._cell.metadata.spec.fill_value
         values = await transfer.run_conversion(partial(transfer.as_array, data, self.dtype, fill), data, self.dtype)
         axis = index(axis)
         if not -self.ndim <= axis < self.ndim:
-            raise ShapeError(f"there is no axis {axis} in an array of shape {self.shape}", found=self.shape)
+            raise ShapeError(
+                f"cannot append to {self.name} along axis {axis}: the array has shape {self.shape}", found=self.shape
+            )
         axis %= self.ndim
         check_append_shape(values.shape, axis, self.shape)
         append = Append(self._cell, values, axis)
@@ -405,27 +596,47 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
     # -------------------------------------------------------------- stored values
 
     async def nchunks_initialized(self) -> int:
-        """Count the stored values (shards, or chunks if there are no shards). Lists their keys.
+        """Return the number of stored shards (chunks if the array is not sharded). Lists their keys.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(4,), dtype="i4", chunks=(2,))
+            >>> await array.view[:2].write(7)
+            >>> await array.nchunks_initialized()
+            1
         """
         grid = self._cell.metadata.grid
         return sum(coords in grid for coords in await stored_coords(self._chunks))
 
     async def nbytes_stored(self) -> int:
-        """Return the encoded size in bytes of all stored values (shards, or chunks). Lists their keys.
+        """Return the encoded size of all stored shards (chunks if the array is not sharded), in bytes. Lists their keys.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.zeros(4, "i4"), fill_value=1, compressors=None)
+            >>> await array.nbytes_stored()
+            16
         """
         return sum((await stored_sizes(self._chunks)).values())
 
     async def info_complete(self) -> Info:
-        """Return ``info`` with the number of stored values and their compression ratio. Lists their keys.
+        """Return ``info`` with the number of stored chunks or shards and their compression ratio. Lists their keys.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(4,), dtype="i4", chunks=(2,))
+            >>> await array.view[:2].write(7)
+            >>> (await array.info_complete())["Chunks"]
+            '1 of 2 are stored'
         """
         return complete_array_info(self.info, self._cell.metadata, (await stored_sizes(self._chunks)).values())
 

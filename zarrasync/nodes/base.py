@@ -25,24 +25,24 @@ M = TypeVar("M", ArrayMetadata, GroupMetadata)
 
 @shorten_methods()
 class AsyncNode(ABC, Generic[M]):
-    """An array or a group of a store."""
+    """Base class of arrays and groups."""
 
     def __init__(self, handle: NodeHandle, metadata: M) -> None:
         self._cell: MetadataCell[M] = MetadataCell(handle, metadata)
 
     @property
     def store(self) -> Store:
-        """The store."""
+        """The store that contains the node."""
         return self._cell.handle.store
 
     @property
     def path(self) -> str:
-        """The path in the store, without slashes at the ends."""
+        """The path in the store, without leading and trailing slashes."""
         return self._cell.handle.path
 
     @property
     def name(self) -> str:
-        """The path with a leading slash."""
+        """The path in the store with a leading slash."""
         return self._cell.handle.name
 
     @property
@@ -57,12 +57,12 @@ class AsyncNode(ABC, Generic[M]):
 
     @property
     def attrs(self) -> Mapping[str, Any]:
-        """The attributes, read-only. Change them with ``update_attributes``."""
+        """The attributes. The mapping is read-only; change attributes with ``update_attributes``."""
         return self._cell.metadata.attributes
 
     @property
     def read_only(self) -> bool:
-        """Whether the node was opened for reading, or its store cannot be written to."""
+        """Whether the node was opened for reading, or its store does not support writing."""
         return not self.store.writeable
 
     @property
@@ -73,7 +73,7 @@ class AsyncNode(ABC, Generic[M]):
     @property
     @abstractmethod
     def info(self) -> Info:
-        """A summary that takes no requests."""
+        """A summary of the metadata. Makes no requests."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"handle": self._portable_handle(), "metadata": self._cell.metadata}
@@ -96,16 +96,32 @@ class AsyncNode(ABC, Generic[M]):
     # -------------------------------------------------------------- changing
 
     async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes. Others keep their values.
+        """Set attributes with one write. Attributes that are not named keep their values.
+
+        Args:
+            attributes: The new values by attribute name. JSON must be able to represent them.
 
         Raises:
             MetadataError: If a value cannot be written as JSON.
             ReadOnlyError: If the node was opened for reading.
+            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({}, attributes={"title": "test"})
+            >>> await group.update_attributes({"version": 2})
+            >>> dict(group.attrs)
+            {'title': 'test', 'version': 2}
         """
         await self._set_attributes(attributes, keep=True)
 
     async def _set_attributes(self, attributes: Mapping[str, Any], *, keep: bool = False) -> None:
-        """Set attributes with one write; ``keep`` those that are not among them."""
+        """Set attributes with one write.
+
+        Args:
+            attributes: The new values by attribute name.
+            keep: Keep other attributes. By default they are removed.
+        """
         new_attributes = checked_attributes(attributes)
 
         async def change(present: M) -> M:
@@ -114,18 +130,33 @@ class AsyncNode(ABC, Generic[M]):
         await run_on_store(partial(self._cell.change, change), self.store)
 
     async def refresh(self) -> None:
-        """Read the metadata again, because another writer may have resized an array or changed attributes.
+        """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
         Raises:
-            NodeNotFoundError: If the node does not exist any more.
-            NodeTypeError: If it has been replaced by one of the other kind.
+            NodeNotFoundError: If the node no longer exists.
+            NodeTypeError: If an array has been replaced by a group, or a group by an array.
+            StoreError: If the store failed.
+
+        Example:
+            >>> store = {}
+            >>> array = await za.create_array(store, shape=(2,), dtype="i4")
+            >>> other = await za.open_array(store, mode="r+")
+            >>> await other.resize(5)
+            >>> await array.refresh()
+            >>> array.shape
+            (5,)
         """
         await run_on_store(self._cell.refresh, self.store)
 
     # -------------------------------------------------------------- closing
 
     async def close(self) -> None:
-        """Close the connections of the store."""
+        """Close the connections of the store. Also called at the end of a ``with`` block.
+
+        Example:
+            >>> async with await za.create_group({}) as group:
+            ...     _ = await group.create_array("t", shape=(2,), dtype="i4")
+        """
         await run_on_store(self.store.close, self.store)
 
     async def __aenter__(self) -> Self:

@@ -13,7 +13,7 @@ __all__ = ["consolidate"]
 async def consolidate(group: NodeHandle) -> None:
     """Store copies of all documents below a group in a document of the group.
 
-    Changes that are made through a group with consolidated metadata wait for the lock, and are then added.
+    Changes made through a group with consolidated metadata wait for the lock and are added afterwards.
     """
     keys, copies_key = group.format.document_keys(group.path), group.format.consolidated_key(group.path)
     async with group.store.lock(copies_key or keys[0]):

@@ -1,7 +1,7 @@
 """Consolidated metadata: copies of the documents of a whole hierarchy in one document of its root group.
 
-A group that was opened with consolidated metadata finds its members in it, without a request. Copies become outdated
-when other programs change the hierarchy. Changes that are made through such a group are also made in its copies.
+A group that was opened with consolidated metadata finds its members there, without a request. The copies become outdated
+when other programs change the hierarchy. Changes made through such a group also update the copies.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from zarrasync.stores.values import ABSENT, Request
 __all__ = ["Consolidated", "put_consolidated"]
 
 _TIMEOUT_SECONDS = 30.0
-"""Seconds for which an update is tried while other writers keep changing the document."""
+"""Seconds after which an update gives up if other writers keep changing the document."""
 
 
 class Consolidated:
-    """The documents of a hierarchy, as they were copied into one.
+    """Copies of the documents of a hierarchy.
 
     Args:
-        format: Their format.
-        path: The group that has the copies.
+        format: The format of the documents.
+        path: The path of the group that contains the copies.
         documents: The documents by store key.
-        complete: Whether a document that is not among them counts as absent. Otherwise it is looked up in the store.
+        complete: Treat a document without a copy as absent. Otherwise look it up in the store.
     """
 
     def __init__(self, format: Format, path: str, documents: Mapping[str, bytes], *, complete: bool) -> None:
@@ -45,7 +45,7 @@ class Consolidated:
         return path != self.path and f"{path}/".startswith(join(self.path, "") + "/" if self.path else "")
 
     def find(self, keys: Iterable[str]) -> dict[str, bytes | None] | None:
-        """Return documents by key, or ``None`` if there are no copies of them and they may be in the store."""
+        """Return documents by key, or ``None`` if no copy exists and the documents must be looked up in the store."""
         copies = {key: self.documents.get(key) for key in keys}
         return copies if self.complete or any(data is not None for data in copies.values()) else None
 
@@ -60,7 +60,7 @@ class Consolidated:
     def members(self, path: str) -> list[tuple[str, ArrayMetadata | GroupMetadata]] | None:
         """Return the relative paths and the metadata of all nodes below a path.
 
-        ``None`` if the copies are not sufficient, because they are incomplete or damaged.
+        Returns ``None`` if the copies are incomplete or damaged.
         """
         start = f"{path}/" if path else ""
         paths = {key.rpartition("/")[0] for key in self.keys.list_prefix(start)} - {path}
@@ -76,13 +76,13 @@ class Consolidated:
         return nodes if self.complete or nodes else None
 
     def without_documents(self) -> Consolidated:
-        """Return an object that can update the stored copies, but has none: for arrays sent to other processes."""
+        """Return an object without documents that can still update the stored copies, to send to another process."""
         return Consolidated(self.format, self.path, {}, complete=False)
 
     async def update(self, store: Store, changed_keys: Iterable[str], erased_prefixes: Sequence[str] = ()) -> None:
-        """Repeat a change of the hierarchy in the copies, here and in the store.
+        """Apply a change of the hierarchy to the copies in this object and in the store.
 
-        The changed documents are read from the store, because other writers may have changed them since.
+        The changed documents are read from the store, because other writers may have changed them again.
 
         Args:
             store: The store.
@@ -154,10 +154,10 @@ async def put_consolidated(
         path: The group.
         group_documents: The group's own documents by key.
         documents: The documents of all nodes below by key.
-        version: The version of the document with the copies that must still be stored, if any.
+        version: The expected version of the document that contains the copies, if any.
 
     Raises:
-        WriteConflictError: If another version is stored.
+        WriteConflictError: If a different version is stored.
     """
     group_keys = set(format_.document_keys(path))
     below = {key: json.loads(data) for key, data in documents.items() if key not in group_keys}

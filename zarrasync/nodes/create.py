@@ -1,4 +1,4 @@
-"""Creating nodes: look up what exists around the path, refuse conflicts, then write the documents."""
+"""Creating nodes: look up the nodes at and above the path, raise errors for conflicts, then write the documents."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ __all__ = ["bind_format", "create_node"]
 async def create_node(
     handle: NodeHandle, metadata: Metadata, *, overwrite: bool = False, erase_leftovers: bool = False
 ) -> NodeHandle:
-    """Store the documents of a new node, and of the groups above it that do not exist.
+    """Store the documents of a new node and of the missing groups above it.
 
     Args:
-        handle: Where to create it, and in which format.
-        metadata: Its metadata.
-        overwrite: Erase an existing node and all nodes below it first. Files that are not Zarr's are kept.
-        erase_leftovers: Erase chunks first that a process has left which was killed while erasing an array.
+        handle: The location and the format of the new node.
+        metadata: The metadata of the new node.
+        overwrite: Erase an existing node and all nodes below it first. Files that are not part of a Zarr node are kept.
+        erase_leftovers: Erase chunks that remain from an array if a process was killed while erasing it.
 
     Returns:
         The handle of the new node.
 
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set, or files of unclear origin would be erased.
-        NodeTypeError: If a node above is an array, or a group of another format.
-        UnsupportedByFormat: If the format cannot store the metadata. Nothing is written then.
-        UnsupportedOperation: If ``erase_leftovers`` is set and the store cannot list. Nothing is written then.
+        NodeTypeError: If a node above the path is an array, or a group of another format.
+        UnsupportedByFormat: If the format cannot store the metadata. Nothing is written in this case.
+        UnsupportedOperation: If ``erase_leftovers`` is set and the store cannot list. Nothing is written in this case.
     """
     handle.format.check_path(handle.path)
     documents = _new_documents(handle, metadata, overwrite=overwrite)
@@ -59,12 +59,12 @@ async def create_node(
         except ConditionsUnsupported:
             if handle.store.conditional:
                 raise
-            continue  # from now on the store is one without conditional writes, and more is looked up before
+            continue  # the store no longer uses conditional writes, so that more nodes must be looked up first
         return replace(handle, format=handle.format.for_written_store(), is_format_known=True)
 
 
 def _new_documents(handle: NodeHandle, metadata: Metadata, *, overwrite: bool) -> dict[str, bytes]:
-    """Return the documents of a new node by key, and those of the entry point if the format has one."""
+    """Return the documents of a new node by key, including the entry point document if the format has one."""
     replaces_store = overwrite and not handle.path
     entry = handle.format.root_documents() if replaces_store or handle.format.unread_entry_point is not None else {}
     return {**entry, **handle.format.render(handle.path, metadata)}
@@ -75,13 +75,13 @@ class _Creation:
     """An attempt to create a node.
 
     Attributes:
-        handle: Where to create it.
-        metadata: Its metadata.
-        documents: Its documents by key.
+        handle: The location and the format of the new node.
+        metadata: The metadata of the new node.
+        documents: The documents of the new node by key.
         overwrite: Whether to erase an existing node first.
-        erase_leftovers: Whether to erase chunks of an array that does not exist any more first.
-        is_conditional: Whether documents are stored only if there are none, so that two writers cannot create the same
-            node.
+        erase_leftovers: Whether to erase the remaining chunks of an array that no longer exists first.
+        is_conditional: Whether documents are stored only if their keys do not exist, so that two writers cannot create
+            the same node.
     """
 
     handle: NodeHandle
@@ -93,13 +93,13 @@ class _Creation:
 
     @property
     def is_found_by_writing(self) -> bool:
-        """Whether an existing node need not be looked up, because the only document it can have conflicts."""
+        """Whether the conditional write of the only possible document detects an existing node without a lookup."""
         handle = self.handle
         return self.is_conditional and handle.is_format_known and len(handle.format.document_keys(handle.path)) == 1
 
     @property
     def formats(self) -> list[Format]:
-        """The formats of nodes that may be in the way."""
+        """The formats of existing nodes that may conflict with the new node."""
         handle = self.handle
         is_single = len(handle.format.document_keys(handle.path)) == 1
         if handle.is_format_known and (handle.ancestor_group is not None or is_single):
@@ -108,7 +108,7 @@ class _Creation:
 
     @property
     def ancestors(self) -> list[str]:
-        """The paths above the node, except those of groups that are known to exist."""
+        """The paths above the node, except groups that are known to exist."""
         path, known = self.handle.path, self.handle.ancestor_group
         paths: list[str] = []
         while path and path != known:
@@ -118,7 +118,7 @@ class _Creation:
 
 
 def _possible_formats(format_: Format) -> list[Format]:
-    """Return a format, and the others that can be used in the same store."""
+    """Return a format and all other formats that can be used in the same store."""
     others = [other for other in CANDIDATES if other.unread_entry_point is None and not other.is_same(format_)]
     return [format_, *(other for other in others if format_.entry_point not in other.document_keys(""))]
 
@@ -128,14 +128,14 @@ def _possible_formats(format_: Format) -> list[Format]:
 
 @dataclass
 class _Surroundings:
-    """What exists around the path of a new node.
+    """Existing nodes and values around the path of a new node.
 
     Attributes:
-        occupant: The node at the path; also ``None`` if it is not looked up.
-        ancestors: By path above it the node there, or ``None`` if there is none.
+        occupant: The node at the path. ``None`` if no node exists or it was not looked up.
+        ancestors: The node at each path above, or ``None`` if no node exists there.
         has_members: Whether nodes exist below the path, which make it an implicit group.
-        unclear_keys: Keys below the path that would be erased, although they may not be left over from a node.
-        foreign_keys: Keys beside those that are not part of any Zarr node.
+        unclear_keys: Keys below the path that would be erased, although they may not remain from a Zarr node.
+        foreign_keys: Keys below the path that are not part of any Zarr node.
     """
 
     occupant: FoundNode | None = None
@@ -173,7 +173,11 @@ async def _probe_paths(creation: _Creation) -> _Surroundings:
 
 
 async def _find_unclear_keys(handle: NodeHandle, surroundings: _Surroundings) -> None:
-    """Add the keys where no node exists. If some are foreign, the others may be, despite names like those of chunks."""
+    """Add the keys below a path without a node.
+
+    If keys exist that are not part of any Zarr node, other keys may also belong to the user, even if they look like
+    chunk keys.
+    """
     try:
         listed = [await handle.store.list_prefix(prefix) for prefix in handle.format.erase_prefixes(handle.path)]
     except UnsupportedOperation:
@@ -188,22 +192,22 @@ async def _find_unclear_keys(handle: NodeHandle, surroundings: _Surroundings) ->
 
 
 def _refuse_conflicts(creation: _Creation, surroundings: _Surroundings) -> None:
-    """Raise an error if something is in the way of a new node."""
+    """Raise an error if existing nodes or values conflict with a new node."""
     handle = creation.handle
     if surroundings.occupant is not None and not creation.overwrite:
         raise _occupied(handle, surroundings.occupant)
     if surroundings.has_members:
         raise NodeExistsError(
-            f"{handle.name} in {handle.store!r} is a group: something lies below; pass overwrite=True to replace it",
+            f"{handle.name} in {handle.store!r} is a group: nodes exist below it; pass overwrite=True to replace it",
             path=handle.path,
             store=repr(handle.store),
         )
     if surroundings.unclear_keys:
         keys, foreign = surroundings.unclear_keys, surroundings.foreign_keys
         raise NodeExistsError(
-            f"there is no node at {handle.name} in {handle.store!r} to overwrite, but {counted(len(keys), 'value')} "
-            f"that would be erased ({', '.join(keys[:3])}). They may not be left over from a node, because other files "
-            f"are there ({', '.join(foreign[:3])}); erase or move them, or use another path",
+            f"cannot overwrite {handle.name} in {handle.store!r}: no Zarr node exists there, and "
+            f"{counted(len(keys), 'value')} would be erased ({', '.join(keys[:3])}), which may belong to other files "
+            f"({', '.join(foreign[:3])}); erase or move them, or use another path",
             path=handle.path,
             store=repr(handle.store),
         )
@@ -213,18 +217,22 @@ def _refuse_conflicts(creation: _Creation, surroundings: _Surroundings) -> None:
 
 
 def _refuse_ancestor(handle: NodeHandle, path: str, node: FoundNode) -> None:
-    """Raise an error if a new node cannot be below an existing one."""
+    """Raise an error if a node cannot be created below an existing one."""
     if not node.format.is_same(handle.format):
         raise NodeTypeError(
-            f"{handle.name} cannot be created in Zarr format {handle.format.zarr_format!r}: /{path} is of format "
-            f"{node.format.zarr_format!r}, whose readers would not find it; pass zarr_format={node.format.zarr_format!r}",
+            f"{handle.name} cannot be created in Zarr format {handle.format.zarr_format!r}: the group /{path} has format "
+            f"{node.format.zarr_format!r}, and its readers would not find the new node; "
+            f"pass zarr_format={node.format.zarr_format!r}",
             path=path,
             found=str(node.format.zarr_format),
             wanted=str(handle.format.zarr_format),
         )
     if isinstance(node.metadata, ArrayMetadata):
         raise NodeTypeError(
-            f"{handle.name} cannot be created: there is an array at /{path}", path=path, found="array", wanted="group"
+            f"{handle.name} cannot be created: /{path} is an array, not a group",
+            path=path,
+            found="array",
+            wanted="group",
         )
 
 
@@ -243,7 +251,7 @@ def _occupied(handle: NodeHandle, occupant: FoundNode) -> NodeExistsError:
 
 
 async def _write(creation: _Creation, surroundings: _Surroundings) -> None:
-    """Erase what the new node replaces, and store its documents and those of missing groups above."""
+    """Erase the replaced node, then store the documents of the new node and of missing groups above it."""
     handle, documents = creation.handle, dict(creation.documents)
     if not handle.format.implicit_groups:
         for path, node in surroundings.ancestors.items():
@@ -266,7 +274,7 @@ async def _erase_leftovers(handle: NodeHandle, metadata: ArrayMetadata) -> None:
 
 
 async def _put_new(creation: _Creation, documents: Mapping[str, bytes]) -> None:
-    """Store the documents of a new node. The one that makes it exist comes after the others, such as attributes."""
+    """Store the documents of a new node. The document that makes it exist is stored last, after its attributes."""
     handle, is_conditional = creation.handle, creation.is_conditional
     marker = handle.format.document_keys(handle.path, type(creation.metadata))[0]
     others = {key: documents[key] for key in handle.format.document_keys(handle.path) if key in documents}
@@ -276,7 +284,7 @@ async def _put_new(creation: _Creation, documents: Mapping[str, bytes]) -> None:
         await put_documents(handle.store, others, dict.fromkeys(others, ABSENT) if is_conditional else {})
     except WriteConflictError:
         await _refuse_occupant(handle, [handle.format])
-        await put_documents(handle.store, others, {})  # left by a process that was interrupted
+        await put_documents(handle.store, others, {})  # they remain from a process that was interrupted
     try:
         await put_documents(handle.store, last, {marker: ABSENT} if is_conditional else {})
     except WriteConflictError:
@@ -285,14 +293,14 @@ async def _put_new(creation: _Creation, documents: Mapping[str, bytes]) -> None:
 
 
 async def _refuse_occupant(handle: NodeHandle, candidates: Sequence[Format]) -> None:
-    """Raise an error if a node exists at the path by now."""
+    """Raise an error if another writer has created a node at the path."""
     (node,) = await find_all(handle.without_consolidated(), [handle.path], candidates, strict=False)
     if node is not None:
         raise _occupied(handle, node) from None
 
 
 async def bind_format(handle: NodeHandle, *, overwrite: bool) -> NodeHandle:
-    """Return a handle with the format as its store specifies it, unless the whole store is to be replaced.
+    """Return a handle with the format that its store specifies, unless the whole store will be replaced.
 
     Raises:
         MetadataError: If the store uses another format.

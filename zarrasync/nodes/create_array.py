@@ -1,4 +1,4 @@
-"""Creating arrays: everything that can be wrong is found before anything is written or replaced."""
+"""Creating arrays. All arguments are checked before anything is written or replaced."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["create_array_at", "create_planned_array", "plan_array_at", "plan_wit
 
 
 async def create_array_at(handle: NodeHandle, *, overwrite: bool = False, **options: Any) -> AsyncArray:
-    """Create an array, and write its ``data`` if given. The data is read before anything is replaced.
+    """Create an array and write its ``data``, if any. The data is read before anything is replaced.
 
     Args:
-        handle: Where to create it, and in which format.
+        handle: The location and the format of the new array.
         overwrite: Replace an existing node.
         **options: As for ``create_array``.
     """
@@ -39,12 +39,12 @@ async def plan_array_at(
     """Plan an array without writing anything.
 
     Args:
-        handle: Where to create it, and in which format.
+        handle: The location and the format of the new array.
         overwrite: Whether an existing node will be replaced.
         **options: As for ``create_array``.
 
     Returns:
-        The handle with the format as its store specifies it, the metadata, and the data as it will be stored.
+        The handle with the format that its store specifies, the metadata, and the data as it will be stored.
     """
     handle = await bind_format(handle, overwrite=overwrite)
     metadata, data = await plan_with_data(handle, options)
@@ -70,14 +70,14 @@ async def create_planned_array(
     overwrite: bool = False,
     erase_leftovers: bool = False,
 ) -> AsyncArray:
-    """Create an array that was planned with ``plan_array_at``, and write its data if there is any.
+    """Create an array that was planned with ``plan_array_at``, and write its data, if any.
 
     Args:
-        handle: Where to create it.
-        metadata: Its metadata.
-        data: Its data.
+        handle: The location and the format of the new array.
+        metadata: The metadata.
+        data: The values to write, or ``None``.
         overwrite: Replace an existing node.
-        erase_leftovers: Erase chunks first that a process has left which was killed while erasing an array.
+        erase_leftovers: Erase chunks that remain from an array if a process was killed while erasing it.
     """
     create = partial(create_node, handle, metadata, overwrite=overwrite, erase_leftovers=erase_leftovers)
     array = AsyncArray(await run_on_store(create, handle.store), metadata)
@@ -87,7 +87,7 @@ async def create_planned_array(
 
 
 async def _read_lazy(data: Any) -> Any:
-    """Return the values of arrays and selections that are read when they are used. Other data is returned unchanged."""
+    """Read lazy arrays and selections. Other data is returned unchanged."""
     lazy = getattr(data, "async_", data)  # an object of the synchronous API
     if isinstance(lazy, AsyncArray | AsyncSelection):
         whole = lazy[...]

@@ -1,4 +1,4 @@
-"""Creating many nodes: those of one level concurrently, level by level."""
+"""Creating many nodes, one level of the hierarchy after another. The nodes of a level are created concurrently."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ async def create_levels(
     paths: Iterable[str],
     create: Callable[[NodeHandle, str], Coroutine[Any, Any, AsyncArray | AsyncGroup]],
 ) -> dict[str, AsyncArray | AsyncGroup]:
-    """Create nodes, those of one level concurrently. Groups that were just created are not looked up again.
+    """Create nodes level by level. Groups that were just created are not looked up again.
 
     Args:
         root: The node that paths are relative to.
         paths: The paths of the nodes, including all groups above them.
-        create: Creates the node of a handle and its relative path.
+        create: A function that creates a node, called with its handle and its relative path.
 
     Returns:
         The nodes by relative path.
@@ -60,31 +60,31 @@ async def plan_hierarchy(root: NodeHandle, nodes: Mapping[str, Mapping[str, Any]
 
     Args:
         root: The root of the hierarchy.
-        nodes: By path the options of an array, or the attributes of a group, as for ``zarrasync.create_hierarchy``.
+        nodes: The options of each array or group by path, as for ``zarrasync.create_hierarchy``.
 
     Returns:
-        The options of all nodes by normalized path, including groups above them that are not among the given ones.
+        The options of all nodes by normalized path, including missing groups above them.
 
     Raises:
-        NodeExistsError: If a node lies below an array, or two paths are the same.
+        NodeExistsError: If a node lies below an array, or two paths refer to the same node.
         MetadataError: If the options of a node are invalid.
     """
     if not isinstance(nodes, Mapping):
-        raise TypeError(f"nodes are a mapping from paths to parameters, found {type(nodes).__name__}")
+        raise TypeError(f"nodes must be a mapping from paths to parameters, found {type(nodes).__name__}")
     for path, options in nodes.items():
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(
-                f"{path!r} is described by a mapping of parameters, or None for a group, found {type(options).__name__}"
+                f"nodes[{path!r}] must be a mapping of parameters, or None for a group, found {type(options).__name__}"
             )
     plan = {normalize_path(path): dict(options or {}) for path, options in nodes.items()}
     if len(plan) != len(nodes):
-        raise NodeExistsError("two of the paths mean the same node")
+        raise NodeExistsError("two of the paths refer to the same node")
     for path in list(plan):
         parent = path
         while parent:
             parent = parent.rpartition("/")[0]
             if _is_array(plan.setdefault(parent, {})):
-                raise NodeExistsError(f"{path!r} can not be below {parent!r}, which is an array", path=path)
+                raise NodeExistsError(f"{path!r} cannot be created below the array {parent!r}", path=path)
     for path, options in plan.items():
         root.format.check_path(path)
         if _is_array(options):
@@ -102,7 +102,7 @@ async def create_all(
     Args:
         root: The root of the hierarchy.
         plan: The options of all nodes by path, from ``plan_hierarchy``.
-        requested_paths: The paths of nodes that must not exist. Other nodes are groups, which may exist.
+        requested_paths: The paths of nodes that must not exist. All other nodes are groups, which may exist.
         overwrite: Replace existing nodes at the requested paths.
     """
 
@@ -118,12 +118,12 @@ async def create_all(
 
 
 def _is_array(options: Mapping[str, Any]) -> bool:
-    """Return whether options are those of an array. A group has only attributes."""
+    """Return whether options describe an array. A group has only attributes."""
     return bool(options.keys() - {"attributes"})
 
 
 async def _require_group(handle: NodeHandle) -> AsyncGroup:
-    """Return the group at a path, and create it if it does not exist."""
+    """Return the group at a path. Create it if it does not exist."""
     try:
         return await create_group_at(handle)
     except NodeExistsError:
@@ -132,13 +132,13 @@ async def _require_group(handle: NodeHandle) -> AsyncGroup:
         metadata = await run_on_store(partial(load_metadata, handle), handle.store)
     except NodeNotFoundError as error:
         raise NodeTypeError(
-            f"nodes of Zarr format {handle.format.zarr_format!r} can not be created below {handle.name} in "
-            f"{handle.store!r}, which is of another format; pass its zarr_format",
+            f"nodes of Zarr format {handle.format.zarr_format!r} cannot be created below {handle.name} in "
+            f"{handle.store!r}: it has another Zarr format; pass that one as zarr_format",
             path=handle.path,
         ) from error
     group = make_node(replace(handle, is_format_known=True), metadata)
     if not isinstance(group, AsyncGroup):
-        raise NodeTypeError(f"there is an array at {handle.name}, a group is needed", path=handle.path)
+        raise NodeTypeError(f"expected a group at {handle.name}, found an array", path=handle.path)
     return group
 
 
@@ -146,11 +146,11 @@ async def _require_group(handle: NodeHandle) -> AsyncGroup:
 
 
 def check_array_paths(group: NodeHandle, paths: Iterable[str]) -> None:
-    """Check the paths of arrays to be created below a group, before any is created.
+    """Check the paths of new arrays below a group.
 
     Raises:
         InvalidKeyError: If a path is empty or not allowed.
-        NodeExistsError: If an array lies below another one, or two paths are the same.
+        NodeExistsError: If an array lies below another array, or two paths refer to the same node.
     """
     checked = set[str]()
     for path in paths:
@@ -159,10 +159,10 @@ def check_array_paths(group: NodeHandle, paths: Iterable[str]) -> None:
             raise InvalidKeyError(f"an array in a group needs a name, found {path!r}")
         group.format.check_path(join(group.path, normalized))
         if normalized in checked:
-            raise NodeExistsError(f"two of the paths mean {normalized!r}", path=normalized)
+            raise NodeExistsError(f"two of the paths refer to {normalized!r}", path=normalized)
         checked.add(normalized)
     for path in checked:
         parent = path
         while parent := parent.rpartition("/")[0]:
             if parent in checked:
-                raise NodeExistsError(f"{path!r} can not be below {parent!r}, which is an array", path=path)
+                raise NodeExistsError(f"{path!r} cannot be created below the array {parent!r}", path=path)

@@ -17,10 +17,10 @@ __all__ = ["document_bytes", "fetch_documents", "put_documents"]
 async def fetch_documents(
     store: Store, keys: Sequence[str], config: Config, *, versions: bool = False
 ) -> list[Value | None]:
-    """Fetch documents; ``None`` for those that do not exist.
+    """Fetch documents. The result is ``None`` for each document that does not exist.
 
     Raises:
-        MetadataError: If one is larger than ``config.max_document_bytes``.
+        MetadataError: If a document is larger than ``config.max_document_bytes``.
     """
     limit = config.max_document_bytes
     budget = OutputBudget(limit, f"config.max_document_bytes is {limit:,}")
@@ -37,7 +37,7 @@ async def fetch_documents(
 
 
 def document_bytes(value: Value | None) -> bytes | None:
-    """Return the content of a fetched document; ``None`` if it does not exist."""
+    """Return the content of a fetched document, or ``None`` if it does not exist."""
     return None if value is None else bytes(value.data)
 
 
@@ -49,13 +49,14 @@ async def put_documents(
     Args:
         store: The store.
         documents: The documents by key.
-        versions: By key the version that must still be stored (``ABSENT`` for none). Other keys are overwritten.
+        versions: The expected version of each key (``ABSENT`` if the key must not exist). Keys without an expected
+            version are overwritten.
 
     Returns:
         The new versions by key.
 
     Raises:
-        WriteConflictError: If another version is stored.
+        WriteConflictError: If a different version is stored.
     """
     puts = [partial(store.put, key, data, if_version=versions.get(key)) for key, data in documents.items()]
     return dict(zip(documents, await gather(puts), strict=True))

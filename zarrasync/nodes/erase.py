@@ -1,6 +1,7 @@
-"""Erasing nodes so that an interruption leaves nothing that is later taken for data.
+"""Erasing nodes in an order that leaves no invalid data after an interruption.
 
-Files belong to a node if a Zarr format uses names like theirs (``formats.may_be_zarr``). Others belong to the user.
+A file belongs to a node if a Zarr format uses names like its name (``formats.may_be_zarr``). Other files belong to the
+user.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:
 
     Args:
         handle: The location of the node.
-        all_files: Whether to erase files that are not part of any Zarr node as well.
+        all_files: Also erase files that are not part of any Zarr node.
     """
     keys, prefixes = handle.format.erase_keys(handle.path), handle.format.erase_prefixes(handle.path)
     if keys:
@@ -33,9 +34,10 @@ async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:
 
 
 async def _erase_below(store: Store, prefix: str, *, all_files: bool) -> None:
-    """Erase the keys that start with a prefix, documents first, so that no array with a part of its chunks is left.
+    """Erase the keys that start with a prefix.
 
-    Blocking stores have their own way if nothing is kept: local files disappear all at once.
+    Documents are erased first, so that an interruption leaves no array with only some of its chunks. Blocking stores need
+    no such order if all keys are erased, because they erase a prefix at once.
     """
     keys = await store.list_prefix(prefix)
     kept = [] if all_files else [key for key in keys if not formats.may_be_zarr(key)]
@@ -50,7 +52,7 @@ async def _erase_below(store: Store, prefix: str, *, all_files: bool) -> None:
 
 
 async def _erase_others(store: Store, prefix: str, keys: KeyIndex, kept: KeyIndex) -> None:
-    """Erase the keys that start with a prefix except for some, and the directories that these are not in."""
+    """Erase the keys that start with a prefix, except for kept keys, and the directories without kept keys."""
     has_directories = store.blocking and not store.flat
     erased: list[str] = []
     directories = [prefix]
@@ -66,18 +68,17 @@ async def _erase_others(store: Store, prefix: str, keys: KeyIndex, kept: KeyInde
 
 
 async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[str]:
-    """Return the keys of chunks at the path of a new array, left by a process that was killed while erasing one.
+    """Return the keys of chunks at the path of a new array that remain from an incompletely erased one.
 
     Args:
         handle: The location of the new array.
         metadata: Its metadata.
 
     Returns:
-        Keys in the array's chunk store. Chunks outside its grid and of other formats are not part of it, and not
-        returned.
+        Keys in the array's chunk store. Chunks outside the array's grid and chunks of other formats are not included.
 
     Raises:
-        NodeExistsError: If there are other nodes below the path, or values that are not Zarr next to the chunks, so
+        NodeExistsError: If other nodes exist below the path, or values that are not Zarr exist next to the chunks, so
             that the origin of the chunks is unclear.
         UnsupportedOperation: If the store cannot list.
     """
@@ -88,7 +89,7 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
     others = sorted(key for key, at in coords.items() if at is None)
     if nodes := [key for key in others if "/" in key and formats.is_document(key)]:
         raise NodeExistsError(
-            f"{handle.name} in {handle.store!r} is a group without a document: other nodes lie below it "
+            f"{handle.name} in {handle.store!r} is a group without a document: other nodes exist below it "
             f"({', '.join(nodes[:3])}); pass overwrite=True or mode='w' to replace them",
             path=handle.path,
             store=repr(handle.store),
@@ -97,9 +98,9 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
     foreign = [key for key in others if not formats.may_be_zarr(key)]
     if chunks and foreign:
         raise NodeExistsError(
-            f"{counted(len(chunks), 'value')} where chunks of {handle.name} in {handle.store!r} will be "
-            f"({', '.join(chunks[:3])}) may not be left over from an array, as other things lie beside "
-            f"({', '.join(foreign[:3])}): erase them, or use another path",
+            f"cannot create {handle.name} in {handle.store!r}: {counted(len(chunks), 'value')} exist under keys of its "
+            f"chunks ({', '.join(chunks[:3])}), next to values that are not Zarr ({', '.join(foreign[:3])}); "
+            "erase them, or use another path",
             path=handle.path,
             store=repr(handle.store),
         )

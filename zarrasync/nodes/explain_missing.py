@@ -1,4 +1,4 @@
-"""Explaining why a node was not found: the nearest node above, its members, and a similar name."""
+"""Explaining why a node was not found: the nearest node above it, the members of that node, and a similar name."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _MOST_SHOWN = 10
 
 
 async def add_reason(error: NodeNotFoundError, handle: NodeHandle) -> None:
-    """Add to an error what exists at or above the path without a node. This takes a batch of requests and one listing."""
+    """Add the existing nodes at or above a missing one to an error. Takes one batch of requests and one listing."""
     with suppress(OSError, MetadataError):
         error.args = (f"{error}{await _explain(handle)}",)
 
 
 async def add_members(error: NodeNotFoundError, group: NodeHandle, path: str) -> None:
-    """Add to an error the members of the group above a path that does not exist, if no remote request is necessary.
+    """Add the members of the group above a missing node to an error, if that takes no remote request.
 
     Args:
         error: The error.
-        group: A group above the path.
+        group: A group above the missing node.
         path: The path of the missing node in the store.
     """
     if not group.store.blocking and group.consolidated is None:
@@ -49,7 +49,7 @@ async def _explain(handle: NodeHandle) -> str:
     plain = [candidate for candidate in CANDIDATES if candidate.unread_entry_point is None]
     node, *ancestors = await find_all(handle, paths, plain, strict=False)
     if node is not None:
-        return f"; there is a node of Zarr format {node.format.zarr_format}"
+        return f"; a node of Zarr format {node.format.zarr_format} exists there: pass zarr_format={node.format.zarr_format!r}"
     for path, ancestor in zip(paths[1:], ancestors, strict=True):
         if ancestor is None:
             continue
@@ -64,7 +64,7 @@ async def _explain(handle: NodeHandle) -> str:
 
 
 async def _members(group: NodeHandle, missing: str) -> str:
-    """Return a sentence with the members of a group, and one with the most similar name. Empty if there are none."""
+    """Return the members of a group and the most similar name as sentences, or an empty string without members."""
     names = sorted(await group.children())
     if not names:
         return ""

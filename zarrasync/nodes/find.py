@@ -1,7 +1,7 @@
 """Finding nodes by their metadata documents.
 
-The documents that may exist at a path in several formats are fetched with one batch of requests. Nothing is listed,
-except for implicit groups (of the v3 draft), which have no document.
+One batch of requests fetches the documents of all formats that may exist at a path. Keys are listed only to find
+implicit groups (of the v3 draft), which have no document.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class FoundNode(NamedTuple):
     """A node that exists.
 
     Attributes:
-        format: Its format.
-        metadata: Its metadata.
-        consolidated: Consolidated metadata of the group, if it was requested and exists.
+        format: The format.
+        metadata: The metadata.
+        consolidated: The consolidated metadata of a group, if it was requested and exists.
     """
 
     format: Format
@@ -44,10 +44,10 @@ async def load_metadata(handle: NodeHandle) -> Metadata:
     """Return the stored metadata of a node in the format of its handle.
 
     Raises:
-        NodeNotFoundError: If there is no node.
-        MetadataError: If its documents are invalid.
+        NodeNotFoundError: If no node exists at the path.
+        MetadataError: If the documents are invalid.
     """
-    silent = replace(handle.config, dtype_fallback="allow")  # the warning was given when the node was opened
+    silent = replace(handle.config, dtype_fallback="allow")  # opening the node has already warned
     node = await find(replace(handle, consolidated=None, config=silent), (handle.format,))
     return node.metadata
 
@@ -67,14 +67,14 @@ async def find(
 
     Args:
         handle: The location.
-        candidates: The formats to look for. Those with an entry point document are looked for last.
-        consolidated: Whether to fetch consolidated metadata. ``None``: fetch it and go on without if there is none.
-        kind: The expected kind. The other kind is looked for only if there is no node of this one.
-        brief: Stop after the first batch of requests, although a node may exist that it cannot show. Only for
-            formats without an entry point document.
+        candidates: The formats to look for. Formats with an entry point document are looked for last.
+        consolidated: Whether to fetch consolidated metadata. ``None``: use it if it exists.
+        kind: The expected kind. The other kind is looked for only if no node of the expected kind exists.
+        brief: Stop after the first batch of requests, even if it cannot find every node. Only for formats without an
+            entry point document.
 
     Raises:
-        NodeNotFoundError: If there is no node. Its field ``tried`` contains the keys that were looked up.
+        NodeNotFoundError: If no node exists at the path. Its field ``tried`` contains the keys that were looked up.
         MetadataError: If the documents are invalid.
         StoreError: If the store failed.
     """
@@ -127,10 +127,10 @@ async def _find_plain(
 async def _stored_draft(
     handle: NodeHandle, entry_key: str, *, optional: bool
 ) -> tuple[Format | None, StoreError | None]:
-    """Return the format that the store's entry point document specifies, if there is such a document.
+    """Return the format that the store's entry point document specifies, or ``None`` if the document does not exist.
 
-    With ``optional``, a store that fails is treated as one without a draft, and the error is returned: credentials for
-    a part of a bucket may not include its root.
+    With ``optional``, a store error counts as a missing document and is returned, because credentials for a part of a
+    bucket may not include its root.
     """
     try:
         (value,) = await fetch_documents(handle.store, [entry_key], handle.config)
@@ -143,7 +143,7 @@ async def _stored_draft(
 
 
 async def _find_other_kind(handle: NodeHandle, candidates: Sequence[Format], kind: Kind) -> FoundNode | None:
-    """Find a node of the other kind, in formats where its documents have other keys."""
+    """Find a node of the other kind, in formats whose keys depend on the kind."""
     other: Kind = GroupMetadata if kind is ArrayMetadata else ArrayMetadata
     path = handle.path
     remaining = [one for one in candidates if set(one.document_keys(path, other)) != set(one.document_keys(path))]
@@ -167,7 +167,7 @@ def _not_found(handle: NodeHandle, candidates: Sequence[Format], searched: Seque
     keys.extend(str(candidate.unread_entry_point) for candidate in searched if candidate.unread_entry_point is not None)
     of_format = f" of Zarr format {candidates[0].zarr_format}" if len(candidates) == 1 else ""
     return NodeNotFoundError(
-        f"cannot open {handle.name} in {handle.store!r}: no array or group{of_format} there",
+        f"cannot open {handle.name} in {handle.store!r}: no array or group{of_format} exists there",
         path=handle.path,
         store=repr(handle.store),
         tried=tuple(dict.fromkeys(keys)),
@@ -192,12 +192,12 @@ async def find_all(
         handle: Any location in the store. Documents in its consolidated metadata are not fetched.
         paths: The paths.
         candidates: The formats whose documents to fetch.
-        strict: Raise an error for invalid documents. Otherwise they count as those of a group.
+        strict: Raise an error for invalid documents. Otherwise a node with invalid documents counts as a group.
         consolidated: As for ``find``.
         kind: Fetch only documents of this kind of node.
 
     Returns:
-        Per path the node, or ``None`` if there is none.
+        The node at each path, or ``None`` if no node exists there.
     """
     lookups = [_Lookup(path, _document_keys(path, candidates, kind, consolidated)) for path in paths]
     if handle.consolidated is not None:
@@ -214,9 +214,9 @@ class _Lookup:
 
     Attributes:
         path: The path.
-        keys: Their keys.
-        documents: By key the document, or ``None`` if it does not exist. ``None`` before they are fetched.
-        versions: Their versions, if the store has conditional writes and they were fetched.
+        keys: The keys of the documents.
+        documents: The document of each key, or ``None`` for a missing one. ``None`` until they are fetched.
+        versions: The versions by key, if the store supports conditional writes and the documents were fetched.
     """
 
     path: str
@@ -234,7 +234,7 @@ def _document_keys(path: str, candidates: Sequence[Format], kind: Kind | None, c
 
 
 async def _fetch(handle: NodeHandle, lookups: Sequence[_Lookup]) -> None:
-    """Fill in the documents of lookups."""
+    """Fetch the documents of lookups and store them in the lookups."""
     keys = [key for lookup in lookups for key in lookup.keys]
     with_versions = handle.store.conditional and handle.store.writeable
     values = await fetch_documents(handle.store, keys, handle.config, versions=with_versions) if keys else []
@@ -271,7 +271,7 @@ def _detect(
 
 
 def _check_array(path: str, metadata: ArrayMetadata, config: Config) -> None:
-    """Check that the settings allow to open an array, and warn of data types that are replaced by a fallback."""
+    """Check that the settings allow opening an array, and warn about data types that are replaced by a fallback."""
     if config.dtype_fallback != "allow":
         for note in metadata.notes:
             if config.dtype_fallback == "error":
@@ -281,8 +281,8 @@ def _check_array(path: str, metadata: ArrayMetadata, config: Config) -> None:
             warnings.warn(f"/{path}: {note}", stacklevel=2)
     if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not config.allow_pickle:
         raise MetadataError(
-            f"/{path}: its chunks are pickles, and reading one runs whatever code it names; "
-            "config.allow_pickle=True opens it, for data of your own"
+            f"/{path}: the chunks are pickles, and reading a pickle can run arbitrary code; if you trust the data, "
+            "open it with config={'allow_pickle': True}"
         )
 
 
@@ -295,6 +295,6 @@ def _unpack(path: str, format_: Format, documents: formats.Documents, consolidat
     except MetadataError as error:
         if consolidated:
             raise
-        warnings.warn(f"/{path}: its consolidated metadata is damaged, and not used: {error}", stacklevel=2)
+        warnings.warn(f"/{path}: the consolidated metadata is damaged and is ignored: {error}", stacklevel=2)
         return None
     return None if copies is None else Consolidated(format_, path, copies, complete=consolidated is True)

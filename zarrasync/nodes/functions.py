@@ -1,7 +1,7 @@
 """The public functions that open and create nodes.
 
-Opening fetches all documents that may exist at a path with one batch of requests. Neither opening nor creating lists
-keys, unless something is to be overwritten.
+Opening fetches all documents that may exist at a path with one batch of requests. Keys are listed only to overwrite
+existing nodes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def open(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncArray | AsyncGroup:
-    """Open the array or group at a path. It must exist.
+    """Open an existing array or group.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -81,10 +81,20 @@ async def open(
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this node.
 
+    Returns:
+        The array or group.
+
     Raises:
-        NodeNotFoundError: If there is no node. Its field ``tried`` contains the keys that were looked up.
-        MetadataError: If the documents are invalid. It lists every problem.
+        NodeNotFoundError: If no node exists at the path. Its field ``tried`` contains the keys that were looked up.
+        MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
         StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> array = await za.create_array(store, path="a", data=np.arange(3))
+        >>> node = await za.open(store, path="a")
+        >>> await node[1:]
+        array([1, 2])
     """
     if mode not in ("r", "r+"):
         raise ValueError(f"open() takes mode 'r' or 'r+', found {mode!r}; use open_array, open_group or create_*")
@@ -103,31 +113,41 @@ async def open_array(
     config: ConfigLike = None,
     **options: Any,
 ) -> AsyncArray:
-    """Open an array, or create it if the mode allows it.
+    """Open an array, or create it if the mode allows that.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of the array in the store.
-        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: create it if it does not exist; ``"w"``: replace it;
-            ``"w-"``: create it, and fail if it exists.
+        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: read and change, create if missing; ``"w"``: replace;
+            ``"w-"``: create, and fail if a node exists.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this array.
-        **options: Options of a new array, as for ``create_array``. The number of axes, data type, chunks and
-            shards must agree with those of an existing array.
+        **options: Options of a new array, as for ``create_array``. An existing array must have the same number of axes,
+            data type, chunks and shards.
+
+    Returns:
+        The array.
 
     Raises:
-        NodeNotFoundError: If there is no node and the mode does not create one.
-        NodeTypeError: If the node is a group, or an array of another data type.
-        ShapeError: If the array has another number of axes, or other chunks or shards.
+        NodeNotFoundError: If no node exists at the path and the mode does not create one.
+        NodeTypeError: If the node is a group, or an array with a different data type.
+        ShapeError: If the array has a different number of axes, or different chunks or shards.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
+        MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+        StoreError: If the store failed.
+
+    Example:
+        >>> array = await za.open_array({}, mode="a", shape=(4, 4), dtype="i4", chunks=(2, 2))
+        >>> array.shape
+        (4, 4)
     """
     check_options(options)
     handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
         return await create_array_at(handle, overwrite=mode == "w", **options)
     if mode == "a":
-        # Nodes of other formats than the candidates may exist, which are looked up before an array is created.
+        # Nodes of formats that are not candidates may exist. They are looked up before an array is created.
         handle = replace(handle, is_format_known=False)
         array, is_new = await open_or_create_array_at(handle, candidates, lambda: options)
         if is_new:
@@ -150,25 +170,35 @@ async def open_group(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncGroup:
-    """Open a group, or create it if the mode allows it.
+    """Open a group, or create it if the mode allows that.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of the group in the store.
-        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: create it if it does not exist; ``"w"``: replace it;
-            ``"w-"``: create it, and fail if it exists.
+        mode: ``"r"``: read; ``"r+"``: read and change; ``"a"``: read and change, create if missing; ``"w"``: replace;
+            ``"w-"``: create, and fail if a node exists.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
-        use_consolidated: Whether to look up members in the group's consolidated metadata. ``None``: if it has some,
-            and in the store otherwise.
+        use_consolidated: ``True``: look up members in the group's consolidated metadata. ``False``: look them up in the
+            store. ``None``: use the consolidated metadata if it exists.
         attributes: Attributes of a new group.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this group and its members.
 
+    Returns:
+        The group.
+
     Raises:
-        NodeNotFoundError: If there is no node and the mode does not create one, or the group has no consolidated
-            metadata and ``use_consolidated`` is true.
+        NodeNotFoundError: If no node exists at the path and the mode does not create one, or ``use_consolidated`` is
+            true and the group has no consolidated metadata.
         NodeTypeError: If the node is an array.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
+        MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+        StoreError: If the store failed.
+
+    Example:
+        >>> group = await za.open_group({}, mode="a", attributes={"title": "test"})
+        >>> group.attrs["title"]
+        'test'
     """
     handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
@@ -221,39 +251,51 @@ async def create_array(
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        name: The path of the array in the store (the same as ``path``).
+        name: The path of the array in the store. An alias of ``path``.
         path: The path of the array in the store. Missing groups above it are created.
         shape: The number of elements along each axis.
         dtype: The data type: anything that NumPy accepts, ``str`` for variable-length strings, or a Zarr v3 name.
             Default: float64.
-        data: Values to write. They determine the shape and the data type if these are not given.
+        data: Values to write. They determine the shape and the data type unless ``shape`` and ``dtype`` are given.
         chunks: The shape of chunks (inner chunks if the array is sharded). ``"auto"``: about 4 MiB (256 KiB in
-            shards).
+            shards). A list of sizes for an axis makes a rectilinear grid.
         shards: The shape of shards, a multiple of ``chunks``. ``None``: the array is not sharded. A mapping
-            ``{"shape": ..., "index_location": "start"}`` also sets where shards have their index.
+            ``{"shape": ..., "index_location": "start"}`` also sets the location of the index in shards.
         filters: Array -> array codecs (Zarr v2: filters).
         serializer: The array -> bytes codec.
-        compressors: Bytes -> bytes codecs. ``"auto"``: zstd, ``None``: no compression. A codec is one of
-            ``zarrasync.codecs``, a name, a v3 metadata object, or a numcodecs codec or configuration.
+        compressors: Bytes -> bytes codecs. ``"auto"``: zstd, ``None``: no compression. A codec is an instance of a class
+            of ``zarrasync.codecs``, a name, a v3 metadata object, or a numcodecs codec or its configuration.
         fill_value: The value of elements in chunks that do not exist. Default: zero, false or empty. ``None``:
-            undefined, in formats that can store that (Zarr v2).
+            undefined (Zarr v2 only).
         order: The memory order of elements inside a chunk, ``"C"`` or ``"F"``.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        attributes: The attributes, as JSON can represent them.
-        chunk_key_encoding: How chunk keys are formed, as in v3 metadata.
-        dimension_names: A name or ``None`` per axis.
+        attributes: The attributes. JSON must be able to represent them.
+        chunk_key_encoding: The encoding of chunk keys, as in v3 metadata: ``"default"``, ``"v2"``, or an object with
+            its name and configuration (section "Chunk key encoding" of the Zarr v3 specification).
+        dimension_names: A name or ``None`` for each axis.
         storage_options: Options of the filesystem or object store of a URL.
         overwrite: Replace an existing node.
         config: Settings for this array.
 
+    Returns:
+        The new array.
+
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set.
-        ShapeError: If the shapes of the array, its chunks and its shards do not fit each other.
+        NodeTypeError: If a node above the path is an array, or a group of another format.
+        ShapeError: If the shapes of the array, its chunks and its shards are inconsistent.
         MetadataError: If the data type, a codec or the fill value is invalid.
-        UnsupportedByFormat: If the format cannot store the array. Nothing is written then.
+        UnsupportedByFormat: If the format cannot store the array. Nothing is written in this case.
+        StoreError: If the store failed.
+
+    Example:
+        >>> array = await za.create_array({}, shape=(4, 4), dtype="i4", chunks=(2, 2))
+        >>> await array.view[1:3].write(7)
+        >>> await array[:, 0]
+        array([0, 7, 7, 0], dtype=int32)
     """
     if name is not None and path:
-        raise TypeError("give name or path, not both")
+        raise TypeError("create_array() takes name or path, not both")
     handle, _ = resolve_node(store, path if name is None else name, zarr_format, storage_options, config)
     fill = {} if fill_value is UNSET else {"fill_value": fill_value}
     return await create_array_at(
@@ -289,19 +331,30 @@ async def create_group(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncGroup:
-    """Create a group, and missing groups above it.
+    """Create a group and missing groups above it.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of the group in the store.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
-        attributes: The attributes.
+        attributes: The attributes. JSON must be able to represent them.
         overwrite: Replace an existing node.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this group and its members.
 
+    Returns:
+        The new group.
+
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set.
+        NodeTypeError: If a node above the path is an array, or a group of another format.
+        MetadataError: If JSON cannot represent an attribute.
+        StoreError: If the store failed.
+
+    Example:
+        >>> group = await za.create_group({}, path="model/run1", attributes={"title": "test"})
+        >>> group.name
+        '/model/run1'
     """
     handle, _ = resolve_node(store, path, zarr_format, storage_options, config)
     return await create_group_at(handle, attributes=attributes, overwrite=overwrite)
@@ -317,24 +370,31 @@ async def create_hierarchy(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> dict[str, AsyncArray | AsyncGroup]:
-    """Create many nodes, those of one level concurrently.
+    """Create many nodes. The nodes of each level of the hierarchy are created concurrently.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        nodes: By path the parameters of ``create_array`` for an array; ``None`` or only ``{"attributes": …}`` for
-            a group. Missing groups above them are created.
+        nodes: The nodes by path: a mapping of parameters of ``create_array`` for an array, or ``None`` or
+            ``{"attributes": …}`` for a group. Missing groups above them are created.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         overwrite: Replace existing nodes.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for these nodes.
 
     Returns:
-        The nodes by the paths in ``nodes``.
+        The new nodes by normalized path.
 
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set, or a path is below an array.
-        NodeTypeError: If a node above is an array, or of another format.
+        NodeTypeError: If a node above a path is an array, or a group of another format.
         MetadataError: If JSON cannot represent an attribute, or a parameter of an array is invalid.
+        StoreError: If the store failed.
+
+    Example:
+        >>> nodes = {"model": None, "model/t2m": {"shape": (4, 4), "dtype": "f4"}}
+        >>> created = await za.create_hierarchy({}, nodes)
+        >>> created["model/t2m"].shape
+        (4, 4)
     """
     root, _ = resolve_node(store, "", zarr_format, storage_options, config)
     plan = await plan_hierarchy(root, nodes)
@@ -352,9 +412,9 @@ async def consolidate_metadata(
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncGroup:
-    """Store copies of all metadata documents below a group in one document, so that one request opens everything.
+    """Store copies of all metadata documents below a group in one document, so that one request opens the hierarchy.
 
-    The document is the group's own one in Zarr v3, and ``.zmetadata`` in Zarr v2.
+    In Zarr v3 the copies are part of the group's ``zarr.json``, in Zarr v2 of the document ``.zmetadata``.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -367,10 +427,18 @@ async def consolidate_metadata(
         The group, opened with its consolidated metadata.
 
     Raises:
-        NodeNotFoundError: If there is no node.
+        NodeNotFoundError: If no node exists at the path.
         NodeTypeError: If the node is an array.
-        UnsupportedByFormat: If the format has no consolidated metadata.
+        UnsupportedByFormat: If the format does not support consolidated metadata.
         UnsupportedOperation: If the store cannot list.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> _ = await za.create_array(store, path="t2m", shape=(4, 4), dtype="f4")
+        >>> group = await za.consolidate_metadata(store)
+        >>> await group.array_keys()
+        ('t2m',)
     """
     handle, candidates = resolve_node(store, path, zarr_format, storage_options, config)
     group = await run_on_store(partial(open_node_at, handle, candidates), handle.store)
@@ -393,17 +461,28 @@ async def save(
     config: ConfigLike = None,
     **arrays: Any,
 ) -> None:
-    """Write arrays in one call, replacing existing nodes.
+    """Write one or more arrays in one call, replacing existing nodes.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        *args: Arrays without a name. A single one is stored at the path itself; several become ``arr_0``, ``arr_1``,
-            … in a group.
+        *args: Arrays without a name. A single array is stored at the path itself. Several arrays are stored in a group
+            as ``arr_0``, ``arr_1``, …
         path: The path in the store.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: ``config.zarr_format``.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
         **arrays: Arrays by name, stored in a group.
+
+    Raises:
+        TypeError: If no array is given, or an array is named like an unnamed one (``arr_0``).
+        InvalidKeyError: If a name is not allowed.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> await za.save(store, t2m=np.arange(3), lat=np.array([0.5, 1.5]))
+        >>> await za.load(store, path="lat")
+        array([0.5, 1.5])
     """
     if not args and not arrays:
         raise TypeError("save() needs at least one array")
@@ -413,7 +492,7 @@ async def save(
         return
     unnamed = {f"arr_{number}": value for number, value in enumerate(args)}
     if duplicates := sorted(unnamed.keys() & arrays.keys()):
-        raise TypeError(f"{duplicates[0]!r} is what an array without a name is called, and given as one's name, too")
+        raise TypeError(f"{duplicates[0]!r} is the name of an unnamed array; rename the keyword argument")
     options = {name: {"data": value} for name, value in {**unnamed, **arrays}.items()}
     check_array_paths(handle, options)
     for array_options in options.values():  # before anything is replaced
@@ -444,8 +523,16 @@ async def load(
         A NumPy array, or a dict of NumPy arrays by relative path.
 
     Raises:
-        NodeNotFoundError: If there is no node.
+        NodeNotFoundError: If no node exists at the path.
         UnsupportedOperation: If the node is a group and the store cannot list.
+        CodecError: If a chunk is damaged.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> await za.save(store, np.arange(3))
+        >>> await za.load(store)
+        array([0, 1, 2])
     """
     node = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
     if isinstance(node, AsyncArray):
@@ -472,17 +559,24 @@ async def list_nodes(
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of an array or group in the store.
-        max_depth: How many levels of groups below this one to look into; ``None`` for all.
+        max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
 
     Returns:
-        Pairs of path in the store and kind, sorted by path.
+        Pairs of the path in the store and the kind of node, sorted by path.
 
     Raises:
-        NodeNotFoundError: If there is no node.
+        NodeNotFoundError: If no node exists at the path.
         UnsupportedOperation: If the store cannot list.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> _ = await za.create_array(store, path="model/t2m", shape=(4, 4), dtype="f4")
+        >>> await za.list_nodes(store)
+        (('', 'group'), ('model', 'group'), ('model/t2m', 'array'))
     """
     node = await open(store, path=path, zarr_format=zarr_format, storage_options=storage_options, config=config)
     if isinstance(node, AsyncArray):

@@ -38,10 +38,15 @@ T = TypeVar("T")
 class AsyncGroup(AsyncNode[GroupMetadata]):
     """A group: a node that contains arrays and groups by name.
 
-        t2m = await group["t2m"]
-        names = await group.array_keys()
+    Groups are returned by ``open_group``, ``create_group`` and the methods of other groups.
 
-    Groups are returned by ``open_group``, ``create_group`` and other groups.
+    Example:
+        >>> group = await za.create_group({})
+        >>> t2m = await group.create_array("t2m", shape=(4, 4), dtype="f4")
+        >>> await group.array_keys()
+        ('t2m',)
+        >>> (await group["t2m"]).shape
+        (4, 4)
     """
 
     # -------------------------------------------------------------- properties
@@ -53,7 +58,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
     @property
     def info(self) -> Info:
-        """A summary that takes no requests."""
+        """A summary of the metadata. Makes no requests."""
         return group_info(self._cell.metadata, self.name, self.store, self.zarr_format)
 
     def __repr__(self) -> str:
@@ -69,7 +74,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     def __getitem__(self, name: str) -> _PendingMember:
         return _PendingMember(self, name)
 
-    # Without these methods Python would try group[0], group[1], …
+    # Without these methods Python would call group[0], group[1], …
 
     def __contains__(self, name: object) -> Never:
         raise TypeError(f"use `await group.contains({name!r})` with an asynchronous group")
@@ -81,16 +86,40 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         """Store values as an array, replacing an existing node.
 
         Args:
-            name: The name of the array.
-            value: Its values.
+            name: The name of the array, or its relative path.
+            value: The values.
+
+        Raises:
+            ReadOnlyError: If the group was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> await group.setitem("lat", [0.5, 1.5])
+            >>> await (await group.getitem("lat")).getitem(0)
+            np.float64(0.5)
         """
         await self.create_array(name, data=value, overwrite=True)
 
     async def getitem(self, name: str) -> AsyncArray | AsyncGroup:
-        """Return a member, or a node further below by its relative path (``"a/b"``).
+        """Open a member by its name, or a node further below by its relative path (``"a/b"``).
+
+        Args:
+            name: The name or relative path.
+
+        Returns:
+            The array or group.
 
         Raises:
-            NodeNotFoundError: If there is no such node.
+            NodeNotFoundError: If no node exists at the path.
+            MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("model/t2m", shape=(4, 4), dtype="f4")
+            >>> (await group.getitem("model/t2m")).shape
+            (4, 4)
         """
         try:
             return await self._find_member(name)
@@ -105,29 +134,66 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         return make_node(handle, node.metadata)
 
     async def get(self, name: str, default: T | None = None) -> AsyncArray | AsyncGroup | T | None:
-        """Return a member, or the default if there is none."""
+        """Open a member, or return the default if it does not exist.
+
+        Args:
+            name: The name or relative path.
+            default: The value to return if no node exists at the path.
+
+        Returns:
+            The array or group, or the default.
+
+        Raises:
+            MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> await group.get("t2m", "missing")
+            'missing'
+        """
         try:
             return await self._find_member(name)
         except NodeNotFoundError:
             return default
 
     async def contains(self, name: str) -> bool:
-        """Return whether there is a member of that name."""
+        """Return whether a member exists.
+
+        Args:
+            name: The name or relative path.
+
+        Raises:
+            MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> await group.contains("t2m")
+            False
+        """
         return await self.get(name) is not None
 
     async def members(self, max_depth: int | None = 0) -> tuple[tuple[str, AsyncArray | AsyncGroup], ...]:
-        """Return the members, with one listing per group and one batch of documents per level.
+        """Return the members. Takes one listing per group and one batch of requests per level.
 
-        Members that cannot be read are left out, with a warning that names them.
+        Members that cannot be read are omitted, with a warning that names them.
 
         Args:
-            max_depth: How many levels of groups below this one to look into; ``None`` for all.
+            max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
 
         Returns:
             Pairs of relative path and node, sorted by path.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("model/t2m", shape=(4, 4), dtype="f4")
+            >>> [path for path, node in await group.members(max_depth=None)]
+            ['model', 'model/t2m']
         """
         handle = self._cell.handle
         nodes, failures = await run_on_store(partial(walk, handle, max_depth), self.store)
@@ -135,39 +201,119 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         return tuple((path, make_node(handle.below(path), metadata)) for path, metadata in nodes)
 
     async def arrays(self) -> tuple[tuple[str, AsyncArray], ...]:
-        """Return the members that are arrays, as pairs of name and array."""
+        """Return the members that are arrays.
+
+        Returns:
+            Pairs of name and array, sorted by name.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("t2m", shape=(4, 4), dtype="f4")
+            >>> [(name, array.shape) for name, array in await group.arrays()]
+            [('t2m', (4, 4))]
+        """
         return tuple((name, node) for name, node in await self.members() if isinstance(node, AsyncArray))
 
     async def groups(self) -> tuple[tuple[str, AsyncGroup], ...]:
-        """Return the members that are groups, as pairs of name and group."""
+        """Return the members that are groups.
+
+        Returns:
+            Pairs of name and group, sorted by name.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_group("model")
+            >>> [(name, member.path) for name, member in await group.groups()]
+            [('model', 'model')]
+        """
         return tuple((name, node) for name, node in await self.members() if isinstance(node, AsyncGroup))
 
     async def keys(self) -> tuple[str, ...]:
-        """Return the names of the members."""
+        """Return the names of the members, sorted.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_group("model")
+            >>> await group.keys()
+            ('model',)
+        """
         return tuple(name for name, _ in await self.members())
 
     async def array_keys(self) -> tuple[str, ...]:
-        """Return the names of the arrays."""
+        """Return the names of the members that are arrays, sorted.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("t2m", shape=(4, 4), dtype="f4")
+            >>> await group.array_keys()
+            ('t2m',)
+        """
         return tuple(name for name, _ in await self.arrays())
 
     async def group_keys(self) -> tuple[str, ...]:
-        """Return the names of the groups."""
+        """Return the names of the members that are groups, sorted.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_group("model")
+            >>> await group.group_keys()
+            ('model',)
+        """
         return tuple(name for name, _ in await self.groups())
 
     async def nmembers(self, max_depth: int | None = 0) -> int:
-        """Return the number of members; see ``members``."""
+        """Return the number of members.
+
+        Args:
+            max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("model/t2m", shape=(4, 4), dtype="f4")
+            >>> await group.nmembers(max_depth=None)
+            2
+        """
         return len(await self.members(max_depth))
 
     async def tree(self, max_depth: int | None = None) -> Tree:
-        """Return the hierarchy below as a string; notebooks show a tree that unfolds.
+        """Return the hierarchy below the group as a string. Notebooks show it as a tree that unfolds.
 
         Nodes that cannot be read are marked.
 
         Args:
-            max_depth: How many levels of groups below this one to look into; ``None`` for all.
+            max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
+
+        Returns:
+            A string with one line per node.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("model/t2m", shape=(4, 4), dtype="f4")
+            >>> await group.tree()
+            /
+            └── model
+                └── t2m (4, 4) float32
         """
         nodes, failures = await run_on_store(partial(walk, self._cell.handle, max_depth), self.store)
         return render_tree(self.name, nodes, {path: str(failure) for path, failure in failures.items()})
@@ -182,14 +328,27 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         """Create an array below this group.
 
         Args:
-            name: Its name or relative path. Missing groups above it are created.
+            name: The name or relative path of the array. Missing groups above it are created.
             overwrite: Replace an existing node.
             **options: As for ``zarrasync.create_array``: ``shape``, ``dtype``, ``data``, ``chunks``, ``shards``,
                 ``filters``, ``serializer``, ``compressors``, ``fill_value``, ``order``, ``attributes``,
                 ``chunk_key_encoding``, ``dimension_names``.
 
+        Returns:
+            The new array.
+
         Raises:
             NodeExistsError: If a node exists and ``overwrite`` is not set.
+            ShapeError: If the shapes of the array, its chunks and its shards are inconsistent.
+            MetadataError: If the data type, a codec or the fill value is invalid.
+            ReadOnlyError: If the group was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> array = await group.create_array("model/t2m", shape=(4, 4), dtype="f4", chunks=(2, 2))
+            >>> array.name
+            '/model/t2m'
         """
         return await create_array_at(self._cell.handle.child(name), overwrite=overwrite, **options)
 
@@ -199,30 +358,55 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         """Create a group below this one.
 
         Args:
-            name: Its name or relative path. Missing groups above it are created.
-            attributes: Its attributes.
+            name: The name or relative path of the group. Missing groups above it are created.
+            attributes: The attributes. JSON must be able to represent them.
             overwrite: Replace an existing node.
+
+        Returns:
+            The new group.
 
         Raises:
             NodeExistsError: If a node exists and ``overwrite`` is not set.
+            MetadataError: If JSON cannot represent an attribute.
+            ReadOnlyError: If the group was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> member = await group.create_group("model", attributes={"title": "test"})
+            >>> member.attrs["title"]
+            'test'
         """
         return await create_group_at(self._cell.handle.child(name), attributes=attributes, overwrite=overwrite)
 
     async def require_array(
         self, name: str, *, shape: Any, dtype: Any = None, exact: bool = False, **options: Any
     ) -> AsyncArray:
-        """Return an array, and create it if it does not exist.
+        """Open an array. Create it if it does not exist.
 
         Args:
-            name: Its name.
-            shape: The shape it must have.
-            dtype: The data type it must have. Another one that can be cast to it is accepted unless ``exact`` is set.
-            exact: Accept only that data type.
-            **options: As for ``create_array``.
+            name: The name or relative path of the array.
+            shape: The required shape.
+            dtype: The required data type. Unless ``exact`` is set, an existing array may have another data type that
+                NumPy can cast to it safely.
+            exact: Accept no data type except ``dtype``.
+            **options: Options of a new array, as for ``create_array``.
+
+        Returns:
+            The array.
 
         Raises:
-            NodeTypeError: If it is a group, or the data type differs.
-            ShapeError: If the shape differs.
+            NodeTypeError: If a group exists at the path, or the array has a different data type.
+            ShapeError: If the array has a different shape.
+            ReadOnlyError: If the group was opened for reading and the array does not exist.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> new = await group.require_array("t2m", shape=(4, 4), dtype="f4")
+            >>> existing = await group.require_array("t2m", shape=(4, 4))
+            >>> existing == new
+            True
         """
         create = partial(self.create_array, name, shape=shape, dtype=dtype, **options)
         array = await find_or_create(lambda: self.get(name), create)
@@ -232,14 +416,25 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         return array
 
     async def require_group(self, name: str, *, attributes: Mapping[str, Any] | None = None) -> AsyncGroup:
-        """Return a group, and create it if it does not exist.
+        """Open a group. Create it if it does not exist.
 
         Args:
-            name: Its name.
-            attributes: Attributes of a group that is created.
+            name: The name or relative path of the group.
+            attributes: Attributes of a new group.
+
+        Returns:
+            The group.
 
         Raises:
-            NodeTypeError: If it is an array.
+            NodeTypeError: If an array exists at the path.
+            ReadOnlyError: If this group was opened for reading and the member does not exist.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> member = await group.require_group("model")
+            >>> member.path
+            'model'
         """
         create = partial(self.create_group, name, attributes=attributes)
         group = await find_or_create(lambda: self.get(name), create)
@@ -253,11 +448,20 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         """Erase a member and all nodes below it, even if its metadata is damaged.
 
         Args:
-            name: Its name or relative path.
+            name: The name or relative path of the member.
             all_files: Also erase files that are not part of any Zarr node. They are kept by default.
 
         Raises:
-            NodeNotFoundError: If there is no such member.
+            NodeNotFoundError: If the member does not exist.
+            ReadOnlyError: If the group was opened for reading.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_group("model")
+            >>> await group.delete("model")
+            >>> await group.keys()
+            ()
         """
         with suppress(MetadataError):
             await self.getitem(name)
@@ -268,22 +472,33 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         """Move a member to another name or path below this group. Its values are copied, then erased.
 
         Args:
-            source: Its name or relative path.
+            source: The name or relative path of the member.
             dest: The new name or relative path. Missing groups above it are created.
 
         Raises:
-            NodeNotFoundError: If there is no such member.
-            NodeExistsError: If there is a node at the new path.
+            NodeNotFoundError: If the member does not exist.
+            NodeExistsError: If a node exists at the new path.
+            UnsupportedOperation: If the store cannot list.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_group("run1")
+            >>> await group.move("run1", "archive/run1")
+            >>> await group.keys()
+            ('archive',)
         """
         await self.getitem(source)
         source, dest = normalize_path(source), normalize_path(dest)
         if source == dest:
             return
         if f"{dest}/".startswith(f"{source}/"):
-            raise NodeExistsError(f"{source!r} cannot be moved below itself, to {dest!r}", path=dest)
+            raise NodeExistsError(f"cannot move {source!r} below itself, to {dest!r}", path=dest)
         handle = self._cell.handle
         if await self.contains(dest):
-            raise NodeExistsError(f"there is a node at {handle.child(dest).name} already", path=dest)
+            raise NodeExistsError(
+                f"cannot move {source!r} to {dest!r}: a node exists at {handle.child(dest).name}", path=dest
+            )
         parent = dest.rpartition("/")[0]
         if parent:
             await self.require_group(parent)
@@ -303,14 +518,14 @@ class _PendingMember:
         return f"<member {self._name!r} of {self._group!r}, to be opened with await>"
 
     def __getattr__(self, name: str) -> Never:
-        raise AttributeError(f"the member {self._name!r} is not open yet: (await group[{self._name!r}]).{name}")
+        raise AttributeError(f"open the member {self._name!r} first: (await group[{self._name!r}]).{name}")
 
     def __getitem__(self, key: Any) -> Never:
-        raise TypeError(f"the member {self._name!r} is not open yet: (await group[{self._name!r}])[...]")
+        raise TypeError(f"open the member {self._name!r} first: (await group[{self._name!r}])[...]")
 
 
 def make_node(handle: NodeHandle, metadata: Metadata) -> AsyncArray | AsyncGroup:
-    """Return the array or group for a handle and the metadata that was found there."""
+    """Return the array or group for a handle and its stored metadata."""
     return AsyncArray(handle, metadata) if isinstance(metadata, ArrayMetadata) else AsyncGroup(handle, metadata)
 
 
@@ -320,8 +535,8 @@ async def create_group_at(
     """Create a group.
 
     Args:
-        handle: Where to create it, and in which format.
-        attributes: Its attributes.
+        handle: The location and the format of the new group.
+        attributes: The attributes.
         overwrite: Replace an existing node.
     """
     handle = await bind_format(handle, overwrite=overwrite)
@@ -334,7 +549,7 @@ async def find_or_create(
     find_existing: Callable[[], Awaitable[AsyncArray | AsyncGroup | None]],
     create: Callable[[], Awaitable[AsyncArray | AsyncGroup]],
 ) -> AsyncArray | AsyncGroup:
-    """Return the existing node, or a new one, or that of another writer who was faster to create it."""
+    """Return the existing node, or create it. If another writer creates it first, return that node."""
     node = await find_existing()
     if node is not None:
         return node

@@ -20,12 +20,12 @@ def kind_name(metadata: Metadata) -> KindName:
 
 
 def wrong_kind(subject: str, path: str, metadata: Metadata, hint: str = "") -> NodeTypeError:
-    """Return the error for an array where the caller needs a group, or the other way round.
+    """Return the error for an array where a group is expected, or the other way round.
 
     Args:
         subject: The node as the message names it.
-        path: Its path.
-        metadata: Its metadata.
+        path: The path of the node.
+        metadata: The metadata of the node.
         hint: The end of the message, after "/a is an array".
     """
     kind: KindName = kind_name(metadata)

@@ -1,4 +1,4 @@
-"""The metadata of an open node: changed in place, without losing what other writers change at the same time."""
+"""The metadata of an open node, which is changed in place without losing concurrent changes of other writers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ M = TypeVar("M", ArrayMetadata, GroupMetadata)
 
 
 class MetadataCell(Generic[M]):
-    """The only mutable state of an array or group: its metadata, as it was last read or written through this object.
+    """The only mutable state of an array or group: its metadata, as last read or written through this object.
 
     Attributes:
-        handle: The node.
-        metadata: Its metadata.
+        handle: The handle of the node.
+        metadata: The metadata of the node.
     """
 
     __slots__ = ("handle", "metadata")
@@ -40,8 +40,8 @@ class MetadataCell(Generic[M]):
         """Read the metadata again.
 
         Raises:
-            NodeNotFoundError: If the node does not exist any more.
-            NodeTypeError: If it has been replaced by one of the other kind.
+            NodeNotFoundError: If the node no longer exists.
+            NodeTypeError: If an array has been replaced by a group, or a group by an array.
         """
         self.metadata = await self._load()
 
@@ -52,23 +52,23 @@ class MetadataCell(Generic[M]):
         fresh: bool = False,
         on_stored: Callable[[], None] | None = None,
     ) -> M:
-        """Change the metadata, and store the documents that differ.
+        """Change the metadata and store the documents that differ.
 
-        If the store has conditional writes, a document replaces only the version that the change was made from. If
-        another writer was faster, the change is made again from the new document.
+        If the store supports conditional writes, a document replaces only the version that the change was derived from.
+        If another writer has stored a different version, the change is derived again from that one.
 
         Args:
-            change: Makes new metadata from the present one. It may be called several times.
-            fresh: Read the metadata first. Otherwise that of this object is used if conditional writes show that it
-                is still stored.
-            on_stored: Called when the new metadata is stored. A caller that is cancelled meanwhile waits for it.
+            change: A function that returns new metadata for the present metadata. It may be called several times.
+            fresh: Read the metadata first. Otherwise the metadata of this object is used as long as conditional writes
+                can show that it is still stored.
+            on_stored: Called when the new metadata is stored. A caller that is cancelled in the meantime waits for it.
 
         Returns:
             The new metadata.
 
         Raises:
-            NodeTypeError: If the node has been replaced by one of the other kind.
-            WriteConflictError: If other writers kept changing it until ``config.total_timeout``.
+            NodeTypeError: If an array has been replaced by a group, or a group by an array.
+            WriteConflictError: If other writers kept changing the metadata until ``config.total_timeout``.
         """
         handle = self.handle
         store, format_ = handle.store, handle.format
@@ -83,7 +83,7 @@ class MetadataCell(Generic[M]):
                 documents = {key: json.loads(data) for key, data in rendered.items()}
                 changed = {key: data for key, data in rendered.items() if before.documents.get(key) != documents[key]}
                 if cached is not None and not changed:
-                    cached = None  # only a write shows whether it is still stored
+                    cached = None  # without a write, only reading shows whether it is still stored
                     continue
                 try:
                     put = partial(put_documents, store, changed, before.versions)
@@ -95,7 +95,7 @@ class MetadataCell(Generic[M]):
                 except ConditionsUnsupported:
                     if store.conditional:
                         raise
-                    cached = None  # from now on the store is one without conditional writes
+                    cached = None  # the store no longer uses conditional writes
         if handle.consolidated is not None and changed:
             await handle.consolidated.update(store, changed)
         versions = {**before.versions, **new_versions} if before.versions else {}
@@ -105,7 +105,7 @@ class MetadataCell(Generic[M]):
     def _is_comparable(self) -> bool:
         """Return whether a conditional write can show that the metadata is still stored.
 
-        Under a lock that holds for every writer, metadata is read again instead, as no conditional write is needed.
+        Under a lock that excludes all other writers, metadata is read again instead, and no conditional write is needed.
         """
         store, source = self.handle.store, self.metadata.source
         return store.conditional and not store.exclusive and source is not None and bool(source.versions)

@@ -13,7 +13,7 @@ _CONCURRENT_COPIES = 8
 
 
 async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
-    """Copy all values of a node, and of the nodes below it, to another path of the same store; then erase the source.
+    """Copy all values of a node and of the nodes below it to another path of the same store, then erase the source.
 
     Raises:
         InvalidKeyError: If the format does not allow the new path.

@@ -1,4 +1,4 @@
-"""Node handles: the location of an array or a group, and the format it is stored in."""
+"""Node handles: the location and the format of an array or a group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def run_on_store(make: Callable[[], Coroutine[Any, Any, T]], *stores: Store) -> T:
-    """Run a coroutine where the work of its stores belongs: on a worker thread if all are blocking, else here."""
+    """Run a coroutine on a worker thread if all its stores are blocking, otherwise in the current task."""
     if all(store.blocking for store in stores):
         return await run_in_worker(make)
     return await make()
@@ -33,16 +33,16 @@ async def run_on_store(make: Callable[[], Coroutine[Any, Any, T]], *stores: Stor
 
 @dataclass(frozen=True)
 class NodeHandle:
-    """The location of a node, which need not exist, with what the functions of this package need to know of it.
+    """The location, format and settings of a node, which need not exist.
 
     Attributes:
         store: The store.
-        path: The path of the node in the store, without slashes at its ends.
+        path: The path of the node in the store, without leading and trailing slashes.
         format: The Zarr format.
         config: The settings that applied when the node was opened.
-        is_format_known: Whether the store is known to use that format. Otherwise it is an assumption.
-        ancestor_group: Path of a group above the node that is known to exist, or ``None``.
-        consolidated: Consolidated metadata of this group or one above it, or ``None``.
+        is_format_known: Whether the store is known to use the format. Otherwise the format is an assumption.
+        ancestor_group: The path of a group above the node that is known to exist, or ``None``.
+        consolidated: The consolidated metadata of this group or a group above it, or ``None``.
     """
 
     store: Store
@@ -55,7 +55,7 @@ class NodeHandle:
 
     @property
     def name(self) -> str:
-        """The path with a leading slash, as the specifications write it."""
+        """The path with a leading slash, as in the Zarr specifications."""
         return f"/{self.path}"
 
     @property
@@ -65,7 +65,7 @@ class NodeHandle:
 
     @property
     def document_key(self) -> str:
-        """The key of the first of the node's metadata documents, which stands for the node in locks."""
+        """The key of the node's first metadata document, which identifies the node in locks."""
         return self.format.document_keys(self.path)[0]
 
     def at(self, path: str) -> NodeHandle:
@@ -84,19 +84,19 @@ class NodeHandle:
             name: The member's name or relative path.
 
         Raises:
-            InvalidKeyError: If the name is empty, which would be this node itself.
+            InvalidKeyError: If the name is empty.
         """
         relative_path = normalize_path(name)
         if not relative_path:
-            raise InvalidKeyError(f"{name!r} names no member of {self.name}", key=name)
+            raise InvalidKeyError(f"{name!r} is not the name of a member of {self.name}", key=name)
         return self.below(relative_path)
 
     def below(self, relative_path: str) -> NodeHandle:
-        """Return the handle of a node below this group whose path is normalized already, as listings return it."""
+        """Return the handle of a node below this group for a normalized path, as in listings."""
         return self._at(join(self.path, relative_path), self.path)
 
     def without_consolidated(self) -> NodeHandle:
-        """Return a handle that reads the documents themselves, because copies may be outdated."""
+        """Return a handle that reads the original documents, because their copies may be outdated."""
         return self if self.consolidated is None else replace(self, consolidated=None)
 
     def chunk_store(self, metadata: ArrayMetadata) -> Store:
@@ -116,7 +116,7 @@ class NodeHandle:
     # -------------------------------------------------------------- IO
 
     async def bind(self) -> NodeHandle:
-        """Return a handle with the format as the store's entry point document specifies it, if the format has one.
+        """Return a handle with the format that the store's entry point document specifies, if the format has one.
 
         Raises:
             MetadataError: If the store uses another format.
@@ -159,10 +159,10 @@ class NodeHandle:
         """Return the paths of possible nodes below this group, from one listing.
 
         Args:
-            max_depth: How many levels of groups to look into, in formats whose listing shows them at once.
+            max_depth: The number of levels of groups to descend into, in formats whose listing shows all levels at once.
 
         Returns:
-            Paths relative to this group. True if the node is a group even if it has no document.
+            For each path relative to this group, whether the node is a group even without a document.
 
         Raises:
             UnsupportedOperation: If the store cannot list.
@@ -184,7 +184,7 @@ class NodeHandle:
         return {path: implicit for path, implicit in nodes.items() if max_depth is None or path.count("/") <= max_depth}
 
     async def _holds_only_copies(self, prefix: str) -> bool:
-        """Return whether all that lies below a prefix is the group's consolidated metadata, which is not a node."""
+        """Return whether a prefix contains only the group's consolidated metadata, which is not a node."""
         copies = self.format.consolidated_key(self.path)
         if copies is None or not copies.startswith(prefix):
             return False

@@ -1,4 +1,4 @@
-"""Opening nodes by store and path: resolving what users pass, and finding the node that exists."""
+"""Opening nodes by store and path: resolving the arguments of users, and finding the existing node."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def resolve_node(
     config: ConfigLike,
     mode: str = "w",
 ) -> tuple[NodeHandle, tuple[Format, ...]]:
-    """Return the handle for the arguments of a public function, and the formats that may be found there.
+    """Return the node handle for the arguments of a public function, and the formats to look for.
 
     Args:
         store: The store as users pass it.
         path: The path of the node.
-        zarr_format: The format, or ``None`` to detect it, and to create nodes in ``config.zarr_format``.
+        zarr_format: The format. ``None``: detect it, and create nodes in ``config.zarr_format``.
         storage_options: Options for the filesystem of a URL.
         config: The settings as users pass them.
         mode: The mode. With ``"r"`` the store of the handle is read-only.
 
     Raises:
-        ValueError: If the mode or the format is not one.
+        ValueError: If the mode or the format is unknown.
     """
     if mode not in _MODES:
-        raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
+        raise ValueError(f"mode must be one of {', '.join(_MODES)}; found {mode!r}")
     resolved_config = settings.resolve(config)
     resolved_store: Store = resolve(store, storage_options, resolved_config)
     if mode == "r":
@@ -79,13 +79,13 @@ async def open_node_at(
     Args:
         handle: The location.
         candidates: The formats to look for.
-        explain: If there is no node, look around and add the reason to the error message.
+        explain: If no node exists, look for nodes near the path and name them in the error message.
         consolidated: As for ``find``.
         kind: As for ``find``.
         brief: As for ``find``.
 
     Raises:
-        NodeNotFoundError: If there is no node, or it has no consolidated metadata and ``consolidated`` is true.
+        NodeNotFoundError: If no node exists, or if it has no consolidated metadata and ``consolidated`` is true.
     """
     try:
         node = await find(handle, candidates, consolidated=consolidated, kind=kind, brief=brief)
@@ -95,7 +95,7 @@ async def open_node_at(
         raise
     if consolidated and node.consolidated is None:
         raise NodeNotFoundError(
-            f"{handle.name} in {handle.store!r} has no consolidated metadata; consolidate_metadata() makes some",
+            f"{handle.name} in {handle.store!r} has no consolidated metadata; create it with consolidate_metadata()",
             path=handle.path,
             store=repr(handle.store),
         )
@@ -116,7 +116,7 @@ async def open_array_at(
     """Open the array at a path; see ``open_node_at``.
 
     Raises:
-        NodeTypeError: If it is a group.
+        NodeTypeError: If the node is a group.
     """
     open_node = partial(open_node_at, handle, candidates, explain=explain, kind=kind, brief=brief)
     node = await run_on_store(open_node, handle.store)
@@ -133,15 +133,16 @@ async def open_or_create_array_at(
     *,
     erase_leftovers: bool = False,
 ) -> tuple[AsyncArray, bool]:
-    """Open the array at a path, or create it if there is none.
+    """Open the array at a path, or create it if it does not exist.
 
-    One batch of requests finds an existing array. Another one finds everything that is in the way of a new one.
+    One batch of requests finds an existing array. Another one finds all nodes that conflict with a new array.
 
     Args:
         handle: The location. If its format is known, nodes of other formats are looked for at the path, but not above.
         candidates: The formats to look for.
-        options: Returns the options of a new array, as for ``create_array``; not called if the array exists.
-        erase_leftovers: Erase chunks first that a process has left which was killed while erasing an array.
+        options: A function that returns the options of a new array, as for ``create_array``. It is not called if the
+            array exists.
+        erase_leftovers: Erase chunks that remain from an array if a process was killed while erasing it.
 
     Returns:
         The array, and whether it is new.
@@ -153,7 +154,7 @@ async def open_or_create_array_at(
         plan = await plan_array_at(handle, **{k: v for k, v in options().items() if k != "zarr_format"})
     except StoreError:
         raise
-    except (ZarrError, TypeError, ValueError) as error:  # raised only if there is no array
+    except (ZarrError, TypeError, ValueError) as error:  # raised only if the array does not exist
         refusal: Exception = error
     else:
         try:

@@ -1,4 +1,4 @@
-"""Lazy selections of arrays: indexing is free, reading and writing happen at the end."""
+"""Lazy selections of arrays: indexing makes no requests, ``read`` and ``write`` do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Accessor", "AsyncSelection", "NotAwaited", "SelectedArray", "select"
 
 
 class NotAwaited:
-    """A base class of objects to await, for Python and NumPy, which would take them for sequences of elements."""
+    """A base class of objects to await. Python and NumPy would otherwise treat them as sequences of elements."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class NotAwaited:
 
 
 class SelectedArray(Protocol):
-    """The array of a selection: an ``AsyncArray``, as far as selections and their users need it."""
+    """The array of a selection: the attributes of an ``AsyncArray`` that selections use."""
 
     @property
     def name(self) -> str: ...
@@ -81,7 +81,13 @@ class Accessor(NotAwaited):
 class AsyncSelection(NotAwaited):
     """A part of an array that has not been read yet.
 
-    Indexing it again selects from the part. ``await`` reads it.
+    Indexing a selection again returns a smaller selection. ``await`` reads it.
+
+    Example:
+        >>> array = await za.create_array({}, data=np.arange(8))
+        >>> part = array.view[2:8][::2]
+        >>> await part.read()
+        array([2, 4, 6])
     """
 
     __slots__ = ("_exact", "_fields", "_transform", "array")
@@ -138,12 +144,12 @@ class AsyncSelection(NotAwaited):
 
     @property
     def oindex(self) -> Accessor:
-        """Orthogonal indexing: each axis independently."""
+        """Orthogonal indexing: an integer, slice, list of integers or mask for each dimension independently."""
         return Accessor(self, parse.orthogonal)
 
     @property
     def vindex(self) -> Accessor:
-        """Coordinate indexing: points, or a mask."""
+        """Coordinate indexing: points, as an integer array per dimension, or a mask of the selection's shape."""
         return Accessor(self, parse.coordinate)
 
     def _select(self, key: Any, parser: Callable[[Any, tuple[int, ...]], Transform]) -> AsyncSelection:
@@ -173,21 +179,27 @@ class AsyncSelection(NotAwaited):
 
         Args:
             out: An array of the selection's shape and dtype to read into.
-            missing: Read chunks that do not exist as ``"fill"`` values, or raise an ``"error"``.
-            progress: Show a progress bar, or call this function with the number of bytes done since the last call.
+            missing: ``"fill"``: chunks that do not exist read as the fill value. ``"error"``: they raise an error.
+            progress: ``True`` to show a progress bar, or a function that is called with the number of bytes read since
+                its last call.
 
         Returns:
-            ``out`` if given, else a new NumPy array. Its axes have the memory order of the stored chunks, such as
-            Fortran order. A NumPy scalar if every axis is indexed by an integer.
+            ``out`` if given, otherwise a new NumPy array of the selection's shape and dtype, in the memory order of the
+            stored chunks (C or Fortran). If every axis is indexed by an integer, a NumPy scalar.
 
         Raises:
             MissingChunkError: If chunks do not exist and ``missing`` is ``"error"``.
             CodecError: If a chunk is damaged.
             StoreError: If the store failed. A chunk that does not exist is not a failure.
-            ShapeError: If ``out`` has another shape or dtype.
+            ShapeError: If ``out`` has a different shape or dtype.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(8))
+            >>> await array.view[2:5].read()
+            array([2, 3, 4])
         """
         if missing not in ("fill", "error"):
-            raise ValueError(f"missing is 'fill' or 'error', found {missing!r}")
+            raise ValueError(f"missing must be 'fill' or 'error', found {missing!r}")
         read = partial(
             transfer.read, self.array._chunks, self._transform, out=out, missing=missing, fields=self._fields
         )
@@ -205,19 +217,26 @@ class AsyncSelection(NotAwaited):
     async def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
         """Write values to the selection.
 
-        A chunk that is covered in part is read, changed and written back. What other writers store in its other part
-        at the same time is kept: if the store has neither locks nor conditional writes for that, such writes raise an
+        A chunk that the selection covers in part is read, changed and written back. Locks or conditional writes keep
+        concurrent changes of other writers to the rest of the chunk. If the store supports neither, the write raises an
         error.
 
         Args:
             values: The values, broadcast to the selection's shape. Masked elements become the fill value.
-            progress: Show a progress bar, or call this function with the number of bytes done since the last call.
+            progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written
+                since its last call.
 
         Raises:
-            ShapeError: If the values do not broadcast to the selection, or chunks are covered in part and
+            ShapeError: If the values do not broadcast to the selection's shape, or chunks are covered in part and
                 ``config.unaligned`` does not allow that on this store.
             ReadOnlyError: If the array was opened for reading.
             StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(4,), dtype="i4")
+            >>> await array.view[1:3].write(7)
+            >>> await array[...]
+            array([0, 7, 7, 0], dtype=int32)
         """
         chunks, transform, fields = self.array._chunks, self._transform, self._fields
         check = partial(check_assignment, chunks, transform, fields)
@@ -237,14 +256,26 @@ class AsyncSelection(NotAwaited):
     async def chunks(
         self, unit: tuple[int, ...] | Literal["auto"] = "auto"
     ) -> AsyncIterator[tuple[Region, npt.NDArray[Any]]]:
-        """Read the selection block by block. The next block is read while the caller works on the current one.
+        """Read the selection block by block. The next block is read while the caller processes the current one.
 
         Args:
-            unit: The shape of a block. By default that of a shard (or chunk), reduced to at most an eighth of
-                ``config.memory_budget``. Blocks at the edges are smaller.
+            unit: The shape of a block. Blocks at the edges are smaller. ``"auto"``: the shape of a shard (or chunk),
+                reduced to at most an eighth of ``config.memory_budget``.
 
         Yields:
-            The location of a block in the selection, as slices, and its values.
+            The location of a block in the selection, as a tuple of slices, and its values.
+
+        Raises:
+            SelectionError: If ``unit`` does not have a positive size for each axis.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(4), chunks=(2,))
+            >>> async for region, block in array.view.chunks():
+            ...     print(region[0].start, block.sum())
+            0 1
+            2 5
         """
         regions = self._regions(unit)
         next_block: asyncio.Task[Any] | None = None
@@ -274,7 +305,10 @@ class AsyncSelection(NotAwaited):
         shape, metadata = self.shape, self.array.metadata
         if unit != "auto":
             if len(unit) != len(shape) or any(size < 1 for size in unit):
-                raise SelectionError(f"unit {unit} must have a positive size per axis of shape {shape}", shape=shape)
+                raise SelectionError(
+                    f"unit must have a positive size for each axis of a selection of shape {shape}, found {unit}",
+                    shape=shape,
+                )
             return [RegularAxis(n, size) for n, size in zip(shape, unit, strict=True)]
         if metadata.edges is not None and shape == metadata.shape:
             return metadata.grid.axes
@@ -289,9 +323,15 @@ class AsyncSelection(NotAwaited):
     # -------------------------------------------------------------- explaining
 
     def explain(self) -> Explanation:
-        """Explain how many chunks, requests and bytes reading the selection takes. Makes no requests.
+        """Count the chunks, requests and bytes that reading the selection takes. Makes no requests.
 
-        Notebooks show the result with a picture.
+        Returns:
+            The counts. Notebooks show them with a picture of the chunks.
+
+        Example:
+            >>> array = await za.create_array({}, shape=(8, 8), dtype="f8", chunks=(4, 4))
+            >>> array.view[:2].explain()
+            / (2, 8) float64: 2 chunks, 2 requests, 256 B decoded for 128 B (50%)
         """
         return explain(self.array.name, self.array.metadata, self._transform, str(self.dtype), self.nbytes)
 
@@ -300,7 +340,7 @@ class AsyncSelection(NotAwaited):
 
 
 def select(array: SelectedArray, key: Any) -> AsyncSelection:
-    """Return ``array.view[key]`` in fewer steps, because small reads spend much of their time in them."""
+    """Return ``array.view[key]`` with fewer calls, because they are much of the cost of small reads."""
     metadata = array.metadata
     try:
         fields, key = split_fields(key, metadata.dtype.numpy)
@@ -312,5 +352,5 @@ def select(array: SelectedArray, key: Any) -> AsyncSelection:
 
 
 def _keeps_array(key: Any) -> bool:
-    """Return whether a key with ``...`` asks for an array without dimensions rather than a scalar, as in NumPy."""
+    """Return whether a key contains ``...``, so that a result without dimensions is an array rather than a scalar."""
     return key is Ellipsis or (isinstance(key, tuple) and any(item is Ellipsis for item in key))

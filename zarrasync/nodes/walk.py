@@ -38,7 +38,7 @@ async def nodes_below(group: NodeHandle, max_depth: int | None) -> list[tuple[st
 
     Args:
         group: The group.
-        max_depth: How many levels of groups below this one to look into; ``None`` for all.
+        max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
 
     Raises:
         UnsupportedOperation: If the store cannot list.
@@ -58,14 +58,14 @@ async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
 
     Args:
         group: The group.
-        max_depth: How many levels of groups below this one to look into; ``None`` for all.
+        max_depth: The number of levels of groups below this one to descend into; ``None`` for all.
 
     Raises:
         UnsupportedOperation: If the store cannot list.
         StoreError: If the store failed, and not only a part of it.
     """
     if max_depth is not None and max_depth < 0:
-        raise ValueError(f"max_depth is at least 0 or None, found {max_depth}")
+        raise ValueError(f"max_depth must be None or at least 0, found {max_depth}")
     group = await group.with_listing() if max_depth != 0 else group
     nodes: list[tuple[str, Metadata]] = []
     failures: dict[str, ZarrError] = {}
@@ -91,7 +91,7 @@ def warn_of_failures(group: NodeHandle, failures: Mapping[str, ZarrError]) -> No
 async def _members_of(
     root: NodeHandle, groups: Sequence[str], max_depth: int | None, failures: dict[str, ZarrError]
 ) -> dict[str, Metadata]:
-    """Return the members of groups on one level: metadata by path. All paths are relative to the root."""
+    """Return the metadata of the members of all groups on one level, by path. All paths are relative to the root."""
     listings = await gather([partial(_children, root, path, max_depth, failures) for path in groups])
     is_implicit = {
         join(path, name): implicit

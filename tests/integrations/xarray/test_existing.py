@@ -151,7 +151,7 @@ def test_a_dataset_is_not_erased_for_invalid_data_or_its_own_source(tmp_path: Pa
     with pytest.raises(ShapeError):
         write_dataset(other, store, mode="w", encoding={"a": {"chunks": (1, 1)}})
     for mode in ("w", "a", "r+"):
-        with pytest.raises(NodeExistsError, match="can not be replaced by what is read from it"):
+        with pytest.raises(NodeExistsError, match="with lazy values that are read from it"):
             write_dataset(xr.open_dataset(store, engine="zarrasync", chunks={}), store, mode=mode)
         write_dataset(xr.open_dataset(store, engine="zarrasync"), store, mode=mode)  # xarray reads it before it writes
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, [3, 4])

@@ -47,7 +47,7 @@ def test_invalid_attributes_change_nothing(mode: Any, where: str):
     before = contents(store)
     bad = days("t", "u", start=7)
     (bad if where == "dataset" else bad["t"]).attrs["made"] = {1, 2}
-    with pytest.raises(MetadataError, match="the attribute 'made' can not be written as JSON"):
+    with pytest.raises(MetadataError, match="the attribute 'made' cannot be written as JSON"):
         write_dataset(bad, store, mode=mode)
     assert contents(store) == before
 

@@ -78,7 +78,7 @@ def from_zarr(
 def _automatic_blocks(array: sync.Array) -> tuple[Any, ...]:
     """Return the shape of blocks: whole stored values, doubled along the last axes while they are small."""
     if array.metadata.edges is not None:
-        return array.write_chunk_sizes
+        return tuple(sizes or (0,) for sizes in array.write_chunk_sizes)
     sizes = list(array.shards or array.chunks)
     itemsize = max(array.dtype.itemsize, 1)
     for axis in reversed(range(array.ndim)):
@@ -265,13 +265,21 @@ def to_zarr(
         array = sync.open_array(target, mode="r+", **node)
     else:
         options.setdefault("dtype", source.dtype)
-        if not options.get("shards"):
-            options.setdefault("chunks", tuple(max(1, *sizes) for sizes in source.chunks))
+        blocks = tuple(max(1, *sizes) for sizes in source.chunks)
+        if not options.get("shards") or _divide(blocks, options["shards"]):
+            options.setdefault("chunks", blocks)
         _check_creation(source, resolve(target, storage_options), options, unaligned, config, computes=compute)
         if overwrite:
             refuse_self_overwrite(resolve(target, storage_options), normalize_path(path), source)
         array = sync.create_array(target, shape=source.shape, overwrite=overwrite, **node, **options)
     return store(source, array, region=region, unaligned=unaligned, compute=compute, return_stored=return_stored)
+
+
+def _divide(chunks: tuple[int, ...], shards: Any) -> bool:
+    """Return whether chunks can be the inner chunks of shards of a requested shape."""
+    sizes = shards if isinstance(shards, tuple | list) else (shards,) * len(chunks)
+    are_sizes = len(sizes) == len(chunks) and all(isinstance(size, int) for size in sizes)
+    return are_sizes and not any(size % chunk for size, chunk in zip(sizes, chunks, strict=True))
 
 
 def _check_creation(

@@ -237,7 +237,8 @@ class ZarrasyncBackend(BackendEntrypoint):
         node = _open(filename_or_obj, group, *(options.pop(name, None) for name in names))
         mask = options.pop("use_zarr_fill_value_as_mask", None)
         below = {name: member for name, member in node.members(max_depth=None) if isinstance(member, sync.Group)}
-        return {f"/{name}": _decode(member, mask, **options) for name, member in {"": node, **below}.items()}
+        groups = {"": node, **below}
+        return {f"/{path}": _decode(member, mask, path=path, **options) for path, member in groups.items()}
 
     def open_datatree(self, filename_or_obj: StoreLike, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree."""
@@ -274,5 +275,5 @@ def _open(
     return open_group(path=path, use_consolidated=consolidated)
 
 
-def _decode(node: sync.Group, mask: bool | None, **options: Any) -> Dataset:
-    return StoreBackendEntrypoint().open_dataset(GroupDataStore(node, mask=mask), **options)
+def _decode(node: sync.Group, mask: bool | None, *, path: str = "", **options: Any) -> Dataset:
+    return StoreBackendEntrypoint().open_dataset(GroupDataStore(node, mask=mask, path=path), **options)

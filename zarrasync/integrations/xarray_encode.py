@@ -24,6 +24,7 @@ __all__ = [
     "applicable_encoding",
     "are_lossless",
     "cast_lossless",
+    "cast_times",
     "encode_variable",
     "inherit_encoding",
     "keep_units_quietly",
@@ -78,10 +79,17 @@ def applicable_encoding(variable: Variable) -> dict[str, Any]:
         del encoding["fill_value"]
     if variable.dtype.kind in "OT":  # in format 2 they encode strings, which the data type does here
         encoding.pop("filters", None)
-    shapes = (encoding.get(name) for name in ("chunks", "shards"))
-    if any(isinstance(shape, tuple | list) and len(shape) != variable.ndim for shape in shapes):
+    shapes = [shape for name in ("chunks", "shards") if isinstance(shape := encoding.get(name), tuple | list)]
+    if any(len(shape) != variable.ndim for shape in shapes):
         return {name: value for name, value in encoding.items() if name not in _PER_AXIS}
+    if not all(_covers(sizes, n) for shape in shapes for sizes, n in zip(shape, variable.shape, strict=True)):
+        return {name: value for name, value in encoding.items() if name not in ("chunks", "preferred_chunks", "shards")}
     return encoding
+
+
+def _covers(sizes: Any, length: int) -> bool:
+    """Return whether sizes of chunks along an axis suit its length. A single size suits any length."""
+    return not isinstance(sizes, tuple | list) or sum(sizes[:-1]) < length <= sum(sizes)
 
 
 def encode_variable(name: str, variable: Variable) -> Variable:
@@ -252,6 +260,38 @@ def cast_lossless(name: str, encoded: Variable, stored: Variable, *, is_time: bo
     data: Any = encoded.data
     result = data.map_blocks(cast, dtype=dtype) if hasattr(data, "map_blocks") else cast(np.asarray(data))
     return Variable(encoded.dims, result, encoded.attrs)
+
+
+def cast_times(name: str, variable: Variable, dtype: np.dtype[Any]) -> Variable:
+    """Return times or durations in the unit of stored ones that are not encoded as numbers.
+
+    Args:
+        name: The name of the variable.
+        variable: Its values. Lazy values are checked when they are computed.
+        dtype: The data type of the stored values.
+
+    Raises:
+        CodecError: If a value is not a time or a duration, or not exact in the unit.
+    """
+    if variable.dtype.kind != dtype.kind:
+        raise CodecError(
+            f"the values of {name} have type {variable.dtype}, the existing values {dtype}", direction="encode"
+        )
+    cast = partial(_cast_times, name=name, dtype=dtype)
+    data: Any = variable.data
+    result = data.map_blocks(cast, dtype=dtype) if hasattr(data, "map_blocks") else cast(np.asarray(data))
+    return Variable(variable.dims, result, variable.attrs)
+
+
+def _cast_times(block: npt.NDArray[Any], name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    result = block.astype(dtype)
+    lost = (result.astype(block.dtype) != block) & ~np.isnat(block)
+    if lost.any():
+        raise CodecError(
+            f"the value {block[lost].flat[0]} of {name} is not exact in {dtype}, the type of the existing values",
+            direction="encode",
+        )
+    return result
 
 
 def _is_packed(stored: Variable) -> bool:

@@ -16,6 +16,7 @@ from zarrasync.integrations.xarray_encode import (
     applicable_encoding,
     are_lossless,
     cast_lossless,
+    cast_times,
     encode_variable,
     inherit_encoding,
     keep_units_quietly,
@@ -112,20 +113,24 @@ class Planner:
     def _plan_update(self, name: str, variable: Variable, stored: Variable) -> VariablePlan:
         if sorted(map(str, variable.dims)) != sorted(map(str, stored.dims)):
             raise ShapeError(f"{name} has the dimensions {stored.dims} in the store, not {variable.dims}")
-        prepared = prepare_like(variable.transpose(*stored.dims), stored)
+        variable = variable.transpose(*stored.dims)
+        has_native_times = stored.dtype.kind in "mM" and "units" not in stored.encoding
         with keep_units_quietly():
-            encoded = encode_variable(name, prepared)
+            encoded = variable if has_native_times else encode_variable(name, prepare_like(variable, stored))
         if self.region is not None:
             self._check_region_shape(name, encoded, stored, self.region)
         else:
             self._check_append_shape(name, encoded, stored)
-        encoded = cast_lossless(name, encoded, stored, is_time=variable.dtype.kind in "mM")
+        if has_native_times:
+            encoded = cast_times(name, encoded, stored.dtype)
+        else:
+            encoded = cast_lossless(name, encoded, stored, is_time=variable.dtype.kind in "mM")
         return VariablePlan(name, encoded, {}, updates=True, rows_before=stored.sizes.get(self.append_dim))
 
     def _check_region(self, name: str, variable: Variable, stored: Variable | None) -> None:
         if stored is None:
             raise NodeNotFoundError(f"cannot write a region: the array {name} does not exist")
-        if self.region is not None and not set(self.region) & set(map(str, variable.dims)):
+        if self.region and not set(self.region) & set(map(str, variable.dims)):
             raise ValueError(
                 f"{name} has none of the region's dimensions {sorted(self.region)}; drop it before writing"
             )
@@ -176,6 +181,8 @@ class Planner:
         """
         encoding = variable.encoding
         options = {key: encoding[key] for key in _CREATION if encoding.get(key) is not None}
+        if self.format.has_undefined_fill and not is_explicit and _is_rectilinear(options.get("chunks")):
+            del options["chunks"]  # format 2 has chunks of one shape only
         if "compressors" in encoding:  # None for no compression
             options["compressors"] = encoding["compressors"]
         is_v2, compressor = self.format.has_undefined_fill, encoding.get("compressor", ())
@@ -208,6 +215,10 @@ class Planner:
         else:
             attributes[DIMENSIONS] = dims
         return options
+
+
+def _is_rectilinear(chunks: Any) -> bool:
+    return isinstance(chunks, tuple | list) and any(isinstance(sizes, tuple | list) for sizes in chunks)
 
 
 def _check_known(name: str, encoding: Mapping[str, Any], encoded: Variable) -> None:

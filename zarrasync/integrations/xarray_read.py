@@ -69,10 +69,11 @@ class GroupDataStore(AbstractDataStore):
     Args:
         group: The group.
         mask: Whether fill values mean missing; ``None`` for the default of the format.
+        path: The path of the group in a tree of datasets.
     """
 
-    def __init__(self, group: sync.Group, *, mask: bool | None) -> None:
-        self.group, self._mask = group, mask
+    def __init__(self, group: sync.Group, *, mask: bool | None, path: str = "") -> None:
+        self.group, self._mask, self._path = group, mask, path
 
     def get_attrs(self) -> Mapping[str, Any]:
         """Return the group's attributes."""
@@ -80,7 +81,9 @@ class GroupDataStore(AbstractDataStore):
 
     def get_variables(self) -> Mapping[str, Variable]:
         """Return the group's arrays as variables."""
-        return {name: stored_variable(name, array, mask=self._mask) for name, array in self.group.arrays()}
+        return {
+            name: stored_variable(name, array, mask=self._mask, path=self._path) for name, array in self.group.arrays()
+        }
 
     def get_dimensions(self) -> Mapping[str, int]:
         """Return the sizes of dimensions by name."""
@@ -91,13 +94,15 @@ class GroupDataStore(AbstractDataStore):
         self.group.close()
 
 
-def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Variable:
+def stored_variable(name: str, array: sync.Array, *, mask: bool | None, path: str = "") -> Variable:
     """Return an array as a variable that is not decoded.
 
     Args:
         name: The name of the variable.
         array: The array.
         mask: Whether its fill value means missing; ``None`` for the default of the format.
+        path: The path of its group in a tree of datasets, which the names of unnamed dimensions begin with. Groups of a
+            tree share dimensions of the same name.
 
     Raises:
         MetadataError: If its dimensions or its ``_FillValue`` are invalid.
@@ -105,20 +110,21 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
     format_ = handle_of(array.async_).format
     mask = format_.has_undefined_fill if mask is None else mask
     attributes = _user_attributes(array.attrs)
-    dims = _dimensions(name, array, attributes.pop(DIMENSIONS, None))
+    generated_name = "_".join(filter(None, (*path.split("/"), name)))
+    dims = _dimensions(generated_name, array, attributes.pop(DIMENSIONS, None))
     encoding = _layout_encoding(array, dims)
     if format_.has_dimension_names:
         encoding |= _codec_encoding(array)
     encoding |= _v2_codec_encoding(array)
     if array.dtype.kind == "T":  # otherwise xarray makes objects of variable-length strings
         encoding["dtype"] = array.dtype
-    if mask and array.fill_value is not None:
+    if mask and array.fill_value is not None and array.dtype.kind not in "mM":  # times have NaT
         attributes[FILL] = array.fill_value
     elif FILL in attributes and not format_.has_undefined_fill:  # formats that can leave it undefined store it decoded
         attributes[FILL] = _decode_fill(attributes[FILL], array)
     if _MISSING in attributes and array.dtype.kind in "fc":
         attributes[_MISSING] = _missing_numbers(attributes[_MISSING])
-    if not mask and format_.has_dimension_names:  # kept when the dataset is written again
+    if not mask and format_.has_dimension_names and array.dtype.kind not in "mM":  # kept when it is written again
         encoding["fill_value"] = array.fill_value
     return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
 
@@ -127,13 +133,15 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None) -> Varia
 
 
 def _layout_encoding(array: sync.Array, dims: tuple[str, ...]) -> dict[str, Any]:
-    is_rectilinear = array.shards is None and array.metadata.edges is not None
-    sizes = array.read_chunk_sizes if is_rectilinear else array.chunks
-    return {
-        "chunks": array.chunks,
-        "preferred_chunks": dict(zip(dims, sizes, strict=True)),  # for dask: one size per axis, or all sizes
-        "shards": array.shards,
-    }
+    chunks, shards, preferred, edges = array.chunks, array.shards, array.chunks, array.metadata.edges
+    if edges is not None:
+        stored = tuple(
+            size if sizes is None else sizes for size, sizes in zip(array.metadata.write_chunks, edges, strict=True)
+        )
+        chunks, shards = (stored, None) if shards is None else (chunks, stored)
+        if shards is None:  # dask expects one size per axis, or all sizes
+            preferred = tuple(sizes or (0,) for sizes in array.read_chunk_sizes)
+    return {"chunks": chunks, "preferred_chunks": dict(zip(dims, preferred, strict=True)), "shards": shards}
 
 
 def _codec_encoding(array: sync.Array) -> dict[str, Any]:

@@ -133,7 +133,10 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None, path: st
 
 
 def _layout_encoding(array: sync.Array, dims: tuple[str, ...]) -> dict[str, Any]:
-    chunks, shards, preferred, edges = array.chunks, array.shards, array.chunks, array.metadata.edges
+    edges = array.metadata.edges
+    chunks: tuple[Any, ...] = array.chunks
+    shards: tuple[Any, ...] | None = array.shards
+    preferred = chunks
     if edges is not None:
         stored = tuple(
             size if sizes is None else sizes for size, sizes in zip(array.metadata.write_chunks, edges, strict=True)

@@ -60,9 +60,9 @@ async def write(dataset: Dataset, request: WriteRequest) -> dict[str, IngestRepo
 def _check_names(dataset: Dataset, request: WriteRequest) -> None:
     if unknown := sorted(set(request.encoding) - set(map(str, dataset.variables))):
         raise ValueError(f"the encoding names {unknown[0]!r}, which is not a variable of the dataset")
-    for name, encoding in request.encoding.items():
+    for variable, encoding in request.encoding.items():
         if not isinstance(encoding, Mapping):
-            raise TypeError(f"the encoding of {name!r} must be a mapping, found {encoding!r}")
+            raise TypeError(f"the encoding of {variable!r} must be a mapping, found {encoding!r}")
     if invalid := [name for name in (*dataset.variables, *dataset.dims) if not isinstance(name, str)]:
         raise TypeError(f"names of variables and dimensions must be strings, found {invalid[0]!r}")
     for name in dataset.variables:

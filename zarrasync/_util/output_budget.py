@@ -1,7 +1,8 @@
-"""Output budgets: how many bytes may come out of a decoder, a request, or an archive.
+"""Output budgets: limits of the number of bytes that a decoder, a request or an archive may return.
 
-Every decoder receives one. It compares a declared size with it before it allocates memory, and stops right after it if
-no size is declared. A damaged or hostile value therefore raises an error instead of exhausting the memory.
+Every decoder receives a budget. It compares the declared size of a value with the budget before it allocates memory. If no
+size is declared, it stops as soon as the output exceeds the budget. A damaged or malicious value therefore raises an error
+instead of exhausting the memory.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ __all__ = ["BudgetExceeded", "OutputBudget", "check_budget"]
 
 
 class BudgetExceeded(ValueError):
-    """More bytes would come out than the budget allows."""
+    """The output exceeds the budget."""
 
 
 class OutputBudget(int):
-    """The most bytes that may come out: an integer that knows what sets the limit.
+    """The maximum number of output bytes: an integer with a description of its origin.
 
     Args:
         nbytes: The number of bytes.
-        origin: What sets the limit, for messages: ``"config.max_chunk_bytes is 1,000"``.
+        origin: The origin of the limit, for messages: ``"config.max_chunk_bytes is 1,000"``.
     """
 
     origin: str
@@ -35,16 +36,16 @@ class OutputBudget(int):
 
 
 def check_budget(limit: int, nbytes: int, *, at_least: bool = False, what: str = "result") -> None:
-    """Check that bytes fit into a budget.
+    """Check that an output size is within a budget.
 
     Args:
         limit: The budget.
-        nbytes: The number of bytes that came out or would come out.
-        at_least: Whether more may follow.
-        what: What has so many bytes, for messages.
+        nbytes: The size of the output in bytes.
+        at_least: Whether the output may be larger than ``nbytes``.
+        what: A name of the output, for messages.
 
     Raises:
-        BudgetExceeded: If they do not.
+        BudgetExceeded: If the size exceeds the budget.
     """
     if nbytes > limit:
         size = f"more than {int(limit):,}" if at_least else f"{nbytes:,}"

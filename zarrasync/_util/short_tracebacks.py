@@ -27,7 +27,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
 RAISED = (ZarrError, TypeError, ValueError, KeyError, IndexError, ImportError)
-"""The errors that this library raises, among them Python's own for wrong arguments and missing packages."""
+"""The errors that this library raises, including built-in errors for wrong arguments and missing packages."""
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _LIBRARY = str(Path(os.__file__).parent) + os.sep
@@ -78,7 +78,7 @@ def _shorten_chain(error: Exception, outer: BaseException | None) -> None:
 
 
 def _shorten_cause(cause: BaseException, outer: BaseException | None) -> None:
-    """Remove internal frames from a visible cause and its own causes. Errors of code of the user keep their contexts."""
+    """Remove internal frames from a visible cause and its causes. Errors from the user's code keep their contexts."""
     is_from_user = _is_from_user(cause)
     cause.__traceback__ = _without_internal(cause.__traceback__, None)
     following = cause.__cause__
@@ -190,7 +190,7 @@ def _is_from_user(error: BaseException) -> bool:
 
 
 def _is_raised_here(trace: TracebackType | None) -> bool:
-    """Return whether a ``raise`` statement of this package has raised an error, and not a call, an operator or a lookup."""
+    """Return whether a ``raise`` statement of this package raised an error, rather than a call, operator or lookup."""
     if trace is None:
         return False
     last = _last(trace)

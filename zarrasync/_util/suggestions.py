@@ -1,4 +1,4 @@
-"""Suggestions of similar names in messages about unknown ones."""
+"""Suggestions of similar names, for messages about unknown names."""
 
 from __future__ import annotations
 

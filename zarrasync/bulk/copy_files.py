@@ -1,4 +1,4 @@
-"""Files inside a hierarchy that are not Zarr's, such as Parquet tables of SpatialData: copied on request, or reported."""
+"""Copies of files in a hierarchy that are not part of a Zarr node, such as Parquet tables of SpatialData."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CONCURRENT_FILES = 8
 
 
 def plan_files(keys: Collection[str], source: NodeHandle, dest: NodeHandle) -> dict[str, str]:
-    """Return the keys of files that are not Zarr's, and for each its key in the copy.
+    """Return the keys of files that are not part of a Zarr node, and their keys in the copy.
 
     Args:
         keys: All keys below the source.
         source: The node to copy.
-        dest: The node that is created.
+        dest: The new node.
 
     Raises:
         NodeExistsError: If two files would have the same key in the copy.
@@ -33,7 +33,7 @@ def plan_files(keys: Collection[str], source: NodeHandle, dest: NodeHandle) -> d
     new_keys = {}
     for key in sorted(key for key in keys if not formats.may_be_zarr(key)):
         number = next(number for number, prefix in enumerate(prefixes) if key.startswith(prefix))
-        # A format with more prefixes has its chunks, beside which files usually are, below the last one.
+        # In a format with several prefixes, the last one is for chunks, and files are usually next to chunks.
         new_prefix = new_prefixes[number] if len(prefixes) == len(new_prefixes) else new_prefixes[-1]
         new_keys[key] = new_prefix + key[len(prefixes[number]) :]
     if len(set(new_keys.values())) < len(new_keys):
@@ -42,10 +42,10 @@ def plan_files(keys: Collection[str], source: NodeHandle, dest: NodeHandle) -> d
 
 
 async def check_free(dest: NodeHandle, keys: Sequence[str]) -> None:
-    """Check that copied files replace no other files.
+    """Check that the keys of copied files do not exist.
 
     Raises:
-        NodeExistsError: If one of the keys exists.
+        NodeExistsError: If a key exists.
     """
     values = await run_on_store(partial(dest.store.fetch, [Request(key, 0, 1) for key in keys]), dest.store)
     existing = [key for key, value in zip(keys, values, strict=True) if value is not None]
@@ -61,24 +61,24 @@ async def check_free(dest: NodeHandle, keys: Sequence[str]) -> None:
 async def copy_files(
     source: NodeHandle, dest: NodeHandle, new_keys: Mapping[str, str], report: CopyReport, *, resume: bool, verify: bool
 ) -> None:
-    """Copy files, each as a whole and within the memory budget.
+    """Copy whole files within the memory budget.
 
     Args:
         source: The node to copy.
         dest: The copy.
         new_keys: The keys of the files in the copy, by their keys in the source.
-        report: The report that files are counted in.
-        resume: Whether files of the same size are kept.
-        verify: Whether to read files back and compare them.
+        report: The report to add counts to.
+        resume: Keep existing files of the same size.
+        verify: Read all files back and compare them.
 
     Raises:
-        ChecksumError: If a file that was read back differs.
+        ChecksumError: If ``verify`` is set and a file differs.
     """
     budget = byte_budget(dest.config)
 
     async def copy_file(key: str) -> None:
         stat = await run_on_store(partial(source.store.stat, key), source.store)
-        if stat is None:  # erased meanwhile
+        if stat is None:  # another process has erased it
             return
         new_key, size = new_keys[key], stat.size or 0
         existing = await run_on_store(partial(dest.store.stat, new_key), dest.store) if resume else None
@@ -95,7 +95,10 @@ async def copy_files(
             if verify:
                 (copied,) = await run_on_store(partial(dest.store.fetch, [Request(new_key)]), dest.store)
                 if copied is None or bytes(copied.data) != bytes(value.data):
-                    raise ChecksumError(f"{new_key!r} in {dest.store!r} differs from {key!r} in {source.store!r}")
+                    raise ChecksumError(
+                        f"verification failed: {new_key!r} in {dest.store!r} differs from {key!r} in {source.store!r}; "
+                        "another writer may have changed either of them"
+                    )
         report.skipped += is_kept
         report.files += not is_kept
 

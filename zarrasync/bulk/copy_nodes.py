@@ -142,7 +142,7 @@ async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> A
 
 
 async def keep_consolidated(nodes: Nodes, target: NodeHandle, notes: list[str]) -> None:
-    """Consolidate the copies of groups that have consolidated metadata, or add a note if that is not possible."""
+    """Consolidate the copies of groups with consolidated metadata. If that is not possible, add a note."""
     groups = {path: node for path, node in nodes if isinstance(node, AsyncGroup)}
     if not groups:
         return
@@ -157,4 +157,4 @@ async def keep_consolidated(nodes: Nodes, target: NodeHandle, notes: list[str]) 
         try:
             await run_on_store(partial(consolidate, copied), target.store)
         except (UnsupportedByFormat, UnsupportedOperation) as error:
-            notes.append(f"{groups[path].name}: its consolidated metadata was not kept: {error}")
+            notes.append(f"{groups[path].name}: the copy has no consolidated metadata: {error}")

@@ -64,18 +64,20 @@ def parse_sizes(parameter: str, value: Any, least: int) -> tuple[int, ...]:
 
 
 def split_shards(shards: Any) -> tuple[Any, str]:
-    """Return the shape of shards, and where they have their index.
+    """Return the shape of shards and the location of their index.
 
     Args:
-        shards: The parameter: a shape, or as in zarr-python a mapping ``{"shape": ..., "index_location": "start"}``.
+        shards: A shape, or a mapping ``{"shape": ..., "index_location": "start"}`` as in zarr-python.
 
     Raises:
-        ShapeError: If the mapping has no shape, or other members.
+        ShapeError: If the mapping has no shape, or has unknown members.
     """
     if not isinstance(shards, Mapping):
         return shards, "end"
     if "shape" not in shards or shards.keys() - {"shape", "index_location"}:
-        raise ShapeError(f"shards is a shape or a mapping with 'shape' and 'index_location', found {dict(shards)!r}")
+        raise ShapeError(
+            f"shards must be a shape or a mapping with 'shape' and 'index_location', found {dict(shards)!r}"
+        )
     return shards["shape"], shards.get("index_location", "end")
 
 

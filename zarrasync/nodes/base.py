@@ -1,4 +1,4 @@
-"""What arrays and groups have in common."""
+"""The base class of arrays and groups."""
 
 from __future__ import annotations
 

@@ -554,7 +554,7 @@ async def list_nodes(
 ) -> tuple[tuple[str, Literal["array", "group"]], ...]:
     """Return the paths and kinds of all nodes at and below a path.
 
-    Nodes that cannot be read are left out, with a warning that names them.
+    Nodes that cannot be read are omitted, with a warning that names them.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.

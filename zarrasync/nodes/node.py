@@ -137,7 +137,7 @@ class NodeHandle:
         return replace(self, format=stored_format)
 
     async def with_listing(self) -> NodeHandle:
-        """Return a handle for work on this node and all nodes below it. It lists a store without directories only once.
+        """Return a handle for this node and all nodes below it that lists a store without directories only once.
 
         Raises:
             UnsupportedOperation: If the store cannot list.

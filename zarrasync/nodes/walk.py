@@ -26,7 +26,7 @@ class Walk(NamedTuple):
 
     Attributes:
         nodes: Relative paths and metadata, sorted by path.
-        failures: By relative path why a node cannot be read, or why the members of a group cannot be listed.
+        failures: The error of each node that cannot be read, and of each group that cannot be listed, by relative path.
     """
 
     nodes: list[tuple[str, Metadata]]
@@ -52,9 +52,9 @@ async def nodes_below(group: NodeHandle, max_depth: int | None) -> list[tuple[st
 
 
 async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
-    """Find the nodes below a group, with one listing per group and one batch of documents per level.
+    """Find the nodes below a group, with one listing per group and one batch of requests per level.
 
-    Nodes that cannot be read do not hide the others.
+    Nodes that cannot be read are returned as failures.
 
     Args:
         group: The group.
@@ -62,7 +62,7 @@ async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
 
     Raises:
         UnsupportedOperation: If the store cannot list.
-        StoreError: If the store failed, and not only a part of it.
+        StoreError: If the whole store failed, not only single requests.
     """
     if max_depth is not None and max_depth < 0:
         raise ValueError(f"max_depth must be None or at least 0, found {max_depth}")
@@ -85,7 +85,7 @@ async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
 def warn_of_failures(group: NodeHandle, failures: Mapping[str, ZarrError]) -> None:
     """Warn of nodes that cannot be read."""
     for path, failure in failures.items():
-        warnings.warn(f"{group.child(path).name} cannot be read, and is left out: {failure}", stacklevel=3)
+        warnings.warn(f"{group.child(path).name} cannot be read and is omitted: {failure}", stacklevel=3)
 
 
 async def _members_of(

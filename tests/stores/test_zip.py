@@ -115,7 +115,7 @@ async def test_damaged_zip_archives(tmp_path):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(StoreError, match="not a readable zip archive"):
             await stores.ZipStore(tmp_path / name).get("a/b")
-    with pytest.raises(StoreError, match="no file"):
+    with pytest.raises(StoreError, match=r"none\.zip' does not exist"):
         await stores.ZipStore(tmp_path / "none.zip").get("a/b")
     with pytest.raises(StoreError, match="not a readable zip archive"):
         await stores.ZipStore(tmp_path / "other.zip", mode="a").set("k", b"v")
@@ -235,7 +235,7 @@ async def test_archives_in_other_stores_that_are_not_right(tmp_path: Path):
     memory = stores.MemoryStore({"no.zip": b"PK" * 1000})
     with pytest.raises(StoreError, match="not a readable zip archive"):
         await stores.RemoteZipStore(memory, "no.zip").get("k")
-    with pytest.raises(StoreError, match=r"no value 'none.zip'"):
+    with pytest.raises(StoreError, match=r"'none\.zip' does not exist"):
         await stores.RemoteZipStore(memory, "none.zip").get("k")
     with zipfile.ZipFile(file := io.BytesIO(), "w") as archive:
         archive.writestr("k", b"0123456789")

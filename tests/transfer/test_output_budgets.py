@@ -39,7 +39,7 @@ def outcomes(kind: str, api: str, folder: Path, limit: int) -> dict[str, dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("api", ["async", "sync"])
-@pytest.mark.parametrize("kind", ["local", "memory", "zipstored", "zipdeflated"])
+@pytest.mark.parametrize("kind", ["local", "memory", "zipstored", "zipdeflated", "http"])
 def test_small_values_that_expand_to_large_ones(folder, kind, api):
     for name, found in outcomes(kind, api, folder, bombs.LIMIT).items():
         assert "ZarrError" in found["kinds"], found

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Self
 
-__all__ = ["BudgetExceeded", "OutputBudget", "check_budget"]
+__all__ = ["BudgetExceeded", "OutputBudget", "check_budget", "expansion_budget"]
+
+_LEAST, _RATIO = 1 << 26, 64
+"""Bytes that any value may expand to, and how many times its bytes a larger one may expand to."""
 
 
 class BudgetExceeded(ValueError):
@@ -33,6 +36,15 @@ class OutputBudget(int):
 
     def __reduce__(self) -> tuple[type[Self], tuple[int, str]]:
         return type(self), (int(self), self.origin)
+
+
+def expansion_budget(nbytes: int) -> OutputBudget:
+    """Return the most bytes that so many encoded ones may expand to, if nothing else limits them.
+
+    Compressors shrink text and binary data by a factor of 3 to 20. What shrinks further is mostly empty, so it is small.
+    """
+    limit = max(_LEAST, _RATIO * nbytes)
+    return OutputBudget(limit, f"the limit is {limit:,}, which is {_RATIO} times its stored size or {_LEAST >> 20} MiB")
 
 
 def check_budget(limit: int, nbytes: int, *, at_least: bool = False, what: str = "result") -> None:

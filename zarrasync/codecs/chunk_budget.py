@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from zarrasync._util.output_budget import OutputBudget
+from zarrasync._util.output_budget import OutputBudget, expansion_budget
 from zarrasync.codecs.spec import ArraySpec
 
 __all__ = ["fixed_budget", "memory_size", "variable_budget"]
@@ -13,11 +13,6 @@ _MARGIN = 1 << 16
 """Bytes that headers and incompressible data may add to any chunk."""
 _OVERHEADS, _OBJECT_OVERHEAD = {"string": 16, "bytes": 64}, 192
 """Bytes of an element whose size varies besides its content, by data type, and of any Python object."""
-_LEAST, _RATIO = 1 << 26, 64
-"""Bytes that any chunk of variable-length elements may take, and how many times its stored bytes larger ones may.
-
-Compressors shrink text and binary data by a factor of 3 to 20. What shrinks further is mostly empty, so it is small.
-"""
 
 
 def memory_size(spec: ArraySpec) -> int:
@@ -50,10 +45,8 @@ def variable_budget(stored_size: int, spec: ArraySpec) -> OutputBudget:
     """
     if spec.max_nbytes:
         return _budget_of_setting(spec)
-    limit = memory_size(spec) + max(_LEAST, _RATIO * stored_size)
-    return OutputBudget(
-        limit, f"the limit is {limit:,} because of its stored size, unless config.max_chunk_bytes sets another one"
-    )
+    content = expansion_budget(stored_size)
+    return OutputBudget(memory_size(spec) + content, f"{content.origin}; config.max_chunk_bytes sets another one")
 
 
 def _budget_of_setting(spec: ArraySpec) -> OutputBudget:

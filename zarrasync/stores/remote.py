@@ -12,9 +12,11 @@ from typing import NamedTuple, TypeVar
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._concurrency.shield import shielded
+from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
 from zarrasync.stores.base import Store
+from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import ABSENT
 
 __all__ = [
@@ -227,6 +229,8 @@ class RemoteStore(Store):
             except TimeoutError as error:
                 last_error = error
                 gate.on_failure()
+            except BudgetExceeded as error:
+                raise store_error(error, key, verb, self) from error
             else:
                 gate.on_success(now() - start)
                 return result

@@ -11,6 +11,7 @@ from typing import Any
 from zarrasync import config, formats
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import gather
+from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.model.paths import check_key, check_prefix
@@ -166,6 +167,10 @@ class ZarrPythonStore(RemoteStore):
             raise StoreError(
                 f"{self!r} returned {len(data)} bytes of {request.key!r} instead of {request.length}", key=request.key
             )
+        try:
+            request.check_size(len(data))  # such stores return whole values only
+        except BudgetExceeded as error:
+            raise store_error(error, request.key, "read", self) from error
         return Value(data)
 
     async def _fetch_part(self, request: Request) -> Value | None:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import gzip
 import ssl
-import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,8 +79,8 @@ def head(*lines: str, status: str = "200 OK") -> bytes:
 
 
 @asynccontextmanager
-async def client_of(server: Server, limit: int = 1 << 20) -> AsyncIterator[http1.Client]:
-    client = await http1.Client.make(server.url, {"User-Agent": "test"}, limit)
+async def client_of(server: Server) -> AsyncIterator[http1.Client]:
+    client = await http1.Client.make(server.url, {"User-Agent": "test"}, decodes=True)
     try:
         yield client
     finally:
@@ -99,8 +98,8 @@ async def left(server: Server) -> None:
 
 
 async def get(server: Server, limit: int = 1 << 20) -> message.Response:
-    async with client_of(server, limit) as client:
-        return await asyncio.wait_for(client.get("/a"), 10)
+    async with client_of(server) as client:
+        return await asyncio.wait_for(client.get("/a", limit=limit), 10)
 
 
 def chunks(body: bytes, size: int, ending: bytes = b"0\r\n\r\n") -> bytes:
@@ -168,14 +167,6 @@ async def test_statuses_without_a_body():
 async def test_what_is_no_answer_is_a_lost_connection(pieces: list[bytes | None]):
     async with serving(always(*pieces)) as server:
         with pytest.raises(ConnectionError):
-            await get(server)
-
-
-async def test_a_small_answer_that_would_fill_the_memory():
-    bomb = zlib.compressobj(9, wbits=31)
-    data = bomb.compress(bytes(1 << 24)) + bomb.flush()
-    async with serving(always(head(f"Content-Length: {len(data)}", "Content-Encoding: gzip") + data)) as server:
-        with pytest.raises(ConnectionError, match="more than 1,048,576 bytes"):
             await get(server)
 
 

@@ -48,6 +48,8 @@ async def read(store: Any, path: str, request: Request, versions: bool) -> Value
         elif start:
             options["range"] = {"offset": start}
         response = await obstore.get_async(store, path, options=options)
+        if not options:
+            request.check_size(response.meta["size"])
         data = memoryview(await response.bytes_async())
     except FileNotFoundError:
         raise

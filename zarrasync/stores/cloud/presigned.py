@@ -61,7 +61,9 @@ class PresignedRequests:
         if parts.scheme in proxies or "all" in proxies:
             return None
         origin = f"{parts.scheme}://{parts.netloc}"
-        client = await Client.make(origin, headers, 0)  # 0: objects with a content encoding are returned as stored
+        client = await Client.make(
+            origin, headers, decodes=False
+        )  # objects with a content encoding are returned as stored
         return cls(client, access, len(origin), missing | {404})
 
     def supports(self, method: str) -> bool:
@@ -97,7 +99,7 @@ class PresignedRequests:
     async def _get(self, target: str, request: Request) -> Value | None:
         byte_range = range_header(request)
         lines = f"Range: {byte_range}\r\n" if byte_range else ""
-        response = await self._send("GET", self._client.get(target, lines))
+        response = await self._send("GET", self._client.get(target, lines, request.limit))
         if response.status in self._missing and concerns_key(bytes(response.body[:_ERROR_BYTES])):
             return None
         if response.status not in (200, 206):

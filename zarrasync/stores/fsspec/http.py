@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 from zarrasync.stores.fsspec.protocols import WEB
+from zarrasync.stores.http.bodies import body_limit
+from zarrasync.stores.http.general import read_body
 from zarrasync.stores.http.message import Response
 from zarrasync.stores.http.responses import TRANSIENT, parse_value, raise_if_transient, range_header, version_of
 from zarrasync.stores.values import Request, Value
@@ -32,7 +34,8 @@ async def read(fs: Any, path: str, request: Request) -> Value:
     session = await fs.set_session()
     async with session.get(fs.encode_url(path), **options) as answer:
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        response = Response(answer.status, answer.reason or "", headers, await answer.read())
+        body = await read_body(answer, body_limit(request.limit, answer.status, headers))
+        response = Response(answer.status, answer.reason or "", headers, body)
         raise_if_transient(response)
         fs._raise_not_found_for_status(answer, path)
     return parse_value(request, response, version_of(response))

@@ -152,6 +152,7 @@ class ReadableFsspecStore(RemoteStore):
                 value = Value(await blocking.read(fs, self.protocol, path, self.settings, **options))
             else:
                 value = await self._request(request.key, "read", partial(self._attempt, path, options, request))
+            request.check_size(len(value.data))  # most filesystems return whole values only
         except StoreError:
             raise
         except Exception as error:

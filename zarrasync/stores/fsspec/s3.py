@@ -61,6 +61,7 @@ async def read(fs: Any, path: str, request: Request) -> Value:
     byte_range = range_header(request)
     answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **({"Range": byte_range} if byte_range else {}))
     try:
+        request.check_size(answer["ContentLength"])
         data = await answer["Body"].read()
     finally:
         answer["Body"].close()

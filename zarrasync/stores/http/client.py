@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from zarrasync.stores.http.bodies import decoded
 from zarrasync.stores.http.message import Response
 from zarrasync.stores.http.pool import ConnectionPool, pool_of
 
@@ -37,32 +38,35 @@ class Client:
     Args:
         pool: Connections to the server.
         headers: Sent with each request.
-        gzip_limit: Maximum size of a decompressed body in bytes; 0 makes compressed responses unsupported.
+        decodes: Whether to decode content codings. Otherwise, encoded responses are unsupported.
     """
 
-    def __init__(self, pool: ConnectionPool, headers: Mapping[str, str], gzip_limit: int) -> None:
+    def __init__(self, pool: ConnectionPool, headers: Mapping[str, str], *, decodes: bool) -> None:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._common = f" HTTP/1.1\r\nHost: {pool.origin[1]}\r\n{lines}"
-        self._gzip_limit, self._pool = gzip_limit, pool
+        self._decodes, self._pool = decodes, pool
         pool.clients += 1
 
     @classmethod
-    async def make(cls, url: str, headers: Mapping[str, str], gzip_limit: int) -> Client:
+    async def make(cls, url: str, headers: Mapping[str, str], *, decodes: bool) -> Client:
         """Return a client for the server of a URL, on the running loop."""
-        return cls(await pool_of(url), headers, gzip_limit)
+        return cls(await pool_of(url), headers, decodes=decodes)
 
-    async def get(self, target: str, header_lines: str = "") -> Response:
+    async def get(self, target: str, header_lines: str = "", limit: int | None = None) -> Response:
         """Send a GET request.
 
         Args:
             target: Path and query, as they appear in the request.
             header_lines: Further headers of this request, each ending in CRLF.
+            limit: Maximum size of the value in bytes; ``None`` for any size.
 
         Raises:
+            BudgetExceeded: If it is larger.
             UnsupportedResponse: If the response needs a general client.
             OSError: If the connection cannot be made or is lost.
         """
-        return await self._send(f"GET {target}{self._common}{header_lines}\r\n", b"")
+        response = await self._send(f"GET {target}{self._common}{header_lines}\r\n", b"", limit)
+        return await decoded(response, limit) if "content-encoding" in response.headers else response
 
     async def put(self, target: str, data: bytes, header_lines: str = "") -> Response:
         """Send a PUT request, again if an idle connection turns out to be closed.
@@ -76,15 +80,16 @@ class Client:
             UnsupportedResponse: If the response needs a general client.
             OSError: If the connection cannot be made or is lost.
         """
-        return await self._send(f"PUT {target}{self._common}{header_lines}Content-Length: {len(data)}\r\n\r\n", data)
+        head = f"PUT {target}{self._common}{header_lines}Content-Length: {len(data)}\r\n\r\n"
+        return await self._send(head, data, None)
 
-    async def _send(self, head: str, body: bytes) -> Response:
+    async def _send(self, head: str, body: bytes, limit: int | None) -> Response:
         request = head.encode("ascii") + body if body else head.encode("ascii")
         while True:
             idle = self._pool.take_idle()
             connection = idle or await self._pool.connect()
             try:
-                response = await connection.send(request, self._gzip_limit)
+                response = await connection.send(request, limit, decodes=self._decodes)
             except ConnectionError:
                 if idle and not connection.answered:
                     continue  # servers may close idle connections at any time

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import zlib
 from typing import Any
 
 import numpy as np
 
+from zarrasync._util.output_budget import BudgetExceeded, check_budget
 from zarrasync.codecs.spec import Buffer
+from zarrasync.stores.http.bodies import UNDECLARED_LIMIT, body_limit, codings_of, is_supported
 from zarrasync.stores.http.chunked import ChunkedBody
-from zarrasync.stores.http.message import HEAD_LIMIT, Head, Response, UnsupportedResponse, parse_head, unzip
+from zarrasync.stores.http.message import HEAD_LIMIT, Head, Response, UnsupportedResponse, parse_head
 
 __all__ = ["Connection"]
 
@@ -36,7 +37,9 @@ class Connection(asyncio.BufferedProtocol):
     transport: asyncio.Transport
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections: set[Connection]) -> None:
-        self._loop, self._connections, self._gzip_limit = loop, connections, 0
+        self._loop, self._connections = loop, connections
+        self._limit: int | None = None
+        self._decodes = False
         self._buffer = bytearray(8192)
         self._filled = 0
         self._head: Head | None = None  # of a response whose body is being received
@@ -50,19 +53,21 @@ class Connection(asyncio.BufferedProtocol):
         self.answered = False
         self.reusable = False
 
-    async def send(self, request: bytes, gzip_limit: int) -> Response:
+    async def send(self, request: bytes, limit: int | None, *, decodes: bool) -> Response:
         """Send a request and wait for its response. Cancelling the caller closes the connection.
 
         Args:
             request: The whole request.
-            gzip_limit: Maximum size of a decompressed body in bytes; 0 if gzip is not accepted.
+            limit: Maximum size of the body in bytes; ``None`` for any size that the response declares.
+            decodes: Whether the caller decodes content codings.
 
         Raises:
+            BudgetExceeded: If the body is larger.
             UnsupportedResponse: If the response needs a general client.
             OSError: If the connection is lost.
         """
         self.answered = self.reusable = False
-        self._gzip_limit = gzip_limit
+        self._limit, self._decodes = limit, decodes
         future = self._future = self._loop.create_future()
         self.transport.write(request)
         try:
@@ -86,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         if head is not None and head.length is None and not head.chunked and exc is None:
             try:
                 self._finish(head, bytes(self._until_close))
-            except (ValueError, MemoryError, zlib.error) as failure:
+            except (ValueError, MemoryError) as failure:
                 self._fail(ConnectionError(f"invalid HTTP/1.1 response: {failure}"))
         when = " before the end of its response" if self.answered else ""
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError(f"the server closed the connection{when}"))
@@ -112,10 +117,10 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._filled += nbytes
             self._process(nbytes)
-        except (ValueError, MemoryError, zlib.error) as error:
-            self._fail(ConnectionError(f"invalid HTTP/1.1 response: {error}"))
-        except UnsupportedResponse as error:
+        except (BudgetExceeded, UnsupportedResponse) as error:
             self._fail(error)
+        except (ValueError, MemoryError) as error:
+            self._fail(ConnectionError(f"invalid HTTP/1.1 response: {error}"))
 
     # -------------------------------------------------------------- the response
 
@@ -131,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         start = max(0, filled - nbytes - 3)
         while (end := buffer.find(b"\r\n\r\n", start, filled)) >= 0:
             view = memoryview(buffer)
-            head = parse_head(bytes(view[:end]), accept_gzip=self._gzip_limit > 0)
+            head = parse_head(bytes(view[:end]))
             rest = bytes(view[end + 4 : filled])
             if head.status >= 200:
                 self._filled = 0
@@ -152,6 +157,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_body(self, head: Head, first_bytes: bytes) -> None:
         length, self._interim_count = head.length, 0
+        codings = codings_of(head.headers)
+        if codings and not (self._decodes and is_supported(codings)):
+            raise UnsupportedResponse(f"the encoding {head.headers['content-encoding']!r}")
+        self._limit = body_limit(self._limit, head.status, head.headers)
+        if length is not None and self._limit is not None:
+            check_budget(self._limit, length, what="body")
         if length is None:
             self._head = head
             self._chunks = ChunkedBody() if head.chunked else None
@@ -169,13 +180,15 @@ class Connection(asyncio.BufferedProtocol):
     def _receive_unsized(self, head: Head, received: bytes) -> None:
         """Receive bytes of a body whose length is not declared."""
         if self._chunks is None:
-            self._until_close += received
-        elif self._chunks.feed(received):
-            self._finish(head, bytes(self._chunks.data))
+            is_complete, data = False, self._until_close
+            data += received
+        else:
+            is_complete, data = self._chunks.feed(received), self._chunks.data
+        check_budget(UNDECLARED_LIMIT if self._limit is None else self._limit, len(data), at_least=True, what="body")
+        if is_complete:
+            self._finish(head, bytes(data))
 
     def _finish(self, head: Head, body: Buffer) -> None:
-        if head.headers.get("content-encoding", "").lower() == "gzip":
-            body = unzip(body, self._gzip_limit)
         future = self._future
         self._future = self._head = self._body = self._chunks = None
         self.reusable = head.keep_alive and not self.transport.is_closing()

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from zarrasync._util.output_budget import check_budget
 from zarrasync.errors import StoreError
 from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.http.bodies import ACCEPTED, UNDECLARED_LIMIT, body_limit, codings_of, decoded, is_supported
 from zarrasync.stores.http.message import Response
 from zarrasync.stores.remote import TransientError
 
-__all__ = ["GeneralClient"]
+__all__ = ["GeneralClient", "read_body"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REDIRECT_LIMIT = 10
@@ -38,12 +40,15 @@ class GeneralClient:
         import aiohttp
 
         # The store's limiter limits the number of connections, and its retries the time.
-        self._client_options = {
+        self._client_options: dict[str, Any] = {
             "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, keepalive_timeout=60),
             "timeout": aiohttp.ClientTimeout(total=None),
             "headers": dict(headers),
             **client_options,
+            "auto_decompress": False,  # aiohttp decodes without a limit, and on the event loop
         }
+        names = {name.lower() for name in self._client_options["headers"]}
+        self._accepted = {} if "accept-encoding" in names else {"Accept-Encoding": ACCEPTED}
         self._request_options = dict(request_options)
         self._follows = self._request_options.pop("allow_redirects", True)
         if isinstance(seconds := self._request_options.get("timeout"), int | float):
@@ -51,27 +56,30 @@ class GeneralClient:
         self._session = aiohttp.ClientSession(**self._client_options)
         self._session_elsewhere: Any = None
 
-    async def get(self, url: str, headers: Mapping[str, str]) -> Response:
+    async def get(self, url: str, headers: Mapping[str, str], limit: int | None) -> Response:
         """Send a GET request to the store's origin, and follow redirects.
 
         Args:
             url: The URL, with its escapes.
             headers: Headers of this request, which every server may see.
+            limit: The most bytes of the decoded body; ``None`` for any number.
 
         Raises:
+            BudgetExceeded: If the body is larger.
             TransientError: If the connection failed.
             StoreError: If repeating the request makes no sense.
         """
         import aiohttp
 
         try:
-            return await self._follow(url, headers)
+            response = await self._follow(url, {**self._accepted, **headers}, limit)
+            return await decoded(response, limit)
         except (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, UnicodeError) as error:
             raise StoreError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
         except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
             raise TransientError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
 
-    async def _follow(self, url: str, headers: Mapping[str, str]) -> Response:
+    async def _follow(self, url: str, headers: Mapping[str, str], limit: int | None) -> Response:
         from yarl import URL
 
         current, at_origin = URL(url, encoded=True), True
@@ -79,8 +87,7 @@ class GeneralClient:
             async with self._request(current, headers, at_origin=at_origin) as answer:
                 location = answer.headers.get("Location")
                 if answer.status not in _REDIRECTS or location is None or not self._follows:
-                    received = {name.lower(): value for name, value in answer.headers.items()}
-                    return Response(answer.status, answer.reason or "", received, await answer.read())
+                    return await _received(answer, limit)
             target = _redirect_target(current, location)
             at_origin = at_origin and target.origin() == current.origin()
             current = target
@@ -100,6 +107,36 @@ class GeneralClient:
         if self._session_elsewhere is not None:
             await self._session_elsewhere.close()
         await self._session.close()
+
+
+async def _received(answer: Any, limit: int | None) -> Response:
+    """Return a response with its body, which is not decoded.
+
+    Raises:
+        BudgetExceeded: If the body is larger than the limit.
+        StoreError: If it has a coding that is not supported.
+    """
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    if not is_supported(codings_of(headers)):
+        raise StoreError(f"the server sent an unsupported Content-Encoding: {headers['content-encoding'][:40]!r}")
+    body = await read_body(answer, body_limit(limit, answer.status, headers))
+    return Response(answer.status, answer.reason or "", headers, body)
+
+
+async def read_body(answer: Any, limit: int | None) -> bytes:
+    """Return the body of a response of aiohttp.
+
+    Raises:
+        BudgetExceeded: If it is larger than the limit.
+    """
+    most, parts, size = UNDECLARED_LIMIT if limit is None else limit, list[bytes](), 0
+    if limit is None and answer.content_length is not None:
+        most = max(most, answer.content_length)
+    async for part in answer.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        check_budget(most, size, at_least=True, what="body")
+    return b"".join(parts)
 
 
 def _without_credentials(options: Mapping[str, Any]) -> dict[str, Any]:

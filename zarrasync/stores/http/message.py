@@ -1,15 +1,14 @@
-"""HTTP/1.1 response messages: the head, the length of the body, gzip."""
+"""HTTP/1.1 response messages: the head, and the length of the body."""
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["HEAD_LIMIT", "Head", "Response", "UnsupportedResponse", "parse_head", "unzip"]
+__all__ = ["HEAD_LIMIT", "Head", "Response", "UnsupportedResponse", "parse_head"]
 
 HEAD_LIMIT = 1 << 16
 """Maximum size of the status line and headers, in bytes."""
@@ -34,7 +33,7 @@ class Response(NamedTuple):
         status: Status code.
         reason: Reason phrase.
         headers: Header values by name, in lower case.
-        body: The whole body, decompressed.
+        body: The whole body.
     """
 
     status: int
@@ -63,11 +62,11 @@ class Head(NamedTuple):
     length: int | None
 
 
-def parse_head(data: bytes, *, accept_gzip: bool) -> Head:
+def parse_head(data: bytes) -> Head:
     """Parse the status line and headers, without the empty line that ends them.
 
     Raises:
-        UnsupportedResponse: If the response is a redirect or has an unsupported content encoding.
+        UnsupportedResponse: If the response is a redirect.
         ValueError: If it is not valid HTTP/1.1, or the length of its body is ambiguous.
     """
     text = data.decode("latin-1")
@@ -86,9 +85,6 @@ def parse_head(data: bytes, *, accept_gzip: bool) -> Head:
     chunked, length = _framing(status, version, headers)
     if status in _REDIRECTS:
         raise UnsupportedResponse(f"a redirect to {headers.get('location')}")
-    encoding = headers.get("content-encoding", "identity").lower()
-    if encoding != "identity" and not (encoding == "gzip" and accept_gzip):
-        raise UnsupportedResponse(f"the encoding {headers['content-encoding']!r}")
     keep_alive = version == "1" and "close" not in headers.get("connection", "").lower()
     return Head(status, reason or "", headers, keep_alive, chunked, length)
 
@@ -130,27 +126,3 @@ def _describe_invalid(head: str) -> str:
         return f"it begins with {first[:40]!r}"
     line = next(line for line in lines if re.fullmatch(_FIELD, line) is None)
     return f"a line of its head is {line[:40]!r}"
-
-
-def unzip(body: Buffer, limit: int) -> bytes:
-    """Decompress a gzip body, which may have several members.
-
-    Args:
-        body: The compressed bytes.
-        limit: Maximum size of the result, in bytes.
-
-    Raises:
-        ValueError: If the result would be larger, or the body is incomplete.
-        zlib.error: If the body is not gzip.
-    """
-    parts, remaining, rest = list[bytes](), limit, bytes(body)
-    while rest:
-        stream = zlib.decompressobj(31)
-        parts.append(stream.decompress(rest, remaining + 1))
-        remaining -= len(parts[-1])
-        if remaining < 0:
-            raise ValueError(f"it is compressed and has more than {limit:,} bytes")
-        if not stream.eof:
-            raise ValueError("it is compressed and ends too early")
-        rest = stream.unused_data
-    return b"".join(parts)

@@ -52,7 +52,6 @@ class Session:
         headers: Mapping[str, str],
         client_options: Mapping[str, Any],
         request_options: Mapping[str, Any],
-        gzip_limit: int,
     ) -> Session:
         """Return a session on the running loop.
 
@@ -62,23 +61,24 @@ class Session:
             headers: Sent with each request.
             client_options: Arguments of ``aiohttp.ClientSession``.
             request_options: Arguments of each request of it.
-            gzip_limit: Maximum size of a decompressed body, in bytes.
         """
         has_user_agent = any(name.lower() == "user-agent" for name in headers)
         lean_headers = headers if has_user_agent else {**headers, "User-Agent": _USER_AGENT}
         lean = None
         if not client_options and not request_options and lean_client.supports(base + query, lean_headers):
-            lean = await lean_client.Client.make(base, lean_headers, gzip_limit)
+            lean = await lean_client.Client.make(base, lean_headers, decodes=True)
         return cls(base, headers, client_options, request_options, lean)
 
-    async def get(self, target: str, byte_range: str) -> Response:
+    async def get(self, target: str, byte_range: str, limit: int | None) -> Response:
         """Send a GET request.
 
         Args:
             target: Path and query below the base.
             byte_range: The ``Range`` header; empty for the whole file.
+            limit: The most bytes of the whole file; ``None`` for any number.
 
         Raises:
+            BudgetExceeded: If the file is larger.
             TransientError: If the connection failed.
             StoreError: If repeating the request makes no sense.
         """
@@ -88,7 +88,7 @@ class Session:
             else:
                 lines = "Accept-Encoding: gzip\r\n"
             try:
-                return await self._lean.get(self._path + target, lines)
+                return await self._lean.get(self._path + target, lines, limit)
             except UnsupportedResponse:
                 self._needs_general = True
             except (ssl.SSLCertVerificationError, UnicodeError) as error:  # UnicodeError: an invalid host name
@@ -98,7 +98,7 @@ class Session:
         if self._general is None:
             self._general = GeneralClient(self._headers, self._client_options, self._request_options)
         headers = {"Range": byte_range, "Accept-Encoding": "identity"} if byte_range else {}
-        return await self._general.get(f"{self._base}{target}", headers)
+        return await self._general.get(f"{self._base}{target}", headers, limit)
 
     async def close(self) -> None:
         """Release the shared connections, and close those of the general client."""

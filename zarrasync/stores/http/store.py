@@ -12,6 +12,7 @@ from zarrasync import config
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
+from zarrasync._util.output_budget import OutputBudget
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.model.paths import check_prefix
 from zarrasync.stores.errors import concerns_key
@@ -120,7 +121,6 @@ class HTTPStore(RemoteStore):
             self.headers,
             self._client_options,
             self._request_options,
-            self.settings.max_document_bytes,
         )
         return PerLoop(make, Session.close)
 
@@ -166,7 +166,7 @@ class HTTPStore(RemoteStore):
         return value
 
     async def _attempt(self, request: Request) -> Value | None:
-        response = await self._get(request.key, range_header(request))
+        response = await self._get(request.key, range_header(request), request.limit)
         if response.status in (200, 206):
             return parse_value(request, response, version_of(response))
         if response.status in self.missing and concerns_key(bytes(response.body[:_ERROR_BYTES])):
@@ -175,9 +175,9 @@ class HTTPStore(RemoteStore):
             return await self._past_end(request, response)
         raise _failure(response)
 
-    async def _get(self, key: str, byte_range: str = "") -> Response:
+    async def _get(self, key: str, byte_range: str, limit: int | None) -> Response:
         session = await self._sessions.get()
-        return await session.get(f"/{quote(key)}{self._query}", byte_range)
+        return await session.get(f"/{quote(key)}{self._query}", byte_range, limit)
 
     async def _past_end(self, request: Request, response: Response) -> Value | None:
         """Return no bytes if a byte range is past the end; otherwise read the whole value."""
@@ -209,7 +209,8 @@ class HTTPStore(RemoteStore):
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
 
     async def _list(self, prefix: str) -> builtins.list[str]:
-        response = await self._get(prefix)
+        limit = self.settings.max_document_bytes
+        response = await self._get(prefix, "", OutputBudget(limit, f"config.max_document_bytes is {limit:,}"))
         if response.status in self.missing:
             return []
         content_type = response.headers.get("content-type", "")

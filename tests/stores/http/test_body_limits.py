@@ -1,0 +1,235 @@
+"""Bodies of web servers that are larger than a document or chunk may be, sent or decoded."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import re
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.support import bombs
+from tests.support.api import Api
+from tests.support.raw_answers import head
+from zarrasync import errors, stores
+
+SIZE = 160 << 20
+LIMIT = 1 << 20
+ZEROS = bytes(SIZE)
+
+
+def raw_deflate(data: bytes) -> bytes:
+    compressor = zlib.compressobj(1, wbits=-15)
+    return compressor.compress(data) + compressor.flush()
+
+
+CODINGS = {
+    "gzip": lambda data: gzip.compress(data, 1),
+    "x-gzip": lambda data: gzip.compress(data[:100]) + gzip.compress(data[100:], 1),
+    "deflate": lambda data: zlib.compress(data, 1),
+    "Deflate": raw_deflate,
+    "zstd": zstandard.compress,
+    "zstd, gzip": lambda data: gzip.compress(zstandard.compress(data), 1),
+}
+
+
+def sized(data: bytes, *lines: str, status: str = "HTTP/1.1 200 OK") -> bytes:
+    return head(f"Content-Length: {len(data)}", *lines, status=status) + data
+
+
+@asynccontextmanager
+async def serving(answer: Callable[[str], bytes], *, endless: str = "") -> AsyncIterator[str]:
+    """Serve answers by path on a thread of its own, and yield the URL. The endless one repeats its last part."""
+    loop, ready, url = asyncio.new_event_loop(), threading.Event(), list[str]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = await reader.readuntil(b"\r\n\r\n")
+                path = request.split()[1].decode()
+                writer.write(answer(path))
+                while endless and path == endless:
+                    writer.write(b"%x\r\n%s\r\n" % (1 << 16, bytes(1 << 16)))
+                    await writer.drain()
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def start() -> asyncio.Server:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        ready.set()
+        return server
+
+    def run() -> None:
+        server = loop.run_until_complete(start())
+        loop.run_forever()
+        server.close()
+        loop.run_until_complete(end(asyncio.all_tasks(loop)))
+        loop.close()
+
+    async def end(tasks: set[asyncio.Task[object]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the transports are closed in the next turn
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield url[0]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def peak_of(function: Callable[[], object]) -> int:
+    """Return the bytes by which a call raises the memory of the process at most."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = bombs.memory_of_process("VmRSS")
+    function()
+    return bombs.memory_of_process("VmHWM") - before
+
+
+async def open_bounded(api: Api, url: str):
+    return await api(api.open_array(url, config={"max_document_bytes": LIMIT, "retries": 0}))
+
+
+# ---------------------------------------------------------------- documents
+
+
+@pytest.mark.parametrize("redirected", [False, True])
+@pytest.mark.parametrize("coding", [*CODINGS, ""])
+async def test_documents_that_are_too_large_when_decoded(api: Api, coding: str, redirected: bool):
+    body = CODINGS[coding](ZEROS) if coding else ZEROS
+    answer = sized(body, *([f"Content-Encoding: {coding}"] if coding else []))
+    moved = sized(b"", "Location: /elsewhere", status="HTTP/1.1 302 Found")
+    async with serving(lambda path: moved if redirected and path != "/elsewhere" else answer) as url:
+        before = bombs.memory_of_process("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        with pytest.raises(errors.MetadataError, match=r"zarr\.json: .* bytes; config.max_document_bytes is 1,048,576"):
+            await open_bounded(api, url)
+        # Tasks of the other documents receive at the same time.
+        assert bombs.memory_of_process("VmHWM") - before < LIMIT + (100 << 20)
+
+
+@pytest.mark.parametrize(
+    "headers", [["Transfer-Encoding: chunked"], ["Transfer-Encoding: chunked", "Content-Encoding: gzip"]]
+)
+@pytest.mark.parametrize("redirected", [False, True])
+async def test_documents_without_an_end(api: Api, headers: list[str], redirected: bool):
+    moved = sized(b"", "Location: /endless", status="HTTP/1.1 302 Found")
+    endless = "/endless" if redirected else "/zarr.json"
+    absent = sized(b"", status="HTTP/1.1 404 Not Found")
+
+    def answer(path: str) -> bytes:
+        return head(*headers) if path == endless else moved if path == "/zarr.json" else absent
+
+    async with serving(answer, endless=endless) as url:
+        with pytest.raises(
+            errors.MetadataError, match=r"more than 1,\d+,\d+ bytes; config.max_document_bytes is 1,048,576"
+        ):
+            await open_bounded(api, url)
+
+
+async def test_error_pages_may_be_larger_than_documents(api: Api):
+    page = sized(b"x" * 5000, status="HTTP/1.1 404 Not Found")
+    async with serving(lambda path: page) as url:
+        with pytest.raises(errors.NodeNotFoundError):
+            await api(api.open_array(url, config={"max_document_bytes": 1000}))
+
+
+# ---------------------------------------------------------------- chunks
+
+
+def array_of(codecs: list, count: int, data_type: str = "uint8") -> bytes:
+    return sized(bombs.v3(codecs, data_type, count))
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+async def test_encoded_chunks_may_be_larger_than_documents(api: Api, coding: str):
+    """Chunks have a limit of their own."""
+    size = 3 << 20
+    document = array_of([{"name": "bytes"}], size)
+    chunk = sized(CODINGS[coding](b"7" * size), f"Content-Encoding: {coding}")
+    async with serving(partial(_array_answer, document, chunk)) as url:
+        array = await open_bounded(api, url)
+        assert bytes(await api(array.get_basic_selection())) == b"7" * size
+
+
+@pytest.mark.parametrize("coding", [*CODINGS, ""])
+async def test_chunks_that_are_larger_than_their_metadata_says(api: Api, coding: str):
+    chunk = sized(CODINGS[coding](ZEROS), f"Content-Encoding: {coding}") if coding else sized(ZEROS)
+    document = array_of([{"name": "bytes"}], 4)
+    async with serving(partial(_array_answer, document, chunk)) as url:
+        array = await open_bounded(api, url)
+        with pytest.raises(errors.StoreError, match=r"could not read 'c/0' .* bytes; a chunk has 4 bytes"):
+            await api(array.get_basic_selection())
+
+
+def _array_answer(document: bytes, chunk: bytes, path: str) -> bytes:
+    return document if path == "/zarr.json" else chunk
+
+
+async def test_bodies_that_cannot_be_decoded(api: Api):
+    document = array_of([{"name": "bytes"}], 4)
+    for coding, body, message in (
+        ("gzip", b"nope", "its body is not valid gzip"),
+        ("zstd", zstandard.compress(b"1234")[:-1], "its body is not valid zstd"),
+        ("br", b"1234", "unsupported Content-Encoding: 'br'"),
+        (", ".join(["gzip"] * 4), b"1234", "unsupported Content-Encoding"),
+    ):
+        chunk = sized(body, f"Content-Encoding: {coding}")
+        async with serving(partial(_array_answer, document, chunk)) as url:
+            array = await open_bounded(api, url)
+            with pytest.raises(errors.StoreError, match=re.escape(message)):
+                await api(array.get_basic_selection())
+
+
+# ---------------------------------------------------------------- the event loop
+
+
+@pytest.mark.parametrize("name", ["empty members", "large body", "zstd"])
+async def test_the_event_loop_runs_while_bodies_are_decoded(name: str):
+    """Other tasks get a turn, and a time limit ends the request."""
+    size = 100 << 20
+    body = {
+        "empty members": gzip.compress(b"") * 150_000,
+        "large body": gzip.compress(bytes(size), 1),
+        "zstd": zstandard.compress(bytes(size)),
+    }[name]
+    answer = sized(body, f"Content-Encoding: {'zstd' if name == 'zstd' else 'gzip'}")
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(0.001)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+
+    async with serving(lambda path: answer) as url:
+        store = stores.HTTPStore(url)
+        watcher = asyncio.create_task(watch())
+        await asyncio.sleep(0)
+        if name == "empty members":
+            with pytest.raises(errors.StoreError, match="members"):
+                await store.fetch([stores.Request("value", limit=size)])
+        else:
+            (value,) = await store.fetch([stores.Request("value", limit=size)])
+            assert len(value.data) == size
+        watcher.cancel()
+        await store.close()
+    assert longest < 0.5  # on a busy machine; usually a hundredth of that

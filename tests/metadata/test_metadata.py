@@ -224,7 +224,7 @@ def test_both_formats_at_one_path():
 
 
 def test_limits():
-    with pytest.raises(MetadataError, match=r"config.max_document_bytes=100"):
+    with pytest.raises(MetadataError, match=r"config.max_document_bytes is 100"):
         sync.open({"zarr.json": b" " * 101}, config={"max_document_bytes": 100})
     a = sync.create_array({}, shape=(100,), config={"max_chunk_bytes": 100, "max_read_bytes": 200}, chunks=20)
     with pytest.raises(MetadataError, match=r"a chunk decodes to 160 bytes, more than config.max_chunk_bytes = 100"):

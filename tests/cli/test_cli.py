@@ -243,7 +243,7 @@ def test_much_is_shown_in_parts(workdir, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "[[1. 1. 1. ... 1. 1. 1.]"
     for kind in ("npy", "json"):
         assert main(["cat", "huge.zarr", "--format", kind, "--output", "x"]) == 1
-        assert "would be read in one piece" in capsys.readouterr().err
+        assert "more than the limit of" in capsys.readouterr().err
     command = f"{sys.executable} -m zarrasync cat huge.zarr -s :,:3 --format csv | head -n 2; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["1.0,1.0,1.0", "1.0,1.0,1.0", "0"]
@@ -385,7 +385,7 @@ def test_hdf5_with_unreadable_datasets(workdir, capsys):
     with h5py.File("dangling.h5", "w") as file:
         file["a"], file["away"] = TEMPERATURE, h5py.SoftLink("/not/there")
     assert main(["ingest", "empty.h5", "empty.zarr"]) == 1
-    assert "that is 'nothing' of empty.h5" in capsys.readouterr().err
+    assert "'nothing' of empty.h5" in capsys.readouterr().err
     assert main(["ingest", "dangling.h5", "dangling.zarr"]) == 1
     assert "dangling.h5 cannot be read by xarray" in capsys.readouterr().err
     assert not os.path.exists("dangling.zarr")
@@ -425,7 +425,7 @@ def test_damaged_files_are_named(workdir, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ingest", *(f"{n}.nc" for n in range(9)), "x.zarr"], "8 arguments too many, from '2.nc' on"),
+        (["ingest", *(f"{n}.nc" for n in range(9)), "x.zarr"], "8 unexpected arguments, the first is '2.nc'"),
         (["info", "x.zarr", "--jsn"], "no option '--jsn'; did you mean '--json'?"),
     ],
 )

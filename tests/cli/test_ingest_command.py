@@ -34,7 +34,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "both.zarr")]) == 0
     np.testing.assert_array_equal(sync.open_group(tmp_path / "both.zarr")["b"][...], VALUES[0])
     assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "c.zarr"), "--variable", "c"]) == 1
-    assert "has no 'c'; it has a, b" in capsys.readouterr().err
+    assert "has no variable 'c'; it has a, b" in capsys.readouterr().err
 
     assert main(["ingest", str(tmp_path / "both.zarr"), str(tmp_path / "two.zarr"), "--to", "2"]) == 0
     copied = sync.open_group(tmp_path / "two.zarr", zarr_format=2)

@@ -208,7 +208,7 @@ async def test_absence_is_explained(api, tmp_path):
         ({"store": root, "path": "h/a"}, ". Members of /: g."),
         ({"store": tmp_path / "nowhere"}, "nowhere' does not exist"),
         ({"store": tmp_path / "file"}, "file' is a file"),
-        ({"store": tmp_path / "other"}, "is a directory that holds data.csv"),
+        ({"store": tmp_path / "other"}, "is a directory that contains data.csv"),
         ({"store": None}, "the store is empty"),
         ({"store": "~/x.zarr"}, "'~' is not expanded"),
     ):

@@ -267,10 +267,10 @@ def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("url", "options", "match"),
     [
-        ("s3://", {}, "names no bucket"),
-        ("gs:///x", {"token": "anon"}, "names no bucket"),
+        ("s3://", {}, "does not contain a bucket"),
+        ("gs:///x", {"token": "anon"}, "does not contain a bucket"),
         ("az://c/x", {}, "'az://c' cannot be opened: .*Account must be specified$"),
-        ("s3://b/x", {"endpoint_url": "127.0.0.1:9"}, "has no scheme: 'https://127.0.0.1:9'"),
+        ("s3://b/x", {"endpoint_url": "127.0.0.1:9"}, "has no scheme; use 'https://127.0.0.1:9'"),
     ],
 )
 def test_incomplete_urls_of_object_stores(url: str, options: dict[str, Any], match: str):
@@ -387,7 +387,7 @@ def test_cached_values_of_mappings_are_not_shared(tmp_path: Path):
 
 def test_values_that_are_not_stores():
     for wrapper in (stores.CachingStore, stores.ReadOnlyStore):
-        with pytest.raises(TypeError, match=rf"{wrapper.__name__} wraps a Store, found"):
+        with pytest.raises(TypeError, match=rf"{wrapper.__name__} needs a Store, found"):
             wrapper({})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="path must be a string, found 3"):
         sync.open_array({}, path=3)  # type: ignore[arg-type]

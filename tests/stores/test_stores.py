@@ -144,7 +144,7 @@ async def test_partial_values_are_replaced(store):
     await store.set_partial_values([("k", 1, b"EL"), ("k", 7, b"!"), ("new", 2, b"x")])
     assert await store.get("k") == b"hELlo\0\0!"
     assert await store.get("new") == b"\0\0x"
-    with pytest.raises(ValueError, match="0 or later"):
+    with pytest.raises(ValueError, match="must be at least 0"):
         await store.set_partial_values([("k", -1, b"x")])
 
 

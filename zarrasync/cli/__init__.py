@@ -1,7 +1,7 @@
 """The command ``zarrasync``, which shows, validates, changes and serves stores.
 
-Exit codes: 0 for success; 1 for an error, which is printed as one line, and if ``validate`` reports one; 2 for invalid
-arguments; 130 after Ctrl-C.
+Exit codes: 0 for success; 1 for an error, which is printed as one line, or if ``validate`` finds an error; 2 for
+invalid arguments; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EXAMPLES = """examples:
   zarrasync convert old.zarr new.zarr --to 3 --shards 1024,1024 --verify
   zarrasync serve data.zarr
 
-`zarrasync COMMAND --help` has more of them; `zarrasync completion bash` prints completion for a shell.
+`zarrasync COMMAND --help` shows more examples; `zarrasync completion bash` prints completion for a shell.
 """
 
 
@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="zarrasync",
-        description="Look at Zarr arrays and groups, check them, change them, serve them.",
+        description="Inspect, validate, change and serve Zarr arrays and groups.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in (inspect, ingest, modify, serve):
         module.add(partial(_add_command, commands))
-    completion = commands.add_parser("completion", help="print completion for a shell, to be evaluated by it")
+    completion = commands.add_parser("completion", help="print a completion script, which the shell must evaluate")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     completion.set_defaults(run=_completion, json=False, debug=False)
     return parser
@@ -131,13 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(parser: argparse.ArgumentParser, command: str, extra: Sequence[str]) -> None:
-    """Exit with the usage of a command, because it was called with options or arguments that it does not have."""
+    """Exit with the usage of a command, because it was called with unknown options or arguments."""
     (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001  # as shtab does
     command_parser: argparse.ArgumentParser = commands[command]
     unknown = [item for item in extra if item.startswith("-")]
     if not unknown:
         command_parser.error(
-            f"{len(extra)} arguments too many, from {extra[0]!r} on; call the command once for each file"
+            f"{len(extra)} unexpected arguments, the first is {extra[0]!r}; call the command once for each file"
         )
     name = unknown[0].partition("=")[0]
     similar = get_close_matches(name, command_parser._option_string_actions, 1)  # noqa: SLF001  # has no public list

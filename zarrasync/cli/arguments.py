@@ -1,4 +1,4 @@
-"""Arguments that commands share, and the conversion of their values."""
+"""Arguments that commands share, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def shape(text: str) -> Any:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"a shape is N,N,…, found {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a shape N,N,…, found {text!r}") from None
 
 
 def count(text: str) -> int:
@@ -133,7 +133,7 @@ def options(items: Sequence[str]) -> dict[str, object] | None:
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
-            raise ValueError(f"a storage option is NAME=VALUE, found {item!r}")
+            raise ValueError(f"a storage option must be NAME=VALUE, found {item!r}")
         try:
             values[name] = json.loads(value) if value[:1] in ("{", "[") else _LITERALS.get(value.lower(), value)
         except json.JSONDecodeError as error:
@@ -145,12 +145,12 @@ _LITERALS: dict[str, object] = {"true": True, "false": False}
 
 
 def open_node(args: argparse.Namespace, mode: Any = "r") -> sync.Array | sync.Group:
-    """Open the node that a command is for."""
+    """Open the node that the arguments specify."""
     return sync.open(args.url, path=args.path, mode=mode, storage_options=options(args.option))
 
 
 def arrays_of(args: argparse.Namespace) -> list[tuple[str, sync.Array]]:
-    """Open the array that a command is for, or all arrays below the group, with their names."""
+    """Open the array that the arguments specify, or all arrays below the group, with their names."""
     node = open_node(args)
     if isinstance(node, sync.Array):
         return [(node.name, node)]

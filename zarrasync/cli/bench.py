@@ -28,11 +28,11 @@ def add(command: Commands) -> None:
     """Add the command."""
     bench = command(
         "bench",
-        "latency and throughput of a store, seen from here",
+        "measure the latency and throughput of a store from this machine",
         _bench,
         examples=["bench s3://bucket/era5.zarr -o anon=true --path t2m"],
     )
-    bench.add_argument("--seconds", type=float, default=5.0, metavar="S", help="how long to read (default: 5)")
+    bench.add_argument("--seconds", type=float, default=5.0, metavar="S", help="duration of each test (default: 5)")
     bench.add_argument(
         "--concurrency", type=count, default=0, metavar="N", help="requests in flight (default: the store's)"
     )
@@ -112,7 +112,7 @@ async def _largest_array(node: AsyncArray | AsyncGroup) -> AsyncArray:
     members = [member for _, member in await node.members(None)]
     arrays = [member for member in members if isinstance(member, AsyncArray) and member.size]
     if not arrays:
-        raise SelectionError(f"{node.name} holds no array with elements")
+        raise SelectionError(f"{node.name} contains no array with elements")
     return max(arrays, key=lambda array: array.nbytes)
 
 

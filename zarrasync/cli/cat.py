@@ -22,7 +22,7 @@ from zarrasync.errors import SelectionError
 __all__ = ["add"]
 
 _MOST_BYTES = 1 << 30
-"""Bytes that are read at once for formats that cannot be written in pieces."""
+"""Maximum bytes of a selection in a format that cannot be written in pieces."""
 _PIECE_BYTES = 4 << 20
 """Bytes that are converted to CSV at a time."""
 _MOST_PRINTED = 2000
@@ -33,7 +33,7 @@ def add(command: Commands) -> None:
     """Add the commands."""
     cat = command(
         "cat",
-        "the values of a selection",
+        "print the values of a selection",
         _cat,
         examples=[
             "cat data.zarr --path t2m -s 0,10:20,::2",
@@ -43,7 +43,7 @@ def add(command: Commands) -> None:
     cat.add_argument("-s", "--select", default="...", metavar="SELECTION", help="0,10:20,::2 or time=0,lat=10:20")
     cat.add_argument("--format", choices=("text", "csv", "npy", "json"), default="text", help="(default: text)")
     cat.add_argument("--output", metavar="FILE", help="write to a file instead of the terminal")
-    head = command("head", "the first values of each array", _head, examples=["head data.zarr -n 3"])
+    head = command("head", "print the first values of each array", _head, examples=["head data.zarr -n 3"])
     head.add_argument("-n", type=count, default=5, metavar="N", help="values along each axis (default: 5)")
 
 
@@ -51,15 +51,15 @@ def _cat(args: argparse.Namespace, console: Console) -> int:
     node = open_node(args)
     if isinstance(node, sync.Group):
         names = ", ".join(name for name, member in node.members(None) if isinstance(member, sync.Array))
-        raise SelectionError(f"{node.name} is a group; name an array with --path: {names or 'it holds none'}")
+        raise SelectionError(f"{node.name} is a group; select an array with --path: {names or 'it contains none'}")
     view = select(node, args.select)
     kind = "json" if console.as_json else args.format
     if kind == "npy" and not args.output and sys.stdout.isatty():
         raise ValueError("a .npy file cannot be printed on a terminal: use --output FILE or a pipe")
     if kind in ("npy", "json") and view.nbytes > _MOST_BYTES:
         raise ValueError(
-            f"{size_text(view.nbytes)} would be read in one piece, the limit is {size_text(_MOST_BYTES)}: select less with -s, or "
-            "use --format csv"
+            f"the selection has {size_text(view.nbytes)}, more than the limit of {size_text(_MOST_BYTES)}; "
+            "select less with -s, or use --format csv"
         )
     if kind == "text" and not args.output:
         console.text(_text_of(view))
@@ -95,7 +95,7 @@ def _head(args: argparse.Namespace, console: Console) -> int:
 
 @contextmanager
 def _open_output(output: str | None, *, binary: bool) -> Iterator[Any]:
-    """Open a file for writing, which replaces an existing one at the end; without one, the standard output."""
+    """Open a file for writing, which replaces an existing file at the end; the standard output if ``None``."""
     if output is None:
         yield sys.stdout.buffer if binary else sys.stdout
         return
@@ -140,9 +140,9 @@ def _write_csv(view: sync.Selection, file: Any, *, is_row: bool = False) -> None
 
 
 def _text_of(view: sync.Selection) -> str:
-    """Return values as NumPy prints them. Of many values only the edges are printed and read."""
+    """Return values as NumPy prints them. Of many values, only the edges are read and printed."""
     if view.size > _MOST_PRINTED and view.dtype.kind in "biufcmMSU":
-        # One more than is printed, so that NumPy prints an ellipsis.
+        # One more value than is printed, so that NumPy prints an ellipsis.
         edges = tuple(np.r_[0:4, n - 3 : n] if n > 6 else np.arange(n) for n in view.shape)
         values = np.asarray(view.oindex[edges].read())
         return np.array2string(values, threshold=0, edgeitems=3, max_line_width=120)

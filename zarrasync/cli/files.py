@@ -18,7 +18,7 @@ from zarrasync.stores.local import local_path
 __all__ = ["NpzMember", "open_file"]
 
 Contents = tuple[dict[str, Any], dict[str, dict[str, Any]]]
-"""Arrays by path, of which a single one has the path "", and the attributes of groups by path."""
+"""Arrays by path (a single array has the path ""), and the attributes of groups by path."""
 
 
 def open_file(args: argparse.Namespace) -> Contents:
@@ -42,7 +42,9 @@ def open_file(args: argparse.Namespace) -> Contents:
     if args.variable:
         missing = [name for name in args.variable if name not in arrays]
         if missing:
-            raise ValueError(f"{args.url} has no {missing[0]!r}; it has {', '.join(arrays) or 'one array alone'}")
+            raise ValueError(
+                f"{args.url} has no variable {missing[0]!r}; it has {', '.join(arrays) or 'a single array'}"
+            )
         arrays = {name: arrays[name] for name in args.variable}
         attributes = {group: values for group, values in attributes.items() if _is_above(group, arrays)}
     return arrays, attributes
@@ -79,7 +81,7 @@ def _open_npz(path: str) -> dict[str, Any]:
 
 
 class NpzMember:
-    """An array of an ``.npz`` file, which is loaded when it is written.
+    """An array of an ``.npz`` file, which is loaded only when its values are written to the destination.
 
     Attributes:
         shape: Its shape.
@@ -146,7 +148,7 @@ def _open_with_xarray(path: str, group_path: str) -> Contents:
     except ImportError as error:
         raise ImportError("files of other formats are read by xarray: pip install 'zarrasync[xarray]'") from error
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*phony_dims", UserWarning)  # of generated names of axes
+        warnings.filterwarnings("ignore", ".*phony_dims", UserWarning)  # about generated names of axes
         try:
             groups = _open_groups(path)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # bugs of libraries with invalid files

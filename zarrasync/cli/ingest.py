@@ -36,7 +36,7 @@ from zarrasync.stores import Store, resolve
 __all__ = ["add"]
 
 _CONCURRENT_ARRAYS = 16
-"""Small arrays that are written at a time to an asynchronous store."""
+"""Maximum number of small arrays that are written concurrently to an asynchronous store."""
 
 Arrays = dict[str, Any]
 """Arrays by their paths below the destination; a single array has the path ""."""
@@ -58,7 +58,7 @@ def add(command: Commands) -> None:
     add_destination(ingest)
     add_layout(ingest, "keep", "3")
     ingest.set_defaults(compressor="auto")
-    ingest.add_argument("--variable", action="append", default=[], help="only this one (may be repeated)")
+    ingest.add_argument("--variable", action="append", default=[], help="write only this variable (may be repeated)")
 
 
 def _ingest(args: argparse.Namespace, console: Console) -> int:
@@ -104,7 +104,7 @@ async def _write(
                 )
             except Exception as error:
                 if path:
-                    error.add_note(f"that is {path!r} of {args.url}")
+                    error.add_note(f"while writing {path!r} of {args.url}")
                 raise
 
         limit = zarrasync.config.get().memory_budget // (2 * _CONCURRENT_ARRAYS)
@@ -137,7 +137,7 @@ def _applies(shape: Any, array: Any) -> bool:
 
 
 def _dimension_names(source: Any, others: Iterable[Any]) -> dict[str, Any]:
-    """Return empty dimension names for an array without axes if other arrays have names, as it belongs to them."""
+    """Return empty dimension names for an array without axes if other arrays of the dataset have names."""
     is_unnamed_scalar = not source.shape and getattr(source, "dimension_names", ...) is None
     has_named = is_unnamed_scalar and any(getattr(other, "dimension_names", None) for other in others)
     return {"dimension_names": ()} if has_named else {}
@@ -187,7 +187,7 @@ def _check_creation(args: argparse.Namespace, store: Store, arrays: Arrays, layo
             sync.create_array({}, **creation_options(source_of(arrays[path], {}), layout))
         except ZarrError as error:
             if args.overwrite or not _exists(store, join(normalize_path(args.dest_path), path)):
-                error.add_note(f"that is {path!r} of {args.url}; nothing was written")
+                error.add_note(f"while checking {path!r} of {args.url}; nothing was written")
                 raise
 
 

@@ -24,21 +24,21 @@ _DEFAULT_BINS = 20
 
 def add(command: Commands) -> None:
     """Add the commands."""
-    info = command("info", "facts about an array or group", _info, examples=["info s3://bucket/era5.zarr -o anon=true"])
-    info.add_argument("--stored", action="store_true", help="list the store to know stored sizes and compression")
-    command("tree", "the hierarchy below a group", _tree, examples=["tree data.zarr"])
-    ls = command("ls", "the members of a group", _ls, examples=["ls -l data.zarr", "ls -r data.zarr --path raw"])
-    ls.add_argument("-l", "--long", action="store_true", help="shapes, types, chunks and stored sizes")
-    ls.add_argument("-r", "--recursive", action="store_true", help="all nodes below")
+    info = command("info", "describe an array or group", _info, examples=["info s3://bucket/era5.zarr -o anon=true"])
+    info.add_argument("--stored", action="store_true", help="list the store to determine stored sizes and compression")
+    command("tree", "print the hierarchy below a group", _tree, examples=["tree data.zarr"])
+    ls = command("ls", "list the members of a group", _ls, examples=["ls -l data.zarr", "ls -r data.zarr --path raw"])
+    ls.add_argument("-l", "--long", action="store_true", help="print shapes, types, chunks and stored sizes")
+    ls.add_argument("-r", "--recursive", action="store_true", help="list all nodes below the group")
     cat.add(command)
-    stats = command("stats", "statistics of arrays", _stats, examples=["stats data.zarr --path t2m --histogram"])
-    stats.add_argument("-s", "--select", default="...", metavar="SELECTION", help="only of this part")
+    stats = command("stats", "print statistics of arrays", _stats, examples=["stats data.zarr --path t2m --histogram"])
+    stats.add_argument("-s", "--select", default="...", metavar="SELECTION", help="use only this selection")
     stats.add_argument(
         "--histogram", nargs="?", type=count, const=_DEFAULT_BINS, default=0, metavar="BINS", help="draw a histogram"
     )
     validate = command(
         "validate",
-        "look for problems of an array or group and all nodes below it",
+        "check an array or group and all nodes below it for errors",
         _validate,
         examples=["validate data.zarr --data"],
     )
@@ -158,7 +158,7 @@ def _stats(args: argparse.Namespace, console: Console) -> int:
         view = select(array, args.select).async_
         summaries[name] = run(summarize(view, args.histogram), blocking=array.store.blocking)
     if skipped:
-        print(f"zarrasync: no numbers: {', '.join(skipped)}", file=sys.stderr)
+        print(f"zarrasync: skipped arrays without numbers: {', '.join(skipped)}", file=sys.stderr)
     if skipped and not summaries:
         return 1
     if console.as_json:

@@ -42,7 +42,7 @@ def add(command: Commands) -> None:
     add_layout(convert, "keep", "as in the source")
     copy = command(
         "copy",
-        "copy an array, or a group with all nodes below it, as it is",
+        "copy an array, or a group with all nodes below it, unchanged",
         _copy,
         examples=["copy s3://bucket/a.zarr a.zarr -o anon=true --resume"],
     )
@@ -50,10 +50,12 @@ def add(command: Commands) -> None:
     copy.set_defaults(to=None, chunks="keep", shards="keep", compressor="keep")
     for parser in (convert, copy):
         parser.add_argument("--resume", action="store_true", help="resume an interrupted copy")
-        parser.add_argument("--all", action="store_true", help="also copy files that are not Zarr's")
+        parser.add_argument(
+            "--all", action="store_true", help="also copy files that are not part of the Zarr hierarchy"
+        )
     command(
         "consolidate",
-        "gather the metadata of all nodes in one document",
+        "write the metadata of all nodes to one document",
         _consolidate,
         examples=["consolidate data.zarr"],
     )
@@ -62,7 +64,7 @@ def add(command: Commands) -> None:
     )
     remove.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     remove.add_argument("--dry-run", action="store_true", help="print what would be erased")
-    remove.add_argument("--all", action="store_true", help="also erase files that are not Zarr's")
+    remove.add_argument("--all", action="store_true", help="also erase files that are not part of the Zarr hierarchy")
 
 
 def _copy(args: argparse.Namespace, console: Console) -> int:
@@ -101,7 +103,7 @@ def _consolidate(args: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         console.data({"name": group.name, "nodes": count})
     else:
-        console.text(f"{group.name}: the metadata of {counted(count, 'node')} below is in one document now")
+        console.text(f"{group.name}: consolidated the metadata of {counted(count, 'node')}")
     return 0
 
 
@@ -124,7 +126,7 @@ def _rm(args: argparse.Namespace, console: Console) -> int:
     if foreign and args.all:
         text += f", with {_other_files(foreign)}"
     if not args.dry_run and not args.yes and not _confirm(f"Erase {node.name} in {node.store!r} ({text})?"):
-        raise ZarrError("nothing was erased; -y erases without confirmation")
+        raise ZarrError("nothing was erased; pass -y to erase without confirmation")
     if not args.dry_run:
         _erase(node, all_files=args.all)
     if console.as_json:
@@ -166,7 +168,7 @@ def _erase(node: sync.Array | sync.Group, *, all_files: bool) -> None:
 
 
 def _confirm(question: str) -> bool:
-    """Ask a question on the terminal. Returns ``False`` without one."""
+    """Ask a question on the terminal. Return ``False`` without a terminal."""
     if not sys.stdin.isatty():
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

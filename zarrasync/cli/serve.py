@@ -18,19 +18,19 @@ def add(command: Commands) -> None:
     """Add the commands for the network: serve, bench."""
     serve = command(
         "serve",
-        "serve a hierarchy on the web: a page to look at it, Zarr for other programs, tiles",
+        "serve a hierarchy over HTTP: a viewer, Zarr for other programs, tiles",
         _serve,
         examples=["serve data.zarr", "serve s3://bucket/era5.zarr -o anon=true --port 9000"],
         as_json=False,
     )
-    serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: this machine only)")
+    serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine only)")
     serve.add_argument("--port", type=_port, default=8000, help="the port; 0 for a free one (default: 8000)")
     serve.add_argument("--cache", type=int, default=256, metavar="MIB", help="memory for caches (default: 256)")
     serve.add_argument(
         "--max-age", type=float, default=60.0, metavar="SECONDS", help="how long responses may be reused (default: 60)"
     )
     serve.add_argument("--active", type=int, default=32, metavar="N", help="concurrent requests (default: 32)")
-    serve.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one request (default: 60)")
+    serve.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time per request (default: 60)")
     serve.add_argument("--log", action="store_true", help="log each request as a line of JSON on the error stream")
     bench.add(command)
 
@@ -38,7 +38,7 @@ def add(command: Commands) -> None:
 def _port(text: str) -> int:
     number = count(text)
     if number > 65_535:
-        raise argparse.ArgumentTypeError(f"a port is at most 65535, found {number}")
+        raise argparse.ArgumentTypeError(f"a port must be at most 65535, found {number}")
     return number
 
 
@@ -63,7 +63,7 @@ def _serve(args: argparse.Namespace, console: Console) -> int:
 
 
 def _announce(args: argparse.Namespace, lines: tuple[Any, ...]) -> None:
-    """Print the address when the server listens, from the lines that aiohttp prints then."""
+    """Print the address as soon as the server listens, from the lines that aiohttp prints."""
     urls = [word for line in lines for word in str(line).split() if word.startswith("http://")]
     if urls:
-        print(f"{args.url} is served at {urls[0]}/\n(Ctrl-C ends it)", flush=True)
+        print(f"Serving {args.url} at {urls[0]}/\n(Ctrl-C stops the server)", flush=True)

@@ -24,7 +24,7 @@ from zarrasync.errors import CodecError, MetadataError
 __all__ = ["OBJECT_CODECS", "ObjectCodec"]
 
 OBJECT_CODECS = ("json2", "msgpack2", "vlen-array", "categorize", "pickle")
-"""IDs of numcodecs' object codecs. Unpickling runs code that the data names, so it requires a trusted store."""
+"""IDs of numcodecs' object codecs. Unpickling runs code that the data refers to, so it requires a trusted store."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ObjectCodec(ArrayBytesCodec):
 
     @property
     def runs_code(self) -> bool:
-        """Whether decoding runs code that the data names."""
+        """Whether decoding runs code that the data refers to."""
         return self.label == "pickle"
 
     def bind(self, spec: ArraySpec) -> _BoundObjects:

@@ -19,7 +19,7 @@ __all__ = ["PackbitsCodec"]
 
 @dataclass(frozen=True)
 class PackbitsCodec(ArrayBytesCodec):
-    """``packbits``: the significant bits of elements, one right after the other, the lowest first.
+    """``packbits``: the significant bits of elements without gaps, the lowest first.
 
     See "packbits" in zarr-extensions.
 

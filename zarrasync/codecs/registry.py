@@ -88,7 +88,7 @@ def register(codec: type[Codec]) -> None:
 
 
 def registered(name: str) -> type[Codec] | None:
-    """Return the codec that another package offers under a name, or ``None``.
+    """Return the codec that another package provides under a name, or ``None``.
 
     Args:
         name: The name in documents. Both ``register`` and the entry points ``zarrasync.codecs`` are considered.

@@ -1,1 +1,1 @@
-"""zarrasync inside other libraries. Each module here needs the library it is called after."""
+"""Integration with other libraries. Each module needs the library that it is named after."""

@@ -1,9 +1,9 @@
-"""dask arrays from Zarr and into Zarr. Blocks follow chunks, so writes need no lock.
+"""dask arrays from Zarr and to Zarr. Blocks are aligned to chunks, so writes need no lock.
 
     x = from_zarr("s3://bucket/x.zarr", storage_options={...})
     to_zarr(x.mean(axis=0), "mean.zarr")
 
-Arrays and stores are sent to workers as their configuration and metadata, and connect there.
+Workers receive the configuration and metadata of arrays and stores, and open their own connections.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from zarrasync.transfer.unaligned import Unaligned, check_unaligned, is_allowed,
 __all__ = ["from_zarr", "store", "to_zarr"]
 
 _BLOCK_BYTES = 64 << 20
-"""Approximate size of a block that is made of several chunks."""
+"""Approximate size in bytes of a block that consists of several chunks."""
 
 
 def from_zarr(
@@ -100,16 +100,16 @@ def store(
     return_stored: bool = False,
     **options: Any,
 ) -> Any:
-    """Write a dask array into a stored one, block by block, without a lock.
+    """Write a dask array into a stored array, block by block, without a lock.
 
     Args:
         source: A dask array.
-        target: An array that is open for writing.
+        target: A stored array, opened for writing.
         region: The part of the array to write; all of it by default.
-        unaligned: Whether blocks may share chunks. ``"safe"`` allows it if the store supports conditional writes, which
-            costs reading and writing such chunks once per block; ``"error"`` never; ``"allow"`` always, and loses
-            updates if blocks of different processes share chunks. Default: ``config.unaligned``.
-        compute: Whether to write now, or return something to compute.
+        unaligned: Whether blocks may share chunks. ``"safe"`` allows it if the store supports conditional writes; each
+            block then reads and writes the chunks that it shares. ``"error"`` never allows it. ``"allow"`` always does,
+            and loses updates if blocks of different processes share chunks. Default: ``config.unaligned``.
+        compute: Whether to write now. Otherwise a lazy object is returned, which writes when it is computed.
         return_stored: Whether to return a dask array of the stored values.
         **options: For ``dask.array.store``.
 
@@ -123,7 +123,7 @@ def store(
         target = sync.Array(target)
     if not isinstance(target, sync.Array):
         raise TypeError(
-            f"the target is an array that is open for writing, found {target!r}; to_zarr takes stores and paths"
+            f"the target must be an array opened for writing, found {target!r}; to_zarr accepts stores and paths"
         )
     unaligned = unaligned or target.async_.config.unaligned
     check_unaligned(unaligned)
@@ -159,7 +159,7 @@ def _resolve_region(source: Any, target: sync.Array, region: Any) -> tuple[slice
     """
     box = tuple(slice(0, n) for n in target.shape) if region is None else region
     if not isinstance(box, tuple | list) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
-        raise ShapeError(f"a region is a tuple of {target.ndim} slices, found {box!r}", wanted=target.shape)
+        raise ShapeError(f"a region must be a tuple of {target.ndim} slices, found {box!r}", wanted=target.shape)
     bounds = [part.indices(n) for part, n in zip(box, target.shape, strict=True)]
     shape = tuple(max(0, stop - start) for start, stop, _ in bounds)
     if source.shape != shape or any(step != 1 for *_, step in bounds):
@@ -177,10 +177,10 @@ def _check_chunks(
         target: The metadata of the array that is written.
         start: The position of the source in it.
         unaligned: Whether blocks may share chunks.
-        safe: Whether the store keeps the parts of all writers.
+        safe: Whether the store keeps the values of all writers.
 
     Raises:
-        ShapeError: If they do.
+        ShapeError: If blocks share chunks and that is not allowed.
     """
     shared = _shared_axes(source.chunks, target, start)
     if not shared or is_allowed(unaligned, safe=safe):
@@ -195,7 +195,7 @@ def _check_chunks(
 
 
 def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...]) -> list[int]:
-    """Return the axes along which a stored value belongs to several blocks, or partly lies outside the source."""
+    """Return the axes along which a stored value belongs to several blocks, or is partly outside the source."""
     shared = []
     for number, (sizes, axis, first) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
         edges, edge = [first], first
@@ -231,7 +231,7 @@ def to_zarr(
     config: Any = None,
     **options: Any,
 ) -> Any:
-    """Write a dask array into a new stored one, whose chunks are by default the source's blocks.
+    """Write a dask array into a new stored array, whose chunks are by default the source's blocks.
 
     Args:
         source: A dask array.
@@ -241,7 +241,8 @@ def to_zarr(
         region: Write into this part of an existing array.
         unaligned: As for ``store``.
         storage_options: Options for the filesystem of a URL.
-        compute: Whether to write now, or return something to compute. The array is created in both cases.
+        compute: Whether to write now. Otherwise a lazy object is returned, which writes when it is computed. The array
+            is created in both cases.
         return_stored: Whether to return a dask array of the stored values.
         config: Settings.
         **options: Parameters of ``zarrasync.create_array``.
@@ -255,9 +256,11 @@ def to_zarr(
     _check_source(source)
     check_options(set(options) - {"zarr_format"})
     if region is not None and options:
-        raise TypeError(f"region= writes into an existing array; {', '.join(sorted(options))} are for a new one")
+        raise TypeError(
+            f"region= writes into an existing array, but {', '.join(sorted(options))} applies to new arrays"
+        )
     if "shape" in options:
-        raise TypeError("the shape of a new array is the source's")
+        raise TypeError("shape= cannot be passed: a new array has the shape of the source")
     unaligned = unaligned or settings.resolve(config).unaligned
     check_unaligned(unaligned)
     node: dict[str, Any] = {"path": path, "storage_options": storage_options, "config": config}

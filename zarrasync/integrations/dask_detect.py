@@ -1,4 +1,4 @@
-"""Detection of dask without importing it: values can only be dask's if it has been imported."""
+"""Detection of dask arrays without importing dask: they can exist only if it has been imported."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def is_dask_array(data: Any) -> bool:
 
 @contextmanager
 def seceded(*, waits: bool) -> Iterator[None]:
-    """Secede from the dask worker for the length of a block, if the caller is a task of one.
+    """Secede from the dask worker for the length of a ``with`` block, if the caller runs in a task of a worker.
 
-    The task's thread becomes free for the tasks that the block waits for.
+    This frees the task's thread for the tasks that the block waits for.
 
     Args:
         waits: Whether the block waits for other tasks.

@@ -44,12 +44,12 @@ class LocalTarget:
 
 
 def target_of(array: sync.Array) -> sync.Array | LocalTarget:
-    """Return an array as dask may write to it."""
+    """Return an object for dask to write to: the array, or a ``LocalTarget``."""
     return array if array.store.portable else LocalTarget(array)
 
 
 def refusal_behind(target: Any) -> StoreError | None:
-    """Return the reason of a failed computation, if it is that a target was sent to another process.
+    """Return the error to raise if a computation failed because a target was sent to another process, else ``None``.
 
     Schedulers only report that something could not be serialized.
     """
@@ -58,13 +58,13 @@ def refusal_behind(target: Any) -> StoreError | None:
 
 def _out_of_reach(store: Store) -> StoreError:
     return StoreError(
-        f"{store!r} belongs to this process, and values that other processes write are lost; "
+        f"{store!r} exists only in this process, so values that other processes write would be lost; "
         "write to files or an object store, or compute with threads"
     )
 
 
 def check_reach(store: Store) -> None:
-    """Refuse a store in the memory of this process if dask computes in other processes.
+    """Raise an error for a store in the memory of this process if dask computes in other processes.
 
     Raises:
         StoreError: If values written by other processes would be lost.

@@ -51,7 +51,7 @@ async def write_together(writes: Sequence[DaskWrite], *, verify: bool) -> list[I
         A report per array, which does not include requests of other processes.
 
     Raises:
-        StoreError: If other processes would write into copies of a store in the memory of this one.
+        StoreError: If other processes would write into copies of a store in the memory of this process.
         ChecksumError: If a value that was read back differs.
     """
     begin = clock.monotonic()
@@ -115,7 +115,7 @@ class _StoppableTarget:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Begin no more writes, and wait until those that have begun end."""
+        """Reject further writes, and wait for the running ones to end."""
         with self._changed:
             self._stopped = True
             self._changed.wait_for(lambda: not self._writing)

@@ -71,7 +71,7 @@ async def write_dataset_async(
     storage_options: Mapping[str, Any] | None = None,
     config: Any = None,
 ) -> dict[str, IngestReport]:
-    """Write a dataset, all variables concurrently, in the way xarray's own engine for Zarr would write it.
+    """Write a dataset, all variables concurrently. The result is stored as xarray's own Zarr engine would store it.
 
     Args:
         dataset: The dataset. All dask variables are one computation on the configured scheduler, so that tasks they
@@ -79,22 +79,22 @@ async def write_dataset_async(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         group: The group's path in the store.
         mode: ``"w-"`` creates a group, ``"w"`` replaces one, ``"r+"`` writes into an existing one, and ``"a"`` adds
-            variables and replaces existing ones. With ``"a"`` a variable without an encoding inherits chunks, shards
-            and compressors from the one that it replaces if the dimensions are the same, and data type and packing if
-            its values are in memory and fit. Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``, else
-            ``"w-"``.
+            variables and replaces existing ones. With ``"a"``, a variable without an encoding inherits chunks, shards
+            and compressors from the variable that it replaces if the dimensions are the same. It inherits data type
+            and packing if its values are in memory and fit. Default: ``"a"`` with ``append_dim``, ``"r+"`` with
+            ``region``, else ``"w-"``.
         append_dim: Append variables with this dimension, and overwrite others. Values are encoded like the existing
-            ones. Every variable of the store with this dimension must be in the dataset.
+            values. The dataset must contain every stored variable with this dimension.
         region: The slices to write into by dimension, or ``"auto"`` to locate one by its coordinates; ``"auto"`` alone
-            for all dimensions. Coordinates that are stored already are not written again.
+            for all dimensions. Coordinates that are already stored are not written again.
         encoding: Encodings by variable: xarray's keys (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and
             parameters of ``create_array`` (``chunks``, ``shards``, ``compressors``, ``filters``, …).
         zarr_format: 2 or 3. Default: the existing group's format, or 3.
         consolidated: Whether to write consolidated metadata; ``None`` for format 2 only.
         verify: Read all values back and compare them.
         storage_options: Options for the filesystem of a URL.
-        config: Settings. ``unaligned`` specifies whether a region may cut chunks, and whether rows may be appended if
-            the store does not support conditional writes.
+        config: Settings. ``unaligned`` specifies whether a region may cover parts of chunks, and whether rows may be
+            appended if the store does not support conditional writes.
 
     Returns:
         A report per variable.
@@ -105,7 +105,7 @@ async def write_dataset_async(
         ShapeError: If a variable does not fit the stored one, if variables differ in length before or after an append,
             or if values of other writers could be lost.
         MetadataError: If an attribute cannot be written as JSON.
-        CodecError: If values cannot be stored in the data type or the units of the stored ones.
+        CodecError: If values cannot be stored in the data type or the units of the stored variable.
         ValueError: If a variable has no dimension of the region, coordinates differ from stored ones, or parameters
             contradict each other.
     """
@@ -129,20 +129,20 @@ def _check_arguments(dataset: Dataset, mode: Any, append_dim: str | None, region
     """Return the mode, or the default one.
 
     Raises:
-        TypeError: If the dataset is not one.
+        TypeError: If ``dataset`` is not a ``Dataset``.
         ValueError: If the arguments contradict each other.
     """
     if append_dim is not None and region is not None:
         raise ValueError(
-            "append_dim and region exclude each other: append_dim adds rows, region overwrites existing ones"
+            "append_dim and region exclude each other: append_dim adds rows, region overwrites existing rows"
         )
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"write_dataset takes a Dataset, found {type(dataset).__name__}; to_dataset() may make one of it"
+            f"write_dataset needs a Dataset, found {type(dataset).__name__}; convert it, for example with to_dataset()"
         )
     chosen = mode or ("a" if append_dim is not None else "r+" if region is not None else "w-")
     if chosen not in _MODES:
-        raise ValueError(f"mode is one of {', '.join(_MODES)}; found {mode!r}")
+        raise ValueError(f"mode must be one of {', '.join(_MODES)}; found {mode!r}")
     if (append_dim is not None or region is not None) and chosen in ("w", "w-"):
         name = "region" if append_dim is None else "append_dim"
         raise ValueError(f"mode={chosen!r} creates a group, but {name} adds to an existing one: pass one of them")
@@ -245,7 +245,7 @@ class ZarrasyncBackend(BackendEntrypoint):
         return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return ``False``: the engine is used only if it is named."""
+        """Return ``False``: the engine is used only if it is selected by name."""
         return False
 
 
@@ -257,7 +257,7 @@ def _open(
     consolidated: bool | None,
     config: Any,
 ) -> sync.Group:
-    """Open a group, from the consolidated metadata of the root if there is any.
+    """Open a group, from the consolidated metadata of the root if it exists.
 
     As in xarray's own engines, ``~`` in a path is the user's home directory.
     """

@@ -1,4 +1,4 @@
-"""Encoding of variables: on their own, like stored variables, and without loss."""
+"""Encoding of variables: by their own encoding or like a stored variable, and without loss."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _VALUE_ENCODING = (
     "missing_value",
     "_Unsigned",
 )
-"""Encodings of a stored variable's values. Values that are added to it are encoded in the same way."""
+"""Encodings of a stored variable's values. Values added to the variable are encoded in the same way."""
 _PER_AXIS = ("chunks", "preferred_chunks", "shards", "filters")
 _LAYOUT = ("chunks", "preferred_chunks", "shards", "compressors", "compressor")
 _PER_DTYPE = ("filters", FILTERS, "fill_value")
-"""Further encodings, which suit one data type."""
+"""Further encodings, which apply to one data type only."""
 _LOSSLESS = {
     *("transpose", "reshape", "base64", "zlib", "gzip", "bz2", "lzma", "lz4", "lzf", "zstd", "blosc", "pcodec"),
     *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
@@ -54,11 +54,11 @@ _LOSSLESS = {
 """Filters and compressors that are lossless for all data types."""
 _NUMERIC = "biufc"
 _warning_filters = thread_lock()
-"""Guards the process's warning filters: restoring them in one thread undoes the changes of another."""
+"""Guards the process's warning filters, because restoring them in one thread undoes the changes of another."""
 
 
 def without_nan(attributes: Mapping[Any, Any], dtype: np.dtype[Any]) -> dict[Any, Any]:
-    """Return a variable's attributes without NaN as a missing value: it always is one, and JSON cannot express it."""
+    """Return a variable's attributes without NaN as a missing value. NaN is always missing, and not valid in JSON."""
     if "missing_value" not in attributes or dtype.kind not in "fc":
         return dict(attributes)
     missing = np.asarray(attributes["missing_value"])
@@ -151,7 +151,7 @@ def _is_lossless(entry: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _can_hold(dtype: npt.DTypeLike, value: Any) -> bool:
-    """Return whether a value is exact in a data type."""
+    """Return whether a data type can represent a value exactly."""
     values, target = np.asarray(value), np.dtype(dtype)
     if target.kind not in _NUMERIC or values.dtype.kind not in _NUMERIC:
         return bool(values.dtype.kind == target.kind)
@@ -159,7 +159,7 @@ def _can_hold(dtype: npt.DTypeLike, value: Any) -> bool:
 
 
 def _can_hold_all(dtype: np.dtype[Any], values: npt.NDArray[Any]) -> bool:
-    """Return whether numbers are exact in a data type."""
+    """Return whether a data type can represent all of the numbers exactly."""
     with np.errstate(invalid="ignore", over="ignore"):
         return bool(np.array_equal(values.astype(dtype), values, equal_nan=values.dtype.kind in "fc"))
 
@@ -176,7 +176,7 @@ def keep_units_quietly() -> Iterator[None]:
 
 
 def prepare_like(variable: Variable, stored: Variable) -> Variable:
-    """Return a variable with the encoding of a stored one, except for a cast that ``cast_lossless`` does.
+    """Return a variable with the encoding of a stored one. ``cast_lossless`` makes the remaining cast.
 
     xarray would cast numbers and strings to the stored data type without checking that they fit.
     """
@@ -193,10 +193,10 @@ def prepare_like(variable: Variable, stored: Variable) -> Variable:
 
 
 def inherit_encoding(name: str, variable: Variable, stored: Variable) -> dict[str, Any]:
-    """Return the encoding of a variable that replaces a stored one, completed with the encoding of that.
+    """Return the encoding of a variable that replaces a stored one, completed with the stored variable's encoding.
 
-    Chunks, shards and compressors are taken over if the dimensions are the same. The encoding of values is taken over
-    if they are in memory and it loses nothing, unless the variable has an encoding of values itself.
+    Chunks, shards and compressors are inherited if the dimensions are the same. The encoding of values is inherited if
+    the values are in memory and it is lossless, unless the variable has its own encoding of values.
     """
     encoding = applicable_encoding(variable)
     if variable.dims != stored.dims:
@@ -214,7 +214,7 @@ def inherit_encoding(name: str, variable: Variable, stored: Variable) -> dict[st
 
 
 def _is_restorable(name: str, variable: Variable, stored: Variable) -> bool:
-    """Return whether values are read back as they are if they are encoded like a stored variable. Packing may round."""
+    """Return whether values stay equal if they are encoded like a stored variable. Packing may round."""
     if variable.dtype.kind != stored.dtype.kind:
         return False
     dtype, is_packed = _stored_dtype(stored), _is_packed(stored)
@@ -299,7 +299,7 @@ def _is_packed(stored: Variable) -> bool:
 
 
 def _reference_times(attributes: Mapping[Any, Any]) -> Any:
-    """Return the times that 0 and 1 encode. Units that differ only in spelling are equal by it."""
+    """Return the times that 0 and 1 encode. They are equal for units that differ only in spelling."""
     units = {name: attributes[name] for name in ("units", "calendar") if name in attributes}
     try:
         encoded = Variable(("t",), np.array([0, 1]), units)

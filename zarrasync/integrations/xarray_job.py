@@ -39,7 +39,7 @@ class WriteRequest:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Rows of an array that no other writer gets."""
+    """Rows of an array that are reserved for this writer."""
 
     array: AsyncArray
     axis: int
@@ -53,7 +53,7 @@ class WriteJob:
 
     Attributes:
         request: The arguments.
-        dataset: The dataset, without coordinates that are stored already.
+        dataset: The dataset, without coordinates that are already stored.
         group: The group; ``None`` as long as it does not exist.
         format: The group's format.
         arrays: The arrays of the group, without consolidated metadata, which is updated at the end.
@@ -62,7 +62,7 @@ class WriteJob:
         plans: The plans of the variables.
         attributes: The group's new attributes.
         consolidated: The group's consolidated metadata.
-        reservations: Rows that were reserved, and are given back after a failure.
+        reservations: Reserved rows, which are released after a failure.
     """
 
     request: WriteRequest
@@ -79,7 +79,7 @@ class WriteJob:
 
     @property
     def unaligned(self) -> Unaligned:
-        """What to do about chunks that are written in part. Reserved rows belong to this writer alone."""
+        """How to treat chunks that are written in part. Only this writer writes reserved rows."""
         return "allow" if self.request.append_dim is not None else settings.resolve(self.request.config).unaligned
 
     async def update_consolidated(self, plans: Iterable[VariablePlan]) -> None:

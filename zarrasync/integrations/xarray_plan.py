@@ -44,7 +44,7 @@ _ENCODINGS = frozenset(
         "dimension_names",
     }
 )
-"""Valid encodings besides those that xarray's coders consume."""
+"""Valid encodings in addition to the ones that xarray's coders consume."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class VariablePlan:
         name: The name of the variable.
         encoded: The variable as it is stored.
         options: Parameters of ``create_array`` for a new array.
-        updates: Whether the values go into an existing array. Otherwise a new array is created.
+        updates: Whether the values are written to an existing array. Otherwise a new array is created.
         rows_before: The length of the existing array along the appended dimension; ``None`` without such a dimension.
     """
 
@@ -144,7 +144,7 @@ class Planner:
     def _check_append_shape(self, name: str, encoded: Variable, stored: Variable) -> None:
         sizes = zip(stored.dims, stored.shape, encoded.shape, strict=True)
         if any(dim != self.append_dim and stored_size != size for dim, stored_size, size in sizes):
-            action = f"appended along {self.append_dim!r}" if self.append_dim in stored.dims else "written there"
+            action = f"appended along {self.append_dim!r}" if self.append_dim in stored.dims else "written to it"
             raise ShapeError(
                 f"{name} has shape {stored.shape}; {encoded.shape} cannot be {action}",
                 found=encoded.shape,
@@ -225,7 +225,9 @@ def _check_known(name: str, encoding: Mapping[str, Any], encoded: Variable) -> N
     """Check that xarray or ``create_array`` know all encodings that the caller passed."""
     remaining = {key for key, value in encoded.encoding.items() if key != FILL or value is not None}
     if unknown := sorted(set(encoding) & remaining - _ENCODINGS):
-        raise ValueError(f"{name} has the unknown encoding {unknown[0]!r}; known are {', '.join(sorted(_ENCODINGS))}")
+        raise ValueError(
+            f"{name} has the unknown encoding {unknown[0]!r}; known encodings: {', '.join(sorted(_ENCODINGS))}"
+        )
 
 
 def json_attributes(attributes: Mapping[Any, Any]) -> dict[str, Any]:
@@ -256,8 +258,8 @@ def check_sizes(plans: Sequence[VariablePlan], stored: Mapping[str, Variable], a
             size, other = sizes.get(str(dim), (n, ""))
             if size != n:
                 raise ShapeError(
-                    f"{plan.name} has {n} elements along {dim!r}, where {other} has {size} in the store"
-                    f"{' then' if dim == append_dim else ''}; mode='w' replaces all variables",
+                    f"{plan.name} has {n} elements along {dim!r}, but {other} has {size} in the store"
+                    f"{' after the append' if dim == append_dim else ''}; mode='w' replaces all variables",
                     found=(n,),
                     wanted=(size,),
                 )

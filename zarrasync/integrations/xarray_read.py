@@ -168,7 +168,7 @@ def _v2_codec_encoding(array: sync.Array) -> dict[str, Any]:
 
 
 def _portable_filters(array: sync.Array, document: Mapping[str, Any]) -> list[Any]:
-    """Return the filters of a document of format 2 that suit other arrays with the same values."""
+    """Return the filters of a document of format 2 that other arrays with the same values can use."""
     filters: list[Any] = _plain(document.get("filters") or [])
     match array.serializer:
         case VlenUtf8Codec() | VlenBytesCodec():  # the first filter encodes strings, which the data type implies
@@ -203,12 +203,12 @@ def _decode_fill(fill: Any, array: sync.Array) -> Any:
             with suppress(ValueError):
                 return array.dtype.type(float(fill))
         raise MetadataError(
-            f"{array.name}: the attribute {FILL} {fill!r} means nothing for {array.dtype} ({error}); correct or erase it"
+            f"{array.name}: the attribute {FILL}={fill!r} is invalid for {array.dtype} ({error}); correct or erase it"
         ) from error
 
 
 def _missing_numbers(missing: Any) -> Any:
-    """Return a ``missing_value`` with numbers in the place of strings for non-finite ones."""
+    """Return a ``missing_value`` with numbers instead of the strings for non-finite numbers."""
     if isinstance(missing, list):
         return [_missing_numbers(item) for item in missing]
     return float(missing) if missing in ("NaN", "Infinity", "-Infinity") else missing
@@ -231,7 +231,7 @@ def _dimensions(name: str, array: sync.Array, attribute: Any) -> tuple[str, ...]
         names = attribute if attribute is not None else _netcdf_dimensions(array)
         names = names if isinstance(names, list) else [None] * array.ndim
     if len(names) != array.ndim:
-        raise MetadataError(f"{array.name}: {DIMENSIONS} {list(names)} does not fit its {array.ndim} axes")
+        raise MetadataError(f"{array.name}: {DIMENSIONS}={list(names)} does not match its {array.ndim} axes")
     return tuple(dim if isinstance(dim, str) else f"{name}_dim_{axis}" for axis, dim in enumerate(names))
 
 

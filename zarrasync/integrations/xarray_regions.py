@@ -21,7 +21,7 @@ _NUMBER_ENCODING = ("dtype", "scale_factor", "add_offset", "_FillValue", "missin
 def locate_region(
     dataset: Dataset, region: RegionLike, stored: Mapping[str, Variable]
 ) -> tuple[Dataset, dict[str, slice]]:
-    """Return a dataset without the coordinates that are stored already, and a slice per dimension of the region.
+    """Return a dataset without the coordinates that are already stored, and a slice per dimension of the region.
 
     Args:
         dataset: The dataset to write.
@@ -37,7 +37,7 @@ def locate_region(
     slices: dict[str, slice] = {}
     for dim, request in requests.items():
         if not isinstance(request, slice) and request != "auto":
-            raise ValueError(f"the region along {dim!r} is a slice or 'auto', found {request!r}")
+            raise ValueError(f"the region along {dim!r} must be a slice or 'auto', found {request!r}")
         slices[dim] = request if isinstance(request, slice) else _find_slice(dim, dataset, stored)
     # Other regions may be written at the same time, and coordinates of several regions share chunks.
     return dataset.drop_vars([dim for dim in slices if _is_stored(dim, slices[dim], dataset, stored)]), slices
@@ -47,7 +47,7 @@ def _is_stored(dim: str, part: slice, dataset: Dataset, stored: Mapping[str, Var
     """Return whether a region of the store has the coordinates of a dataset.
 
     Raises:
-        ValueError: If it has others.
+        ValueError: If it has other coordinates.
     """
     if dim not in dataset.indexes or dim not in stored:
         return False
@@ -69,7 +69,7 @@ def _index_of(coordinate: Variable) -> Any:
 
 
 def _round_trip(coordinate: Variable, stored: Variable) -> Any:
-    """Return the index that coordinates become when they are stored like others, which may round them; else ``None``."""
+    """Return the index of coordinates as they would be stored, possibly rounded; ``None`` if they cannot be."""
     is_time = coordinate.dtype.kind in "mM"
     names = _TIME_ENCODING if is_time else _NUMBER_ENCODING
     encoding = {name: stored.encoding[name] for name in names if name in stored.encoding}
@@ -86,12 +86,12 @@ def _is_unwritten(index: Any) -> bool:
 
 
 def _find_slice(dim: str, dataset: Dataset, stored: Mapping[str, Variable]) -> slice:
-    """Return where the store has the dataset's coordinates along a dimension.
+    """Return the slice of the store with the dataset's coordinates along a dimension.
 
     A dimension without coordinates must be as long as the stored one.
 
     Raises:
-        ValueError: If the store does not have them, or not one after the other.
+        ValueError: If the store does not contain them, or not consecutively.
     """
     if dim not in dataset.indexes or dim not in stored:
         length = next((variable.sizes[dim] for variable in stored.values() if dim in variable.dims), None)
@@ -105,5 +105,5 @@ def _find_slice(dim: str, dataset: Dataset, stored: Mapping[str, Variable]) -> s
         missing = dataset.indexes[dim][positions < 0][0]
         raise ValueError(f"the region along {dim!r} cannot be located: the store has no coordinate {missing}")
     if (np.diff(positions) != 1).any():
-        raise ValueError(f"the coordinates along {dim!r} do not follow each other in the store")
+        raise ValueError(f"the coordinates along {dim!r} are not consecutive in the store")
     return slice(int(positions[0]), int(positions[-1]) + 1) if len(positions) else slice(0, 0)

@@ -33,7 +33,7 @@ async def reserve(job: WriteJob) -> tuple[AsyncGroup, list[Target]]:
     rows of concurrent writers then stay together.
 
     Raises:
-        ShapeError: If arrays differ in length, so that rows would be overwritten or left out.
+        ShapeError: If arrays differ in length, so that rows would be overwritten or missing.
     """
     request = job.request
     group = job.group or await _open_group(job)
@@ -52,7 +52,7 @@ async def reserve(job: WriteJob) -> tuple[AsyncGroup, list[Target]]:
 
 
 async def give_back(job: WriteJob) -> None:
-    """Give back all reserved rows after a failure."""
+    """Release all reserved rows after a failure."""
     for rows in reversed(job.reservations):
         await run_cleanup(partial(give_back_rows, rows.array, rows.axis, rows.start, rows.stop))
 
@@ -107,8 +107,8 @@ async def _reserve_rows(job: WriteJob, plan: VariablePlan, start: int | None) ->
 
 def _uneven(job: WriteJob, name: str, length: int, first: int) -> ShapeError:
     return ShapeError(
-        f"{name} has {length} rows along {job.request.append_dim!r}, where another variable has {first}: something was "
-        "appended to some of them alone; resize() those that are too long or too short",
+        f"{name} has {length} rows along {job.request.append_dim!r}, but another variable has {first}, because rows "
+        "were appended to some variables only; resize() the arrays to the same length",
         found=(length,),
         wanted=(first,),
     )

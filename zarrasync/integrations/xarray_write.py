@@ -74,7 +74,7 @@ async def _resolve(dataset: Dataset, request: WriteRequest) -> WriteJob:
     group = await _existing_group(request) if request.mode in ("a", "r+") else None
     format_ = formats.by_name(request.zarr_format or 3) if group is None else handle_of(group).format
     if format_.zarr_format not in (2, 3):
-        raise ValueError(f"datasets are written in the formats 2 and 3, not {format_.zarr_format!r}")
+        raise ValueError(f"datasets can be written in Zarr format 2 or 3, not {format_.zarr_format!r}")
     arrays = {} if group is None else dict(await group.arrays())
     arrays = {name: with_handle(array, replace(handle_of(array), consolidated=None)) for name, array in arrays.items()}
     updates = request.append_dim is not None or request.region is not None
@@ -112,7 +112,7 @@ def _stored(name: str, array: AsyncArray, *, decode: bool) -> Variable:
 
 
 async def _validate(job: WriteJob) -> None:
-    """Plan all variables, and refuse what cannot be written before anything is changed."""
+    """Plan all variables, and raise errors for invalid ones before anything is changed."""
     request = job.request
     variables, attributes = encode_dataset_coordinates(job.dataset)
     planner = Planner(job.format, request.append_dim, job.region)
@@ -138,7 +138,7 @@ async def _validate(job: WriteJob) -> None:
 
 
 async def _refuse_groups(group: AsyncGroup, names: Sequence[str]) -> None:
-    """Refuse variables with the names of groups, which would be replaced together with their members."""
+    """Reject variables with the names of groups, because the groups would be replaced with all members."""
     for name, node in zip(names, await gather([partial(group.get, name) for name in names]), strict=True):
         if isinstance(node, AsyncGroup):
             raise NodeExistsError(
@@ -152,8 +152,8 @@ async def _refuse_groups(group: AsyncGroup, names: Sequence[str]) -> None:
 async def _write_values(job: WriteJob, targets: Sequence[Target]) -> dict[str, IngestReport]:
     """Write all values concurrently, dask arrays in one computation.
 
-    Blocks that are not aligned to chunks would make dask hold more than the memory budget; then regions are computed
-    one by one.
+    If blocks are not aligned to chunks and dask would need more than the memory budget, regions are computed one by
+    one.
     """
     reports: dict[str, IngestReport] = {}
 

@@ -27,7 +27,7 @@ def zarr_store(
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        read_only: Whether writes are refused.
+        read_only: Whether to reject writes.
         storage_options: Options for the filesystem of a URL.
     """
     return ZarrStore(resolve(store, storage_options), read_only=read_only)
@@ -106,7 +106,7 @@ class ZarrStore(Store):
                 await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes(), if_version=ABSENT))
                 return
             except WriteConflictError:
-                return  # another writer was faster, and its value stays
+                return  # another writer was faster
             except ConditionsUnsupported:
                 if self.inner.conditional:
                     raise

@@ -1,4 +1,4 @@
-"""An HTTP server for arrays: Zarr for any client, values and tiles, and a page that shows them.
+"""An HTTP server for arrays: Zarr for any client, values and tiles, and a viewer.
 
 >>> from zarrasync.server import create_app, run
 >>> app = create_app("s3://bucket/era5.zarr", storage_options={"anon": True})

@@ -115,19 +115,21 @@ class Api:
         """Check that a selection can be returned in a format.
 
         Raises:
-            BadQuery: If the format is unknown, or has no such values.
+            BadQuery: If the format is unknown, or cannot represent the values.
             SelectionError: If a picture of the selection is not possible.
             TooMuch: If the selection exceeds the limits.
         """
         if kind not in (*_CONTENT_TYPES, "json"):
-            raise BadQuery(f"format is json, {', '.join(_CONTENT_TYPES)}; found {kind[:20]!r}")
+            raise BadQuery(f"format must be json, {', '.join(_CONTENT_TYPES)}; found {kind[:20]!r}")
         self._chunks.check(view, as_text=kind in ("json", "csv"))
         if kind == "png" and view.ndim != 2:
-            raise SelectionError(f"a picture has two axes, the selection has shape {view.shape}", shape=view.shape)
+            raise SelectionError(
+                f"a picture needs two axes, but the selection has shape {view.shape}", shape=view.shape
+            )
         if kind == "png" and not view.size:
-            raise SelectionError(f"there is nothing to see in a selection of shape {view.shape}", shape=view.shape)
+            raise SelectionError(f"the selection of shape {view.shape} is empty and has no picture", shape=view.shape)
         if kind == "bin" and (view.dtype.hasobject or view.dtype.kind == "T"):
-            raise BadQuery(f"{view.dtype} values have no bytes of one size: ask for json or npy")
+            raise BadQuery(f"{view.dtype} elements vary in size and have no raw bytes; request json or npy")
 
 
 def _json_response(max_age: float, values: npt.NDArray[Any]) -> web.Response:
@@ -151,7 +153,7 @@ def _csv_bytes(values: npt.NDArray[Any]) -> bytes:
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:
-    """Return NumPy's code of a data type as it is sent, the fields of a record as JSON, or the name of another one."""
+    """Return NumPy's code of a data type, the fields of a structured type as JSON, or the name of another type."""
     if dtype.names:
         return json.dumps(dtype.newbyteorder("<").descr)
     return str(dtype.name if dtype.type.__module__ == "ml_dtypes" else dtype.newbyteorder("<").str)

@@ -48,8 +48,8 @@ def create_app(
 
     Run it alone, or mount it in another application with ``add_subapp``. Its routes are:
 
-    * ``/``: a page that shows arrays;
-    * ``/zarr/…``: the hierarchy in format 3, whatever its format is; ``/raw/…``: the store's keys as they are;
+    * ``/``: the viewer, a page that shows arrays;
+    * ``/zarr/…``: the hierarchy in format 3, whatever its format is; ``/raw/…``: the store's keys, unchanged;
     * ``/api/node``, ``/api/data``, ``/api/stats``, ``/api/view``, ``/api/tiles/{z}/{x}/{y}.png``;
     * ``/healthz`` and ``/metrics``.
 
@@ -57,8 +57,8 @@ def create_app(
     does.
 
     Args:
-        store: A store, path, URL, mapping, or fsspec filesystem or mapper. All of it can be read by anyone who reaches
-            the server.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper. All clients of the server can read all of
+            it.
         path: The path of the node to serve, with all nodes below it.
         limits: Limits of requests.
         cache_bytes: Bytes of memory for caches: half for decoded chunks, a quarter for tiles, the rest for stored
@@ -73,7 +73,7 @@ def create_app(
     """
     limits = limits or Limits()
     if not (cache_bytes >= 0 and max_age >= 0):
-        raise ValueError(f"cache_bytes and max_age are at least 0, found {cache_bytes} and {max_age}")
+        raise ValueError(f"cache_bytes and max_age must be at least 0, found {cache_bytes} and {max_age}")
     hierarchy = Hierarchy(
         store, path=path, limits=limits, max_age=max_age, storage_options=storage_options, config=config
     )

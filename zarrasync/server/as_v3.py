@@ -35,7 +35,7 @@ _KEY_PART = re.compile(r"c?[\d.]*")
 _MOST_NUMERIC_NAMES = 8
 """Parts of a key that may be numeric names of groups and arrays instead of chunk coordinates."""
 _MOST_AXES = 32
-"""Axes that an array can have, as in older NumPy."""
+"""Maximum number of axes of an array, as in older NumPy."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,11 @@ class _Translation:
 
 
 class V3Store(Store):
-    """The keys and values that a hierarchy would have in format 3. Read-only.
+    """A read-only store with the keys and values that a hierarchy would have in format 3.
 
-    Stored values that are valid in format 3 are passed on, including byte ranges; others are decoded and encoded
-    again. The root's document contains consolidated metadata if all nodes can be listed, as HTTP clients cannot list.
+    Stored values that are valid in format 3 are returned unchanged, including byte ranges; others are decoded and
+    encoded again. HTTP clients cannot list, so the root's document contains consolidated metadata if all nodes can be
+    listed.
 
     Args:
         hierarchy: The hierarchy.
@@ -150,7 +151,7 @@ class V3Store(Store):
         return None
 
     async def _translation(self, path: str) -> _Translation | None:
-        """Return the translation of the array at a path, which is kept as long as its metadata."""
+        """Return the translation of the array at a path. It is cached as long as the array's metadata."""
         if await self._hierarchy.cached(("absent", path), partial(self._is_absent, path)):
             return None
         node = await self._hierarchy.node(path)

@@ -1,4 +1,4 @@
-"""A cache of computed values, bounded in size and age. Concurrent requests for one value share its computation."""
+"""A cache of computed values, limited in size and age. Concurrent requests for one value share its computation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Cache(Generic[T]):
-    """Values by key, bounded in size and age. For one event loop.
+    """Values by key, limited in size and age. For one event loop.
 
     Args:
         max_size: The total size of values.
@@ -26,7 +26,7 @@ class Cache(Generic[T]):
     Attributes:
         size: The total size of the present values.
         hits: Lookups that found a value.
-        misses: Lookups that did not.
+        misses: Lookups that found no value.
     """
 
     def __init__(self, max_size: int, max_age: float, size_of: Callable[[T], int] = lambda value: 1) -> None:
@@ -79,5 +79,5 @@ class Cache(Generic[T]):
         return await self.share(key, compute_and_store)
 
     async def share(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, S]]) -> S:
-        """Return the result of a call that is made once for all concurrent callers, without storing it."""
+        """Return the result of a call, which is made once for all concurrent callers, without caching it."""
         return await self._flights.share(key, compute)

@@ -32,11 +32,11 @@ Chunks = dict[Coords, npt.NDArray[Any]]
 
 
 class ChunkReader:
-    """Reads selections of a hierarchy's arrays, and keeps decoded chunks.
+    """Reads selections of a hierarchy's arrays, and caches decoded chunks.
 
     Args:
         hierarchy: The hierarchy.
-        cache_bytes: Bytes of decoded chunks to keep.
+        cache_bytes: Bytes of decoded chunks to cache.
 
     Attributes:
         cache: The decoded chunks.
@@ -137,7 +137,7 @@ class ChunkReader:
 
 def _check_limit(number: int, limit: int, unit: str) -> None:
     if number > limit:
-        raise TooMuch(f"the request is for {number:,} {unit}, the limit is {limit:,}")
+        raise TooMuch(f"the request needs {number:,} {unit}, more than the limit of {limit:,}")
 
 
 def _fixed_length_bytes(values: npt.NDArray[Any]) -> int:

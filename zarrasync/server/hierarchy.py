@@ -1,4 +1,4 @@
-"""The served hierarchy: its nodes, which are read again after a while."""
+"""The served hierarchy and its nodes, which are read again after some time."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["Hierarchy", "InvalidMember", "Member"]
 T = TypeVar("T")
 Member = AsyncArray | AsyncGroup
 _MOST_PARTS = 64
-"""Parts of a path. Looking for a missing node takes requests for each of them."""
+"""Maximum number of parts of a path. Looking for a missing node takes requests for each part."""
 _MOST_VERSIONS = 4
-"""Versions of an array's metadata that are distinguished: requests under way may still use an older one."""
+"""Number of versions of an array's metadata that are kept, because running requests may use an older one."""
 _UNLISTED = object()
 
 
@@ -46,7 +46,7 @@ class InvalidMember:
 
 
 class Hierarchy:
-    """A hierarchy whose nodes are remembered for some time.
+    """A hierarchy whose nodes are cached for some time.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -101,7 +101,7 @@ class Hierarchy:
         """
         path = normalize_path(path)
         if path.count("/") >= _MOST_PARTS:
-            raise BadQuery(f"paths have at most {_MOST_PARTS} parts")
+            raise BadQuery(f"a path may have at most {_MOST_PARTS} parts")
         return await self.cached(("node", path), lambda: self.open(path))
 
     async def open(self, path: str) -> Member:
@@ -143,7 +143,7 @@ class Hierarchy:
         return None if members is _UNLISTED else members
 
     async def descendants(self) -> tuple[tuple[str, Member], ...] | None:
-        """Return all valid nodes below the root by path; ``None`` if they cannot be listed or are too many."""
+        """Return all valid nodes below the root by path; ``None`` if they cannot be listed or exceed the limit."""
         nodes = await self.cached("descendants", self._descendants)
         return None if nodes is _UNLISTED else nodes
 
@@ -163,7 +163,7 @@ class Hierarchy:
         return tuple(nodes)
 
     async def _members(self, path: str) -> Any:
-        """Return the members of a group. Those that cannot be read do not hide the others."""
+        """Return the members of a group. An invalid member does not prevent the others from being returned."""
         node = await self.node(path)
         if not isinstance(node, AsyncGroup):
             return ()

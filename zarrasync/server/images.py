@@ -28,7 +28,7 @@ _COLOURS = 255
 
 @dataclass(frozen=True)
 class Style:
-    """How values become colours.
+    """The mapping of values to colours.
 
     Attributes:
         cmap: The name of a colour map.
@@ -115,7 +115,7 @@ def _deflate(data: npt.NDArray[np.uint8]) -> bytes:
 def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
     """Return values as numbers of palette entries: 1 to 255, or 0 for NaN."""
     if values.dtype.kind not in "biuf":
-        raise SelectionError(f"{values.dtype} values have no colours: that takes real numbers", shape=values.shape)
+        raise SelectionError(f"a picture needs real numbers, found {values.dtype}", shape=values.shape)
     numbers, low, high = _as_floats(values, style.low, style.high)
     with np.errstate(all="ignore"):
         if style.scale == "log":

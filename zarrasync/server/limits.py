@@ -61,7 +61,7 @@ class Limits:
         for item in fields(self):
             value = getattr(self, item.name)
             if not value >= 0 or (value == 0 and item.name != "waiting"):
-                raise ValueError(f"the limit {item.name} must be positive, is {value}")
+                raise ValueError(f"the limit {item.name} must be positive, found {value}")
 
 
 class RequestQueue:

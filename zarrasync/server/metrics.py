@@ -17,7 +17,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 
 class Metrics:
-    """The counters of one application.
+    """The metrics of one application.
 
     Args:
         hierarchy: The served hierarchy.
@@ -44,11 +44,13 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that other objects keep; called by the registry."""
         cache, requests = self._chunks.cache, self._hierarchy.store.counts
-        yield GaugeMetricFamily("zarrasync_active_requests", "Requests worked on", self._queue.active)
-        yield GaugeMetricFamily("zarrasync_waiting_requests", "Requests waiting for their turn", self._queue.waiting)
-        yield GaugeMetricFamily("zarrasync_chunk_cache_bytes", "Decoded chunks remembered", cache.size)
-        yield CounterMetricFamily("zarrasync_chunk_cache_hits", "Chunks that were remembered", cache.hits)
-        yield CounterMetricFamily("zarrasync_chunk_cache_misses", "Chunks that had to be read", cache.misses)
+        yield GaugeMetricFamily("zarrasync_active_requests", "Requests being processed", self._queue.active)
+        yield GaugeMetricFamily("zarrasync_waiting_requests", "Requests in the queue", self._queue.waiting)
+        yield GaugeMetricFamily("zarrasync_chunk_cache_bytes", "Bytes of cached decoded chunks", cache.size)
+        yield CounterMetricFamily("zarrasync_chunk_cache_hits", "Lookups of cached chunks", cache.hits)
+        yield CounterMetricFamily(
+            "zarrasync_chunk_cache_misses", "Lookups of chunks that were not cached", cache.misses
+        )
         yield CounterMetricFamily("zarrasync_store_requests", "Requests to the store", requests.requests)
         yield CounterMetricFamily("zarrasync_store_bytes", "Bytes received from the store", requests.bytes_read)
 

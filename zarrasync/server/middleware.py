@@ -1,4 +1,4 @@
-"""What every request passes through: errors become responses, and responses are counted, logged and allowed to all."""
+"""Middleware of all requests: error responses, metrics, logging, and headers for clients of other origins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large responses that are sent piece by piece, and hold memory until clients have received them."""
+"""Large responses, which are sent in pieces and occupy memory until clients have received them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PendingResponses"]
 _PIECE_BYTES = 64 << 10
 """Bytes that a client must receive within the time limit of a request."""
 _LARGE_BYTES = 4 << 20
-"""Size from which on responses are tracked. The operating system buffers most of a smaller one."""
+"""Minimum size in bytes of tracked responses. The operating system buffers most of a smaller one."""
 
 
 class PendingResponses:
@@ -32,7 +32,7 @@ class PendingResponses:
         self._pending = 0
 
     def track(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Count a response if it is large, and limit the time that the client may take for it.
+        """Count a response if it is large, and limit the time in which the client must receive it.
 
         Raises:
             Overloaded: If too many bytes are pending.
@@ -41,7 +41,7 @@ class PendingResponses:
         if request.method == "HEAD" or not isinstance(body, bytes) or len(body) < _LARGE_BYTES:
             return
         if self._pending and self._pending + len(body) > self._limit:
-            raise Overloaded(f"{self._pending:,} bytes are pending for slow clients")
+            raise Overloaded(f"{self._pending:,} bytes of responses are waiting for slow clients; try again later")
         self._pending += len(body)
         payload = _PiecewisePayload(body, request.transport, self._timeout)
         payload.release = weakref.finalize(payload, partial(self._release, len(body)))  # also if it is never sent

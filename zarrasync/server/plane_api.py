@@ -29,15 +29,15 @@ from zarrasync.server.responses import cache_control, etag_of, json_response, ma
 __all__ = ["PlaneApi"]
 
 _SAMPLE_CELLS = 1 << 18
-"""Values of a sample for statistics."""
+"""Number of values in a sample for statistics."""
 _SAMPLE_BYTES = 32 << 20
-"""Bytes to decode for a sample at most."""
+"""Maximum number of bytes to decode for a sample."""
 _LEAST_SAMPLE_BYTES = 1 << 22
 """Bytes to decode for a sample even if the chunk cache is small."""
 _MOST_LEVELS = 32
 
 TileNumber = tuple[int, int, int]
-"""The zoom, the column and the row of a tile."""
+"""Zoom, column and row of a tile."""
 
 
 class PlaneApi:
@@ -46,7 +46,7 @@ class PlaneApi:
     Args:
         hierarchy: The served hierarchy.
         chunks: Reads its arrays.
-        cache_bytes: Bytes of tiles to keep.
+        cache_bytes: Bytes of tiles to cache.
     """
 
     def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader, cache_bytes: int) -> None:
@@ -121,7 +121,7 @@ class PlaneApi:
         index = index_of(query, pyramid)
         zoom, x, y = (int(request.match_info[name]) for name in ("z", "x", "y"))
         if query.get("origin", "upper") not in ("upper", "lower"):
-            raise BadQuery("origin is upper or lower: where the first row lies")
+            raise BadQuery("origin must be upper or lower: the position of the first row")
         is_flipped = query.get("origin") == "lower"
         if "low" in query and "high" in query:
             style = style_of(query, 0.0, 1.0)

@@ -22,7 +22,7 @@ __all__ = ["TILE", "Level", "Pyramid", "pyramid_paths"]
 TILE = 256
 """Pixels of a tile along each side."""
 _TOLERANCE = 1.01
-"""How much coarser a level may be than a zoom needs, as shapes of levels are rounded."""
+"""How much coarser a level may be than a zoom needs, because shapes of levels are rounded."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Level:
 
     Attributes:
         array: The array.
-        factors: Per axis, how many elements of the finest level an element of this one stands for.
+        factors: For each axis, the number of elements of the finest level per element of this level.
     """
 
     array: AsyncArray
@@ -68,7 +68,7 @@ class Pyramid:
                 )
             if array.ndim != arrays[0].ndim:
                 raise SelectionError(
-                    f"{array.name} has other axes than the finest level of the pyramid", shape=array.shape
+                    f"{array.name} and the finest level of the pyramid differ in their axes", shape=array.shape
                 )
         finest = arrays[0].shape
         factors = [tuple(n / size for n, size in zip(finest, array.shape, strict=True)) for array in arrays]
@@ -86,7 +86,7 @@ class Pyramid:
         return max(0, math.ceil(math.log2(max(self.shape) / TILE)))
 
     def step(self, zoom: int) -> int:
-        """Return how many elements of the finest level lie along the side of a pixel."""
+        """Return the number of elements of the finest level along the side of a pixel."""
         return 1 << max(self.max_zoom - zoom, 0)
 
     def level(self, zoom: int) -> Level:

@@ -41,7 +41,7 @@ def index_of(query: Query, pyramid: Pyramid) -> tuple[int, ...]:
 
 
 def style_of(query: Query, low: float, high: float) -> Style:
-    """Return how values become colours.
+    """Return the mapping of values to colours.
 
     Args:
         query: The parameters ``cmap``, ``low``, ``high`` and ``scale``.
@@ -53,7 +53,7 @@ def style_of(query: Query, low: float, high: float) -> Style:
     """
     scale = query.get("scale", "linear")
     if scale not in ("linear", "log"):
-        raise BadQuery(f"scale is linear or log, found {scale[:20]!r}")
+        raise BadQuery(f"scale must be linear or log, found {scale[:20]!r}")
     cmap = query.get("cmap", "viridis")[:64]
     return Style(cmap, _number(query, "low", low), _number(query, "high", high), cast("Any", scale))
 
@@ -66,7 +66,7 @@ def integer_of(query: Query, name: str, default: int, least: int, most: int) -> 
     """
     text = query.get(name, str(default))
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not least <= int(text) <= most:
-        raise BadQuery(f"{name} is an integer from {least} to {most}, found {text[:30]!r}")
+        raise BadQuery(f"{name} must be an integer from {least} to {most}, found {text[:30]!r}")
     return int(text)
 
 
@@ -79,5 +79,5 @@ def _number(query: Query, name: str, default: float) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise BadQuery(f"{name} is a number, found {text[:30]!r}")
+        raise BadQuery(f"{name} must be a number, found {text[:30]!r}")
     return value

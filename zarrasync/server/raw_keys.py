@@ -18,11 +18,11 @@ from zarrasync.stores import Request, Store, Value
 __all__ = ["RawKeys"]
 
 _PIECE_BYTES = 4 << 20
-"""Bytes of a value that are in memory at a time."""
+"""Maximum number of bytes of a value in memory at a time."""
 _MOST_NAME_BYTES = 255
-"""Bytes of a part of a key, which is the name of a file in many stores."""
+"""Maximum number of bytes in a part of a key, which is the name of a file in many stores."""
 _MOST_KEY_BYTES = 1024
-"""Bytes of a key in object stores; paths of files may be longer."""
+"""Maximum number of bytes in a key, as in object stores; paths of files may be longer."""
 Admit: TypeAlias = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Makes a call when the request queue admits it, with a time limit."""
 
@@ -75,7 +75,7 @@ class RawKeys:
     async def _send(
         self, request: web.Request, key: str, byte_range: ByteRange | None, first: Value
     ) -> web.StreamResponse:
-        """Send a value or a range of it, of which the first piece has been read."""
+        """Send a value or a range of it, whose first piece has already been read."""
         headers, size = self._headers(key, first), first.size or 0
         start, stop = (0, size) if byte_range is None else byte_range.bounds(size)
         if byte_range is not None and start >= stop:
@@ -156,7 +156,7 @@ def _check_length(key: str) -> None:
     check_key(key)
     is_long = len(key.encode()) > _MOST_KEY_BYTES
     if is_long or any(len(part.encode()) > _MOST_NAME_BYTES for part in key.split("/")):
-        raise BadQuery(f"a part of a key has at most {_MOST_NAME_BYTES} bytes, all of it {_MOST_KEY_BYTES}")
+        raise BadQuery(f"a key may have {_MOST_KEY_BYTES} bytes, and each part of it {_MOST_NAME_BYTES}")
 
 
 def _first_request(key: str, byte_range: ByteRange | None) -> Request:
@@ -170,6 +170,6 @@ def _first_request(key: str, byte_range: ByteRange | None) -> Request:
 
 
 def _not_found(key: str) -> web.Response:
-    # Not cached: a client that believes in an absent chunk reads fill values, even after it has been written.
+    # Not cached: a client with a cached absence would read fill values even after the chunk has been written.
     body = {"error": "NotFound", "message": f"{key!r} does not exist"}
     return web.json_response(body, status=404, headers={"Cache-Control": "no-cache"})

@@ -46,11 +46,11 @@ _PUBLIC_MESSAGES: tuple[tuple[type[BaseException], str], ...] = (
     (errors.CodecError, "a stored chunk could not be decoded"),
     (errors.MetadataError, "the metadata is invalid"),
 )
-"""Messages for clients, in place of those that contain internal locations."""
+"""Messages for clients, instead of messages that contain internal locations."""
 
 
 def error_response(error: BaseException) -> web.Response | None:
-    """Return the response to an error; ``None`` for an unexpected one, which is a bug of the server."""
+    """Return the response to an error; ``None`` for an unexpected error, which is a bug of the server."""
     for cls, status in _STATUS:
         if isinstance(error, cls):
             message = next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), None)
@@ -73,7 +73,7 @@ def _dumps(value: Any) -> str:
 
 
 def cache_control(max_age: float) -> str:
-    """Return a ``Cache-Control`` header for responses that may be reused for some seconds."""
+    """Return the ``Cache-Control`` header for responses that may be reused for ``max_age`` seconds."""
     return f"public, max-age={int(min(max_age, 31_536_000))}"
 
 
@@ -102,7 +102,7 @@ class ByteRange(NamedTuple):
     last: int | None = None
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """Return start and stop in a value of a size; an empty range if it lies outside."""
+        """Return start and stop in a value of ``size`` bytes; an empty range if they are outside."""
         if self.last is not None:
             return max(size - self.last, 0), size
         return self.start, size if self.stop is None else min(self.stop, size)

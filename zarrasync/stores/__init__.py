@@ -1,4 +1,4 @@
-"""Stores, which keep values under keys. ``resolve`` makes one from a path, a URL, a mapping and other objects."""
+"""Key-value stores. ``resolve`` makes one from a path, a URL, a mapping and other objects."""
 
 from __future__ import annotations
 

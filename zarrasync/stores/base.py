@@ -45,13 +45,13 @@ class Store(ABC):
         writeable: Whether values can be stored and erased.
         listable: Whether keys can be listed.
         conditional: Whether ``put`` can compare versions.
-        exclusive: Whether ``lock`` excludes all other writers, so that no one else changes a locked value.
+        exclusive: Whether ``lock`` excludes all other writers, so that only the holder changes a locked value.
         bounded: Whether the store rejects chunks outside the array that its metadata document describes.
         blocking: Whether coroutines never suspend and must not run on an event loop.
         parallel: Whether operations of a blocking store let other threads run meanwhile.
         near: Whether values come from this machine's memory or disk, with little latency.
         concurrency: Maximum number of requests in flight.
-        missing: HTTP statuses that mean absence, besides those that always do for this kind of store.
+        missing: HTTP statuses that mean absence, in addition to the default ones of this kind of store.
     """
 
     readable: bool = True
@@ -227,10 +227,10 @@ class Store(ABC):
             check_key(key)
             if start < 0:
                 if length is not None:
-                    raise ValueError("a range from the end has no length: use (-n, None)")
+                    raise ValueError("a range from the end cannot have a length; use (-n, None)")
                 requests.append(Request(key, 0, -start, True))
             elif length is not None and length < 0:
-                raise ValueError(f"a range has a length of at least 0, found {length}")
+                raise ValueError(f"the length of a range must be at least 0, found {length}")
             else:
                 requests.append(Request(key, start, length))
         return [None if value is None else bytes(value.data) for value in await self.fetch(requests)]
@@ -259,7 +259,7 @@ class Store(ABC):
         changes: dict[str, builtins.list[tuple[int, Buffer]]] = {}
         for key, start, value in key_start_values:
             if start < 0:
-                raise ValueError(f"a part starts at 0 or later, found {start}")
+                raise ValueError(f"the start of a part must be at least 0, found {start}")
             changes.setdefault(check_key(key), []).append((start, value))
         for key, parts in changes.items():
             async with self.lock(key):
@@ -303,7 +303,7 @@ class Store(ABC):
         return []
 
     async def pending(self, key: str) -> bytes | None:
-        """Return the note of ``set_pending``, which is still there if the writer was interrupted."""
+        """Return the note of ``set_pending``, which remains if the writer was interrupted."""
         return None
 
     async def set_pending(self, key: str, note: bytes | None) -> None:  # noqa: B027  # optional

@@ -62,7 +62,7 @@ class CachingStore(WrapperStore):
     ) -> None:
         super().__init__(inner)
         if max_bytes < 0 or (max_age is not None and max_age < 0):
-            raise ValueError(f"max_bytes and max_age are at least 0, found {max_bytes} and {max_age}")
+            raise ValueError(f"max_bytes and max_age must be at least 0, found {max_bytes} and {max_age}")
         self.max_bytes, self.max_age, self.absent = max_bytes, max_age, absent
         self._reset()
 

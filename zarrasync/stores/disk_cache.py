@@ -70,7 +70,7 @@ class DiskCachingStore(WrapperStore):
     ) -> None:
         super().__init__(inner)
         if max_bytes < 0 or (max_age is not None and max_age < 0):
-            raise ValueError(f"max_bytes and max_age are at least 0, found {max_bytes} and {max_age}")
+            raise ValueError(f"max_bytes and max_age must be at least 0, found {max_bytes} and {max_age}")
         # In a subdirectory, because the user's directory may contain other files.
         self.directory = Path(os.path.abspath(os.fspath(directory))) / "zarrasync-cache"
         self.max_bytes, self.max_age = max_bytes, max_age

@@ -45,10 +45,10 @@ class LocalStore(Store):
 
     A value is written to a temporary file and then renamed, so that neither a reader nor a crash sees a partial value.
 
-    Conditional writes and locks hold among all threads and processes of a machine. They lock bytes of a file in
+    Conditional writes and locks work among all threads and processes of a machine. They lock bytes of a file in
     ``/tmp`` (``/dev/shm`` or ``/var/tmp`` if that cannot be written), which the processes must share. On Windows they
-    hold among threads only, except for creation (``if_version=ABSENT``). Machines that share a disk do not exclude each
-    other.
+    work only among threads, except for creation (``if_version=ABSENT``). They do not work between machines that share a
+    disk.
 
     Args:
         root: The directory, which is created when the first value is written.
@@ -95,7 +95,7 @@ class LocalStore(Store):
             return f"directory {str(full_path)!r} does not exist"
         names = sorted(entry.name for entry in itertools.islice(os.scandir(full_path), 100))
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        return f"{str(full_path)!r} is a directory that holds {shown or 'nothing'}"
+        return f"{str(full_path)!r} is a directory that contains {shown or 'nothing'}"
 
     # -------------------------------------------------------------- reading
 
@@ -368,7 +368,7 @@ def _publish(temporary: str, path: str, key: str, expected: object, place: Place
             os.link(temporary, path)  # fails if the name exists, also against other machines
         except FileExistsError:
             if os.path.isdir(path):
-                raise IsADirectoryError(errno.EISDIR, "a directory has its name", path) from None
+                raise IsADirectoryError(errno.EISDIR, "a directory has this name", path) from None
             raise _conflict(key) from None
         os.unlink(temporary)
         return

@@ -155,7 +155,7 @@ async def _acquire(position: int, path: str, seconds: float) -> tuple[int, bool]
         waited, end = True, end or clock.monotonic() + (seconds or math.inf)
         if clock.monotonic() > end:
             raise WriteConflictError(
-                f"{describe_holder(position)} has been writing {path!r} for more than {seconds:g} s; it may be stopped",
+                f"{describe_holder(position)} has been writing {path!r} for more than {seconds:g} s; it may be suspended",
                 key=path,
             )
         await pause(wait)

@@ -154,7 +154,7 @@ class MemoryStore(Store):
 
 
 def _view(value: Any) -> memoryview:
-    """Return the bytes of a value; those that zarr-python wrote to a mapping are not buffers, but contain one."""
+    """Return the bytes of a value. Values that zarr-python wrote to a mapping are not buffers, but contain one."""
     return memoryview(value.to_bytes() if hasattr(value, "as_numpy_array") else value)
 
 

@@ -10,7 +10,7 @@ __all__ = ["environment_variable", "missing_statuses"]
 
 
 def missing_statuses(statuses: Iterable[int]) -> frozenset[int]:
-    """Check the HTTP statuses that a user wants to mean absence.
+    """Check the HTTP statuses that the user has chosen to mean absence.
 
     Args:
         statuses: The option ``missing``.
@@ -23,7 +23,7 @@ def missing_statuses(statuses: Iterable[int]) -> frozenset[int]:
     except TypeError:
         checked = frozenset({0})
     if not all(400 <= status < 500 for status in checked):
-        raise ValueError(f"missing takes HTTP statuses from 400 to 499, such as [403], found {statuses!r}")
+        raise ValueError(f"missing must contain HTTP statuses from 400 to 499, such as [403], found {statuses!r}")
     return checked
 
 

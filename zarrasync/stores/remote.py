@@ -1,4 +1,4 @@
-"""What stores behind a network have in common: an adaptive request limit, retries, timeouts, conditional writes."""
+"""Common parts of stores behind a network: an adaptive request limit, retries, timeouts, conditional writes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INITIAL_LIMIT, _MAXIMUM_LIMIT = 256, 512
 
 
 def request_limits(concurrency: int) -> tuple[int, int]:
-    """Return how many requests to have in flight, initially and at most.
+    """Return the initial and the maximum number of requests in flight.
 
     A request may need a file descriptor, of which some systems allow few per process. Half of them are left to others.
 
@@ -55,7 +55,7 @@ def request_limits(concurrency: int) -> tuple[int, int]:
 
 
 async def run_request(make: Callable[[], Awaitable[T]], verb: str, seconds: float = 0.0) -> T:
-    """Return the result of a request. Changes are not cut short, because they may take effect later all the same.
+    """Return the result of a request. Changes are not interrupted, because they may still take effect later.
 
     Args:
         make: Makes the request.
@@ -95,11 +95,11 @@ class TransientError(Exception):
 
 
 class UnknownOutcome(Exception):
-    """A conditional write that failed in a way that leaves open whether it took effect.
+    """A conditional write that failed so that it is unknown whether it took effect.
 
     Attributes:
         failure: The error to raise if it did not take effect and is not repeated.
-        answered: Whether the service responded at all. If it did, the write hardly ever took effect.
+        answered: Whether the service responded at all. If it did, the write very probably had no effect.
     """
 
     def __init__(self, failure: StoreError, *, answered: bool) -> None:

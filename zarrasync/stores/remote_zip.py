@@ -236,7 +236,7 @@ class _FileTail(FileView):
     def read(self, size: int = -1) -> bytes:
         if self._position < self._start:
             self.missing_from = self._position
-            raise OSError(errno.EIO, "not here")
+            raise OSError(errno.EIO, "these bytes were not fetched")
         offset = self._position - self._start
         data = bytes(self._data[offset:] if size < 0 else self._data[offset : offset + size])
         self._position += len(data)

@@ -1,4 +1,4 @@
-"""Making a store from what users pass: paths, URLs, mappings, filesystems, stores of other libraries."""
+"""Making a store from a user's argument: a path, URL, mapping, filesystem, or store of another library."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _from_url(url: str, options: dict[str, Any]) -> Store:
     """Make a store with the best backend for a URL and its options, or with the one in the option ``backend``."""
     backend = options.pop("backend", "auto")
     if backend not in _BACKENDS:
-        raise ValueError(f"backend is one of {', '.join(_BACKENDS)}; found {backend!r}")
+        raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}; found {backend!r}")
     is_http = url.startswith(("http://", "https://"))  # also with "::" in the host or path
     if backend == "auto" and is_http and HTTPStore.takes(options):
         return HTTPStore.from_url(url, options)

@@ -1,4 +1,4 @@
-"""Stores that are slow or fail on purpose, for testing programs."""
+"""Stores that are deliberately slow or faulty, for testing programs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class LatencyStore(_HookedStore):
     def __init__(self, inner: Store, seconds: float, jitter: float = 0.0, *, concurrency: int = 256) -> None:
         super().__init__(inner)
         if seconds < 0 or jitter < 0:
-            raise ValueError(f"seconds and jitter are at least 0, found {seconds} and {jitter}")
+            raise ValueError(f"seconds and jitter must be at least 0, found {seconds} and {jitter}")
         self.seconds, self.jitter = seconds, jitter
         self.blocking, self.exclusive, self.concurrency = False, False, concurrency
 
@@ -131,7 +131,7 @@ class FaultyStore(_HookedStore):
     ) -> None:
         super().__init__(inner)
         if not 0 <= rate <= 1:
-            raise ValueError(f"a rate lies between 0 and 1, found {rate}")
+            raise ValueError(f"rate must be between 0 and 1, found {rate}")
         self.rate, self.fails = rate, fails
         self._random = random.Random(seed)  # noqa: S311  # reproducible, not secret
         self._lock = thread_lock()
@@ -149,4 +149,4 @@ class FaultyStore(_HookedStore):
             with self._lock:
                 failed = self._random.random() < self.rate
         if failed:
-            raise StoreError(f"{operation} of {key!r} failed on purpose in {self!r}", key=key)
+            raise StoreError(f"simulated failure: {operation} of {key!r} in {self!r}", key=key)

@@ -1,4 +1,4 @@
-"""A store that measures how long its operations take, for people, metrics and traces."""
+"""A store that measures the durations of its operations, for metrics and traces."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Latencies:
             ValueError: If the share is not between 0 and 1.
         """
         if not 0 <= share <= 1:
-            raise ValueError(f"a share lies between 0 and 1, found {share}")
+            raise ValueError(f"share must be between 0 and 1, found {share}")
         return next((limit for limit, count in self.buckets() if count >= share * len(self)), 0.0)
 
     def __repr__(self) -> str:

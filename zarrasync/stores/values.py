@@ -1,4 +1,4 @@
-"""What stores exchange with their callers: requests, values, listings, and the version of absent values."""
+"""Arguments and results of stores: requests, values, listings, and the version of absent values."""
 
 from __future__ import annotations
 

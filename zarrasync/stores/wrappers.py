@@ -36,7 +36,7 @@ class WrapperStore(Store):
     def __init__(self, inner: Store) -> None:
         if not isinstance(inner, Store):
             raise TypeError(
-                f"{type(self).__name__} wraps a Store, found {inner!r}; zarrasync.stores.resolve.resolve makes one"
+                f"{type(self).__name__} needs a Store, found {inner!r}; zarrasync.stores.resolve makes one from it"
             )
         self.inner = inner
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable

@@ -40,7 +40,7 @@ class ZipStore(Store):
             creates an archive. Close a store that was written to.
 
     Raises:
-        ValueError: If the mode is another one.
+        ValueError: If the mode is invalid.
         TypeError: If ``file`` is neither a path nor a binary file object.
         StoreError: If another process writes to the archive, or it exists and the mode is ``"x"``.
     """
@@ -50,7 +50,7 @@ class ZipStore(Store):
 
     def __init__(self, file: str | os.PathLike[str] | IO[bytes], mode: Literal["r", "a", "w", "x"] = "r") -> None:
         if mode not in ("r", "a", "w", "x"):
-            raise ValueError(f"mode is 'r', 'a', 'w' or 'x', found {mode!r}")
+            raise ValueError(f"mode must be 'r', 'a', 'w' or 'x', found {mode!r}")
         self._path = Path(os.path.abspath(os.fspath(file))) if isinstance(file, str | os.PathLike) else None
         self._file = None if self._path is not None else _check_file(file)
         self.mode = mode
@@ -80,9 +80,9 @@ class ZipStore(Store):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._path is None:
-            raise TypeError(f"{self!r} reads an open file, which cannot be sent to another process; give a path")
+            raise TypeError(f"{self!r} reads an open file, which cannot be sent to another process; pass a path")
         if self.writeable:
-            raise TypeError(f"{self!r} can be written by one process alone; send a store with mode='r'")
+            raise TypeError(f"{self!r} can be written by one process only; send a store with mode='r'")
         return {"_path": self._path, "_file": None, "mode": "r"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class ZipStore(Store):
                         self._archive = WriteableArchive(self._path, self._file, self.mode)
                         self.mode = "a"  # if it is opened again, it must not be truncated
                 except FileExistsError:
-                    raise StoreError(f"{self!r} is there already; use mode='a' to append to it") from None
+                    raise StoreError(f"{self!r} already exists; use mode='a' to append to it") from None
                 except BlockingIOError:
                     raise StoreError(f"{self!r} is being written by another process or store; close it first") from None
                 except FileNotFoundError:
@@ -211,6 +211,6 @@ def _check_file(file: Any) -> Any:
         if kind == "OpenFile":
             hint = "; open it first: file.open()"
         elif isinstance(file, Store):
-            hint = "; RemoteZipStore reads one in a store"
-        raise TypeError(f"a ZipStore is made of a path or of a file open for bytes, found {kind}{hint}")
+            hint = "; RemoteZipStore reads an archive in a store"
+        raise TypeError(f"a ZipStore needs a path or a file opened in binary mode, found {kind}{hint}")
     return _BorrowedReader(file) if isinstance(file, io.RawIOBase) and not file.writable() else file

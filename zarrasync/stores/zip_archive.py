@@ -198,7 +198,7 @@ class WriteableArchive(ReadableArchive):
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise OSError(errno.EPERM, "it belongs to the parent of this forked process")
+            raise OSError(errno.EPERM, "the archive belongs to the parent of this forked process")
 
     def finish(self) -> None:
         """Write the directory, and close the file if this object opened it."""

@@ -163,7 +163,7 @@ class FileView(io.RawIOBase):
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         self._position = origin + offset
         if self._position < 0:
-            raise OSError(errno.EINVAL, "before the beginning")
+            raise OSError(errno.EINVAL, "the position is before the start of the file")
         return self._position
 
     def tell(self) -> int:
@@ -186,7 +186,7 @@ class FileHead(FileView):
 
 
 def find_end(file: Any, size: int) -> int:
-    """Return the position after the last complete directory, behind which an interrupted writer may have left data.
+    """Return the end of the last complete directory. An interrupted writer may have left data after it.
 
     Args:
         file: The file.

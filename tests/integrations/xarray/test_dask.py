@@ -200,7 +200,7 @@ def test_dask_on_a_cluster(tmp_path: Path):
         given["b"] = given.a * 2
         write_dataset(given, tmp_path / "x", encoding=encoding, verify=True)
         write_dataset(given, tmp_path / "x", append_dim="t")
-        with pytest.raises(StoreError, match="belongs to this process"):
+        with pytest.raises(StoreError, match="exists only in this process"):
             write_dataset(given, stores.MemoryStore())
         bad = given.assign(b=given.b.copy(data=given.b.data.map_blocks(_refuse, dtype="f8", meta=np.empty((0, 0)))))
         with pytest.raises(ZeroDivisionError):

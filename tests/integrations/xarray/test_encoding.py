@@ -69,7 +69,7 @@ def test_fill_values_that_stand_as_numbers(tmp_path: Path):
         np.testing.assert_equal(found.encoding["_FillValue"], wanted)
     bad = sync.create_group(tmp_path / "bad")
     bad.create_array("a", data=[1, 2], dimension_names=("x",), attributes={"_FillValue": "none"})
-    with pytest.raises(MetadataError, match="/a: the attribute _FillValue 'none' means nothing for int64"):
+    with pytest.raises(MetadataError, match="/a: the attribute _FillValue='none' is invalid for int64"):
         xr.open_dataset(tmp_path / "bad", engine="zarrasync")
 
 

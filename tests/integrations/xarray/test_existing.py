@@ -173,10 +173,10 @@ SIX = xr.Dataset({"a": ("t", np.arange(6.0)), "b": ("t", np.arange(6.0) + 10)}, 
         (SIX.rename(a="../x"), {"mode": "w"}, InvalidKeyError, "../x"),
         (SIX.rename(a=1), {"mode": "w"}, TypeError, "must be strings"),
         (SIX.rename(t=0), {"mode": "w"}, TypeError, "must be strings"),
-        (SIX[["a"]].isel(t=slice(0, 4)), {"mode": "a"}, ShapeError, "a has 4 elements along 't', where b has 6"),
+        (SIX[["a"]].isel(t=slice(0, 4)), {"mode": "a"}, ShapeError, "a has 4 elements along 't', but b has 6"),
         (SIX, {"mode": "w", "encoding": {"a": {"chunk": (10,)}}}, ValueError, "unknown encoding 'chunk'"),
         (SIX, {"append_dim": "t", "encoding": {"a": {"chunks": (10,)}}}, ValueError, "cannot be chosen"),
-        (SIX["a"], {"mode": "w"}, TypeError, "takes a Dataset, found DataArray"),
+        (SIX["a"], {"mode": "w"}, TypeError, "needs a Dataset, found DataArray"),
     ],
 )
 def test_destructive_writes_are_refused(dataset: Any, options: dict[str, Any], error: type[Exception], match: str):
@@ -205,7 +205,7 @@ def test_new_variables_cannot_be_appended(zarr_format: Any):
     write_dataset(xr.Dataset({"a": ("t", np.arange(4))}), store, zarr_format=zarr_format)
     more = xr.Dataset({"a": ("t", np.arange(4)), "new": ("t", np.arange(4))})
     before = dict(store)
-    with pytest.raises(ShapeError, match="new has 4 elements along 't', where a has 8 in the store then"):
+    with pytest.raises(ShapeError, match="new has 4 elements along 't', but a has 8 in the store after the append"):
         write_dataset(more, store, append_dim="t")
     assert store == before
     write_dataset(more.assign(new=("y", np.arange(4))), store, append_dim="t")

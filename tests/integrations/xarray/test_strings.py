@@ -100,7 +100,7 @@ def test_strings_as_missing_values(tmp_path: Path):
         write_dataset(xr.Dataset({"v": ("x", np.array(["a", "b"], object), {"_FillValue": np.nan})}), tmp_path / "n")
     bad = sync.create_group(tmp_path / "bad")
     bad.create_array("a", data=np.array([b"a"]), dimension_names=("x",), attributes={"_FillValue": "?"})
-    with pytest.raises(MetadataError, match=r"/a: the attribute _FillValue '\?' means nothing"):
+    with pytest.raises(MetadataError, match=r"/a: the attribute _FillValue='\?' is invalid"):
         xr.open_dataset(tmp_path / "bad", engine="zarrasync")
 
 

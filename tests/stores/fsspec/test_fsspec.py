@@ -483,7 +483,7 @@ def test_an_emulator_of_google_is_found_through_the_environment(
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "s3://b/x"])
 @pytest.mark.parametrize("backend", ["auto", "fsspec"])
 def test_invalid_status_codes(url: str, backend: str, missing: Any):
-    with pytest.raises(ValueError, match="missing takes HTTP statuses"):
+    with pytest.raises(ValueError, match="missing must contain HTTP statuses"):
         stores.resolve(
             url, {"missing": missing, "backend": backend, **({"key": "k", "secret": "s"} if "s3" in url else {})}
         )

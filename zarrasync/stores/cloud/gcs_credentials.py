@@ -38,7 +38,7 @@ class RefreshingToken:
         """Return the current token.
 
         Raises:
-            ValueError: If the option leads to no credentials.
+            ValueError: If the option provides no credentials.
             ImportError: If gcsfs is not installed.
         """
         with self._lock:
@@ -73,5 +73,5 @@ def _obtain(token: Any, access: str, project: str | None) -> Any:
         raise ImportError("token= for Google Cloud Storage needs gcsfs: pip install 'zarrasync[gcs]'") from error
     credentials = GoogleCredentials(project, access, token)
     if credentials.credentials is None:
-        raise ValueError("the storage option token= leads to no credentials")
+        raise ValueError("the storage option token= provides no credentials")
     return credentials

@@ -33,7 +33,7 @@ def kind_of(store: Any) -> str:
 
 
 def service_of(store: Any) -> tuple[str, ...]:
-    """Return what paths of a store refer to: its class, endpoint, bucket and account."""
+    """Return the parts that determine which service and bucket a store accesses: class, endpoint, bucket, account."""
     kind = kind_of(store)
     parts = tuple(f"{name}={value}" for name, value in sorted(_location(store).items()))
     if not parts:

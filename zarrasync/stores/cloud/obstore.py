@@ -84,7 +84,7 @@ class ObjectStore(RemoteStore):
         self._make_fallback, self._fallback_store = instead, None
         self.missing = missing_statuses(missing) - {404}
         if self.missing - {401, 403}:
-            raise ValueError(f"missing takes 401, 403 and 404, found {sorted(self.missing)}")
+            raise ValueError(f"missing may contain only 401, 403 and 404, found {sorted(self.missing)}")
         self.settings = config.get()
         self.store, self.prefix = store, check_prefix(prefix)
         disabled = dict(getattr(store, "config", {})).get("conditional_put") == "disabled"

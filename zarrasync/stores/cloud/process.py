@@ -15,7 +15,7 @@ _first_process = 0
 
 
 def is_usable() -> bool:
-    """Return whether obstore works in this process, which a fork of a process that has used it does not.
+    """Return whether obstore works in this process. It does not work in a fork of a process that has used it.
 
     Calling this function counts as use.
     """

@@ -103,7 +103,7 @@ def to_obstore(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if service is None or "::" in url or "@" in parts.netloc or parts.query or parts.fragment or "//" in parts.path:
         return None
     if not parts.netloc:
-        raise ValueError(f"{url!r} names no bucket")
+        raise ValueError(f"{url!r} does not contain a bucket")
     settings = _convert(service, options)
     if settings is None:
         return None
@@ -114,7 +114,7 @@ def to_obstore(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if service == "gcs" and not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
         return None  # emulators implement the JSON API, which gcsfs uses
     if endpoint and "://" not in endpoint:
-        raise ValueError(f"the endpoint {endpoint!r} has no scheme: 'https://{endpoint}', or 'http://…'")
+        raise ValueError(f"the endpoint {endpoint!r} has no scheme; use 'https://{endpoint}' or 'http://…'")
     if endpoint.startswith("http://"):
         settings["client_options"] = {"allow_http": True, **settings.get("client_options", {})}
     if service == "s3":

@@ -309,7 +309,7 @@ def _check_missing(missing: Iterable[int], protocol: str) -> frozenset[int]:
     if protocol in WEB:
         return statuses
     if statuses - {401, 403}:
-        raise ValueError(f"missing takes 401, 403 and 404, found {sorted(statuses)}")
+        raise ValueError(f"missing may contain only 401, 403 and 404, found {sorted(statuses)}")
     return frozenset({401, 403}) if statuses else frozenset()
 
 

@@ -40,7 +40,7 @@ class FsspecStore(ReadableFsspecStore):
         path: The path in it.
         concurrency: Maximum number of requests in flight; 0 for the configured one, or 128 (16 if ``fs`` is blocking).
         missing: HTTP statuses of reads that mean absence, besides 404. Filesystems other than HTTP support 401 and
-            403, between which they do not distinguish.
+            403, and treat both alike.
 
     Attributes:
         local_store: A ``LocalStore`` over the same files, if the filesystem is local.

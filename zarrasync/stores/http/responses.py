@@ -1,4 +1,4 @@
-"""What the responses of web servers mean for a store: values, parts of values, versions, transient failures."""
+"""Interpretation of HTTP responses: values, parts of values, versions, transient failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OVERLOAD = frozenset({429, 503})
 TRANSIENT_FOR_WRITES = TRANSIENT | {409}
 """The same for conditional writes: S3 answers 409 to one of two simultaneous writes."""
 NOT_IMPLEMENTED = 501
-"""Status of a conditional write to a service without them."""
+"""Status of a conditional write to a service that does not support them."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 _SIZE = re.compile(r"bytes \*/([0-9]{1,18})")
 

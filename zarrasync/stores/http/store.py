@@ -107,7 +107,7 @@ class HTTPStore(RemoteStore):
         options = {name: value for name, value in (storage_options or {}).items() if name not in _IGNORED_OPTIONS}
         if unknown := sorted(set(options) - _OPTIONS):
             valid = ", ".join(sorted(_OPTIONS | _FSSPEC_OPTIONS))
-            raise TypeError(f"the storage options of {url.partition('?')[0]!r} are {valid}; found {unknown[0]!r}")
+            raise TypeError(f"unknown storage option {unknown[0]!r} for {url.partition('?')[0]!r}; use {valid}")
         client_options = dict(options.pop("client_kwargs", None) or {})
         headers = {**client_options.pop("headers", {}), **(options.pop("headers", None) or {})}
         request_options = {name: options.pop(name) for name in sorted(_REQUEST_OPTIONS & options.keys())}

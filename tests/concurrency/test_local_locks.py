@@ -167,7 +167,7 @@ def test_the_error_names_the_process_that_holds_the_lock(tmp_path: Path):
     a = sync.create_array(tmp_path, data=np.arange(4), config={"total_timeout": 0.3})
     with _held_elsewhere(tmp_path, "zarr.json") as holder:
         holder.send_signal(signal.SIGSTOP)
-        with pytest.raises(WriteConflictError, match=rf"process {holder.pid} \(python.*may be stopped"):
+        with pytest.raises(WriteConflictError, match=rf"process {holder.pid} \(python.*may be suspended"):
             a.attrs["x"] = 1
     a.attrs["x"] = 2  # the holder was killed
 

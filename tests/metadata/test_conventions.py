@@ -122,9 +122,11 @@ async def test_arrays_without_dimension_names_keep_their_fill_values(api: Api):
 )
 def test_missing_values_in_every_format(dtype: Any, value: Any, word: Any):
     second: dict[str, bytes] = {}
-    sync.create_array(
-        second, shape=(2,), dtype=dtype, zarr_format=2, fill_value=value, attributes={"_ARRAY_DIMENSIONS": ["x"]}
-    )
+    options: dict[str, Any] = {
+        "attributes": {"_ARRAY_DIMENSIONS": ["x"]},
+        "chunk_key_encoding": {"name": "v2", "separator": "/"},
+    }
+    sync.create_array(second, shape=(2,), dtype=dtype, zarr_format=2, fill_value=value, **options)
     third: dict[str, bytes] = {}
     sync.copy(second, third, zarr_format=3)
     assert json.loads(third["zarr.json"])["attributes"] == {"_FillValue": word}

@@ -15,7 +15,10 @@ __all__ = ["check_chunks"]
 
 
 async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickle: bool) -> None:
-    """Decode all stored values of an array, and report errors, keys outside the grid and absent values."""
+    """Decode all stored values of an array.
+
+    Errors, keys outside the grid, absent values, and values without a checksum are reported.
+    """
     chunks, metadata = chunks_of(array), array.metadata
     grid = metadata.grid
     if getattr(metadata.inner_codecs.array_bytes, "runs_code", False) and not allow_pickle:
@@ -30,10 +33,10 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
     except MetadataError as error:
         validation.add("error", chunks.prefix or array.name, str(error))
         return
-    stored = 0
+    stored = unprotected = 0
 
     async def check(key: str) -> None:
-        nonlocal stored
+        nonlocal stored, unprotected
         coords = metadata.keys.decode(key, metadata.ndim)
         if coords is None:
             return
@@ -44,6 +47,7 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
             (value,) = await chunks.store.fetch([Request(key, limit=chunks.limit)])
             if value is not None:
                 stored += 1
+                unprotected += not metadata.codecs.has_checksum(value.data)
                 metadata.chain_of(grid.chunk_shape(coords), chunks.config.max_chunk_bytes).decode(value.data)
         except Exception as error:  # any failure is a finding, and the other chunks are still checked
             text = str(error) if isinstance(error, ZarrError) else f"{type(error).__name__}: {error}"
@@ -55,6 +59,11 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
         keys = [chunks.key(coords) for coords in product(*map(range, grid.shape))]
     await for_each(check, keys, 1 if chunks.store.blocking else chunks.concurrency)
     validation.report.chunks += stored
+    if unprotected:
+        message = (
+            f"{unprotected:,} of {stored:,} stored values have no checksum, so that damage may read as other values"
+        )
+        validation.add("note", chunks.prefix or array.name, message)
     if stored < grid.size:
         message = f"{grid.size - stored:,} of {grid.size:,} stored values are absent and read as the fill value"
         validation.add("note", chunks.prefix or array.name, message)

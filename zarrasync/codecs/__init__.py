@@ -2,7 +2,7 @@
 
 >>> from zarrasync.codecs import ZstdCodec
 >>> ZstdCodec(level=3).to_json()
-{'name': 'zstd', 'configuration': {'level': 3, 'checksum': False}}
+{'name': 'zstd', 'configuration': {'level': 3, 'checksum': True}}
 """
 
 from __future__ import annotations

@@ -123,10 +123,22 @@ class ArrayBytesCodec(Codec):
         """
         raise NotImplementedError
 
+    def has_checksum(self) -> bool:
+        """Return whether encoded bytes contain checksums of all elements, so that reading detects damage."""
+        return False
+
 
 @dataclass(frozen=True)
 class BytesBytesCodec(Codec):
     """Base class of codecs from bytes to bytes."""
+
+    def has_checksum(self, data: Buffer | None = None) -> bool:
+        """Return whether encoded bytes contain a checksum of their content, so that reading detects damage.
+
+        Args:
+            data: The encoded bytes, if they are known: those of some codecs show whether they have a checksum.
+        """
+        return False
 
     @property
     def unlocked(self) -> bool:

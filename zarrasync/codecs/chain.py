@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from zarrasync.codecs.bound_chain import BoundChain
-from zarrasync.codecs.spec import ArraySpec
+from zarrasync.codecs.spec import ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 
 __all__ = ["CodecChain"]
@@ -68,6 +68,18 @@ class CodecChain:
             if isinstance(settled_codec, ArrayArrayCodec):
                 spec = settled_codec.encoded_spec(spec)
         return CodecChain.of(settled)
+
+    def has_checksum(self, data: Buffer | None = None) -> bool:
+        """Return whether encoded bytes contain checksums of all elements, so that reading detects damage.
+
+        Args:
+            data: The encoded bytes, if they are known.
+        """
+        if not self.bytes_bytes:
+            return self.array_bytes.has_checksum()
+        *inner, outer = self.bytes_bytes
+        others: tuple[ArrayBytesCodec | BytesBytesCodec, ...] = (self.array_bytes, *inner)
+        return outer.has_checksum(data) or any(codec.has_checksum() for codec in others)
 
     def bind(self, spec: ArraySpec) -> BoundChain:
         """Bind the chain to one kind of chunk.

@@ -24,6 +24,9 @@ class Crc32cCodec(BytesBytesCodec):
     name = "crc32c"
     brief = True
 
+    def has_checksum(self, data: Buffer | None = None) -> bool:
+        return True
+
     def encoded_size(self, size: int) -> int:
         return size + 4
 

@@ -6,6 +6,7 @@ header, decompression stops one byte after the budget.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -18,6 +19,7 @@ import numpy as np
 from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.base import BatchDecoder, Codec, Decoder, Out
 from zarrasync.codecs.spec import Buffer
+from zarrasync.errors import ChecksumError
 
 __all__ = [
     "DecoderFactory",
@@ -149,6 +151,10 @@ _DATA_ERRORS = (
 """Errors that decompressors raise for damaged values, or for parameters that only they can check."""
 
 
+_CHECKSUM_FAILURE = re.compile("checksum|data check|crc", re.IGNORECASE)
+"""Messages of libraries that are about a checksum."""
+
+
 def is_data_error(error: Exception) -> bool:
     """Return whether an error is about the data. Some libraries define their own error classes."""
     return isinstance(error, _DATA_ERRORS) or type(error).__name__ in ("IsalError", "error", "LZMAError", "ZstdError")
@@ -169,7 +175,10 @@ def checked_decoder(codec: Codec, decoder: Decoder, size: int | None) -> Decoder
         except Exception as error:
             if not is_data_error(error):
                 raise
-            raise codec.fail(str(error) or type(error).__name__) from error
+            failure = codec.fail(str(error) or type(error).__name__)
+            if _CHECKSUM_FAILURE.search(str(error)):
+                failure = ChecksumError(str(failure), codec=failure.codec)
+            raise failure from error
         if size is not None and len(decoded) != size:
             raise codec.fail(f"the result has {len(decoded)} bytes, expected {size}")
         return decoded

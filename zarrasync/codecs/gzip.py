@@ -74,6 +74,9 @@ class GzipCodec(BytesBytesCodec):
     def configuration(self) -> dict[str, Any]:
         return {"level": self.level}
 
+    def has_checksum(self, data: Buffer | None = None) -> bool:
+        return True
+
     def encode(self, data: Buffer) -> Buffer:
         return deflate(data, self.level, GZIP_WINDOW)
 

@@ -54,6 +54,9 @@ class N5Codec(ArrayBytesCodec):
     def configuration(self) -> dict[str, Any]:
         return {"codecs": [codec.to_json() for codec in self.codecs.codecs]}
 
+    def has_checksum(self) -> bool:
+        return self.codecs.has_checksum()
+
     def bind(self, spec: ArraySpec) -> _BoundN5:
         return _BoundN5(self, spec)
 

@@ -252,6 +252,9 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
 
     dtype: str = "|u1"
 
+    def has_checksum(self, data: Buffer | None = None) -> bool:
+        return self.kind in _CHECKSUMS or self.kind in ("zlib", "gzip", "bz2", "lzma")
+
     def encoded_size(self, size: int) -> int | None:
         kind, config = self.kind, self.config
         if kind in _CHECKSUMS:

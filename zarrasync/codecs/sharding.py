@@ -64,6 +64,9 @@ class ShardingCodec(ArrayBytesCodec):
         if self.index_location not in ("start", "end"):
             raise ValueError(f"index_location must be 'start' or 'end', found {self.index_location!r}")
 
+    def has_checksum(self) -> bool:
+        return self.codecs.has_checksum()
+
     def configuration(self) -> dict[str, Any]:
         return {
             "chunk_shape": list(self.chunk_shape),

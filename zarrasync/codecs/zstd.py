@@ -59,7 +59,12 @@ def _frame_size(data: Buffer) -> int:
         block: int = _WORD.unpack_from(data, position - 1)[0] >> 8  # 3 bytes: last flag, type, size
         position += 3 + (1 if block & 6 == 2 else block >> 3)
         if block & 1:
-            return position + (4 if data[4] & 4 else 0)
+            return position + (4 if _has_checksum(data) else 0)
+
+
+def _has_checksum(frame: Buffer) -> bool:
+    """Return whether a checksum follows the blocks of a frame (RFC 8878, 3.1.1.1.1)."""
+    return len(frame) > 4 and bool(frame[4] & 4)
 
 
 def _are_single_frames(values: Sequence[Buffer], size: int) -> bool:
@@ -133,13 +138,13 @@ class ZstdCodec(BytesBytesCodec):
 
     Attributes:
         level: -131072 to 22. Higher is smaller and slower; 0 is the library's default (3).
-        checksum: Whether to store a checksum of the content.
+        checksum: Whether to store a checksum of the content. Every decoder verifies it.
     """
 
     name = "zstd"
     brief = True
     level: int = 0
-    checksum: bool = False
+    checksum: bool = True
 
     def __post_init__(self) -> None:
         check_integer("level", self.level, -131072, 22)
@@ -148,6 +153,9 @@ class ZstdCodec(BytesBytesCodec):
 
     def configuration(self) -> dict[str, Any]:
         return {"level": self.level, "checksum": self.checksum}
+
+    def has_checksum(self, data: Buffer | None = None) -> bool:
+        return self.checksum if data is None else _has_checksum(data)
 
     @property
     def unlocked(self) -> bool:

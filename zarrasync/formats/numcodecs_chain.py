@@ -52,7 +52,8 @@ def to_numcodecs(codec: BytesBytesCodec) -> dict[str, Any]:
             "blocksize": codec.blocksize,
         }
     if isinstance(codec, GzipCodec | ZstdCodec):
-        options = {name: value for name, value in codec.configuration().items() if name != "checksum" or value}
+        # A zstd frame shows whether it has a checksum, and numcodecs before 0.13 rejects the parameter.
+        options = {name: value for name, value in codec.configuration().items() if name != "checksum"}
         return {"id": codec.name, **options}
     if isinstance(codec, Crc32cCodec):
         return {"id": "crc32c"}

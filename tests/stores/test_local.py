@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.support.api import Api
 from zarrasync import stores
 from zarrasync.errors import StoreError
 
@@ -48,3 +51,25 @@ async def test_unfinished_files_are_not_listed(tmp_path):
     (tmp_path / "a.1f-0.zarrasync-partial").write_bytes(b"half")
     assert await store.list() == ["a"]
     assert (await store.list_dir("")).keys == ("a",)
+
+
+async def test_links_to_directories_that_contain_them(api: Api, tmp_path: Path):
+    """Listing finds each value once; other links are followed."""
+    group = await api(api.create_group(tmp_path / "data"))
+    for name in "gh":
+        await api(api.create_group(tmp_path / "data" / name))
+    for name in ("a", "g/b", "h/c"):
+        array = await api(api.create_array(tmp_path / "data" / name, shape=4, dtype="i4", chunks=2))
+        await api.write(array, np.s_[...], 7)
+    links = {"a/c/one": ".", "a/c/two": "..", "g/up": "..", "g/h": "../h", "h/g": "../g", "h/same": "same"}
+    for link, target in links.items():
+        (tmp_path / "data" / link).symlink_to(target)
+    array = await api(api.open_array(tmp_path / "data" / "a"))
+    assert await api(array.nchunks_initialized()) == 2
+    assert await api(array.nbytes_stored()) == sum(path.stat().st_size for path in (tmp_path / "data/a/c").glob("?"))
+    paths = [path for path, _ in await api(group.members(max_depth=None))]
+    # A link to a group is a member, but not the link in it that leads back.
+    assert sorted(paths) == sorted({*paths})
+    assert {"a", "g", "g/b", "h", "h/c", "g/h", "g/h/c", "h/g", "h/g/b"} == set(paths)
+    store = stores.LocalStore(tmp_path / "data")
+    assert len(await store.list()) == len(set(await store.list())) < 40

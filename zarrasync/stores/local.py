@@ -342,15 +342,25 @@ class LocalStore(Store):
                     yield directory + entry.name, entry
 
     def _scan(self, prefix: str, *, unfinished: bool = False) -> Iterable[os.DirEntry[str]]:
-        """Return the entries of a directory: values and directories, or temporary files and directories."""
+        """Return the entries of a directory: values and directories, or temporary files and directories.
+
+        Links to a directory that they are in are left out: the same files would be found again below them, without end.
+        """
         raise_if_cancelled()
         try:
             with os.scandir(self._base + prefix) as entries:
-                return [entry for entry in entries if entry.name.endswith(TEMPORARY_SUFFIX) == unfinished]
+                found = [entry for entry in entries if entry.name.endswith(TEMPORARY_SUFFIX) == unfinished]
+            return [entry for entry in found if not (entry.is_symlink() and self._is_loop(prefix, entry))]
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
             raise store_error(error, prefix, "list", self) from error
+
+    def _is_loop(self, prefix: str, link: os.DirEntry[str]) -> bool:
+        """Return whether a link leads to a directory on the way to it. Other links on the way may lead elsewhere."""
+        target = os.path.join(os.path.realpath(link.path), "")
+        way = itertools.accumulate(prefix.split("/")[:-1], "{}/{}".format, initial=self._base)
+        return any(os.path.join(os.path.realpath(directory), "").startswith(target) for directory in way)
 
 
 class _Moved(WriteConflictError):

@@ -4,13 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COVERAGE_FLOOR := 89
+SEEDS ?= 10000
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
 
 PAGES = $(wildcard *.md docs/*.md docs/*/*.md)
 # Rules of Harper that run in addition to those in docs/_vocabulary.
 HARPER_RULES = AnA,LongSentences,RepeatedWords,ThereIsAgreement
 
-.PHONY: help demo test check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
+.PHONY: help demo test simulate check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -20,6 +21,9 @@ demo: $(VENV)/demo.stamp  ## Ingest a global land mask into S3 and read it back
 
 test: $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS is passed on
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+simulate: $(VENV)/test.stamp  ## Run simulations of faults and crashes: SEEDS=100000
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes $$(nproc)
 
 check: lint prose type generated calls test docs  ## Run the checks, the tests, and the build of the documentation
 

@@ -17,7 +17,8 @@ from zarrasync._concurrency import clock, pools
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.retry import ConflictBackoff, pause
 from zarrasync.errors import WriteConflictError
-from zarrasync.stores import LatencyStore, MemoryStore
+from zarrasync.nodes.access import handle_of
+from zarrasync.stores import LatencyStore, MemoryStore, WrapperStore
 
 PACKAGE = Path(za.__file__).parent
 
@@ -95,6 +96,31 @@ async def test_conflicts_are_retried_until_the_simulated_time_is_up(simulation):
     assert attempts > 10
 
 
+class _AlwaysConflicts(WrapperStore):
+    """A store where another writer is always faster, from some moment on."""
+
+    busy = False
+
+    async def put(self, key, data, *, if_version=None):
+        if self.busy and if_version is not None:
+            raise WriteConflictError("another writer was faster", key=key)
+        return await self.inner.put(key, data, if_version=if_version)
+
+
+async def test_consolidated_metadata_is_retried_until_the_simulated_time_is_up(simulation):
+    store = _AlwaysConflicts(MemoryStore())
+    await za.create_group(store)
+    await za.create_array(store, path="a", shape=4, dtype="i4")
+    group = await za.consolidate_metadata(store, config={"total_timeout": 7.0})
+    member, begin = await group.getitem("a"), simulation.now
+    await (await za.open_array(store, path="a", mode="r+")).update_attributes({"new": 1})
+    store.busy = True
+    copies = handle_of(member).consolidated
+    with pytest.raises(WriteConflictError, match=r"consolidated metadata of / .*attempts within 7 s"):
+        await copies.update(store, ["a/zarr.json"], seconds=member.config.total_timeout)
+    assert simulation.now - begin == pytest.approx(7, abs=1)
+
+
 async def test_latency_is_simulated(simulation):
     store = LatencyStore(MemoryStore(), 2.0)
     await store.set("k", b"v")
@@ -126,6 +152,7 @@ BANNED = {
     ("asyncio", "to_thread"),
     ("threading", "Thread"),
     ("futures", "ThreadPoolExecutor"),
+    ("futures", "wait"),
 }
 
 

@@ -25,7 +25,7 @@ class Bucket:
     Attributes:
         values: The stored objects by key.
         fault: Called with the key and its value before each response. Returns another response, ``"reset"``, ``"cut"``,
-            ``"lost"`` or ``"done, then 503"`` (the value is stored), or ``None`` for the right response.
+            ``"lost"``, ``"done, then 503"`` or ``"done twice"`` (the value is stored), or ``None`` for the right response.
         requested_keys: The keys of all requests.
         clients: The user agent of each request, and whether its URL was signed.
         access_keys: The access keys that signed requests.
@@ -121,6 +121,9 @@ class Handler(BaseHTTPRequestHandler):
                 return
             if fault == "done, then 503":
                 self._send(503, {}, b"<Error><Code>ServiceUnavailable</Code></Error>")
+                return
+            if fault == "done twice":  # the response to the second time
+                self._send(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
                 return
             self._send(200, {"ETag": bucket.tag(value)}, b"", cut=fault == "cut")
             return

@@ -1,7 +1,8 @@
 """The seam for simulation: time, randomness and threads come from one object that a test can replace.
 
 The library takes the time, random pauses, sleeping, waiting, executors and threads from this module. A simulator installs
-its own ``Environment``, in its own event loop for the timeouts of asyncio, and then decides what runs when.
+its own ``Environment``, in its own event loop for the timeouts of asyncio, and then decides what runs when. Locks of
+threads are not part of the seam: they are held for moments in which nothing of this module is called.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
 
 __all__ = [
     "Environment",
@@ -57,6 +60,10 @@ class Environment:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Block the current thread until an event is set; ``False`` if that takes more than ``seconds``."""
         return event.wait(seconds)
+
+    def wait_for(self, jobs: Iterable[Future[Any]]) -> None:
+        """Block the current thread until jobs of executors have ended."""
+        futures.wait(jobs)
 
     def executor(self, name: str, size: int) -> Executor:
         """Return a new pool of worker threads."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from zarrasync import formats
-from zarrasync._concurrency import clock
+from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflictError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -20,9 +20,6 @@ from zarrasync.stores.key_index import KeyIndex
 from zarrasync.stores.values import ABSENT, Request
 
 __all__ = ["Consolidated", "put_consolidated"]
-
-_TIMEOUT_SECONDS = 30.0
-"""Seconds after which an update gives up if other writers keep changing the document."""
 
 
 class Consolidated:
@@ -79,7 +76,9 @@ class Consolidated:
         """Return an object without documents that can still update the stored copies, to send to another process."""
         return Consolidated(self.format, self.path, {}, complete=False)
 
-    async def update(self, store: Store, changed_keys: Iterable[str], erased_prefixes: Sequence[str] = ()) -> None:
+    async def update(
+        self, store: Store, changed_keys: Iterable[str], erased_prefixes: Sequence[str] = (), *, seconds: float
+    ) -> None:
         """Apply a change of the hierarchy to the copies in this object and in the store.
 
         The changed documents are read from the store, because other writers may have changed them again.
@@ -88,6 +87,7 @@ class Consolidated:
             store: The store.
             changed_keys: Keys of documents that were written or erased.
             erased_prefixes: Prefixes below which everything was erased.
+            seconds: How long to go on while other writers change the copies; 0 for no limit.
 
         Raises:
             WriteConflictError: If other writers kept changing the copies.
@@ -95,15 +95,14 @@ class Consolidated:
         copies_key = self.format.consolidated_key(self.path)
         assert copies_key is not None
         keys = list(changed_keys)
-        begin = clock.monotonic()
+        backoff = ConflictBackoff(seconds, f"the consolidated metadata of /{self.path} in {store!r}")
         async with store.lock(copies_key):
             while True:
                 try:
                     await self._update(store, copies_key, keys, tuple(erased_prefixes))
                     return
-                except WriteConflictError:
-                    if clock.monotonic() - begin > _TIMEOUT_SECONDS:
-                        raise
+                except WriteConflictError as conflict:
+                    await backoff.after(conflict)
                 except ConditionsUnsupported:
                     if store.conditional:
                         raise

@@ -263,7 +263,7 @@ async def _write(creation: _Creation, surroundings: _Surroundings) -> None:
         await _erase_leftovers(handle, creation.metadata)
     await _put_new(creation, documents)
     if handle.consolidated is not None:
-        await handle.consolidated.update(handle.store, documents)
+        await handle.consolidated.update(handle.store, documents, seconds=handle.config.total_timeout)
 
 
 async def _erase_leftovers(handle: NodeHandle, metadata: ArrayMetadata) -> None:

@@ -34,5 +34,6 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     await for_each(copy, list(new_keys), 1 if store.blocking else _CONCURRENT_COPIES)
     copies = source.consolidated
     if copies is not None:
-        await copies.update(store, [new_keys[key] for key in copies.documents if key in new_keys])
+        moved = [new_keys[key] for key in copies.documents if key in new_keys]
+        await copies.update(store, moved, seconds=source.config.total_timeout)
     await erase_node(source, all_files=True)  # they have moved as well

@@ -140,7 +140,8 @@ class RemoteStore(Store):
         """Replace one version of a value by another (compare-and-swap), and return the new version.
 
         If the response to a write is lost, the write must not simply be repeated, or ``append`` would append twice.
-        Each write stores a random mark in the value's metadata, by which a retry recognises it.
+        Each write stores a random mark in the value's metadata, by which a retry recognises it. The mark is also looked up
+        after a conflict, because a proxy may have repeated the request, which then conflicts with itself.
 
         Older Ceph gateways send entity tags in quotes but compare them without. If such a gateway reports a conflict
         although the version has not changed, the write is repeated with the unquoted tag.
@@ -171,11 +172,11 @@ class RemoteStore(Store):
                 if current is None:
                     raise unknown.failure from unknown.failure.__cause__
             except WriteConflictError:
-                doubtful = unknown is not None or (self._unquoted_tags is None and version != unquoted)
-                current = await _try_look_up(look_up) if doubtful else None
-                if current is not None and current.mark == mark:  # an earlier attempt has arrived late
+                current = await _try_look_up(look_up)
+                if current is not None and current.mark == mark:  # it arrived twice, or an earlier attempt late
                     return current.version
-                if current is None or unknown is not None or current.version != expected:
+                may_compare_unquoted = unknown is None and self._unquoted_tags is None and version != unquoted
+                if current is None or not may_compare_unquoted or current.version != expected:
                     raise
                 version = unquoted
                 continue

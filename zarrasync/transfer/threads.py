@@ -7,10 +7,11 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TypeAlias
 
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gates import FifoGate, thread_turns
@@ -161,7 +162,7 @@ class StealingPool:
                 pending = [helper for helper in self._helpers if not helper.done() and not helper.cancel()]
             if not pending:
                 return
-            wait(pending)
+            clock.current().wait_for(pending)
 
 
 def _stretches(jobs: Sequence[Job], threads: int) -> list[deque[Job]]:

@@ -121,7 +121,7 @@ def test_weak_tags_are_compared_as_they_are(bucket: Bucket):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["lost", "reset", 429, 503, "done, then 503", 409])
+@pytest.mark.parametrize("kind", ["lost", "reset", 429, 503, "done, then 503", "done twice", 409])
 @pytest.mark.parametrize("bare", [False, True])
 async def test_a_conditional_write_with_a_lost_response_takes_effect_once(
     api: Api, bucket: Bucket, backend: str, kind: str | int, bare: bool

@@ -1,0 +1,1 @@
+"""Deterministic simulation: clients, threads, time, a network and files, all decided by a seed."""

@@ -1,0 +1,17 @@
+"""The scenarios, and which one a seed runs."""
+
+from __future__ import annotations
+
+from tests.simulation.arrays import Arrays
+from tests.simulation.plan import Plan
+from tests.simulation.world import Scenario
+
+__all__ = ["SCENARIOS", "draw"]
+
+SCENARIOS: dict[str, type[Scenario]] = {"arrays": Arrays}
+
+
+def draw(seed: int, only: str = "") -> Plan:
+    """Return the plan of a seed, of one scenario if that is given."""
+    names = [only] if only else list(SCENARIOS)
+    return SCENARIOS[names[seed % len(names)]].draw(seed)

@@ -115,11 +115,11 @@ async def test_abused_headers_are_refused():
     async with serving(store) as client:
         host, port = client.base.removeprefix("http://").split(":")
         for lines in (
-            "GET /raw/x HTTP/1.1\r\nHost: x\r\nX-Long: " + "a" * 100_000 + "\r\n\r\n",
-            "GET /raw/" + "a" * 100_000 + " HTTP/1.1\r\nHost: x\r\n\r\n",
-            "GET /raw/x HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-            "GET /raw/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-            "GET /raw/x HTTP/9.9\r\nHost: x\r\nBad Header\r\n\r\n",
+            "GET /raw/x HTTP/1.1\r\nHost: localhost\r\nX-Long: " + "a" * 100_000 + "\r\n\r\n",
+            "GET /raw/" + "a" * 100_000 + " HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET /raw/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+            "GET /raw/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET /raw/x HTTP/9.9\r\nHost: localhost\r\nBad Header\r\n\r\n",
         ):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(lines.encode())

@@ -12,8 +12,9 @@ from aiohttp import web
 from yarl import URL
 
 from zarrasync import sync
-from zarrasync.server import create_app
+from zarrasync.server import Limits, create_app
 from zarrasync.server.app import HIERARCHY
+from zarrasync.server.connections import GuardedRunner
 
 RNG = np.random.default_rng(7)
 
@@ -57,7 +58,8 @@ async def serving(store: Any, *, prefix: str = "", **options: Any):
     if prefix:
         outer = web.Application()
         outer.add_subapp(prefix, app)
-    runner = web.AppRunner(outer, access_log=None, handler_cancellation=True, shutdown_timeout=2)
+    limits = options.get("limits") or Limits()
+    runner = GuardedRunner(outer, limits, shutdown_timeout=2)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     base = f"http://127.0.0.1:{runner.addresses[0][1]}{prefix}"

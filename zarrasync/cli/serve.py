@@ -31,6 +31,20 @@ def add(command: Commands) -> None:
     )
     serve.add_argument("--active", type=int, default=32, metavar="N", help="concurrent requests (default: 32)")
     serve.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time per request (default: 60)")
+    serve.add_argument(
+        "--allow-host",
+        action="append",
+        metavar="NAME",
+        help="a host name to respond to, besides addresses and localhost; '*' for all (repeatable)",
+    )
+    serve.add_argument(
+        "--cors",
+        action="append",
+        metavar="ORIGIN",
+        help="an origin whose pages may read responses, such as https://example.org; '*' for all (repeatable)",
+    )
+    serve.add_argument("--hidden", action="store_true", help="serve names that begin with a dot, too")
+    serve.add_argument("--follow-links", action="store_true", help="follow symbolic links out of the directory")
     serve.add_argument("--log", action="store_true", help="log each request as a line of JSON on the error stream")
     bench.add(command)
 
@@ -54,6 +68,10 @@ def _serve(args: argparse.Namespace, console: Console) -> int:
         cache_bytes=args.cache << 20,
         max_age=args.max_age,
         storage_options=options(args.option),
+        allow_hosts=args.allow_host,
+        cors=args.cors,
+        hidden=args.hidden,
+        follow_links=args.follow_links,
     )
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     if args.log:

@@ -15,8 +15,9 @@ try:
 except ImportError as error:
     raise ImportError(f"the server needs {error.name}: pip install 'zarrasync[serve]'") from error
 
-from zarrasync.server.app import create_app, run
+from zarrasync.server.app import create_app
 from zarrasync.server.limits import Limits
+from zarrasync.server.running import run
 
 __all__ = ["Limits", "create_app", "run"]
 

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
+from zarrasync import stores
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.server.api import Api
 from zarrasync.server.as_v3 import V3Store
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.hierarchy import Hierarchy
+from zarrasync.server.confined import ConfinedStore
+from zarrasync.server.hierarchy import HIERARCHY, Hierarchy
 from zarrasync.server.limits import Limits, RequestQueue
 from zarrasync.server.metrics import Metrics
-from zarrasync.server.middleware import METRICS, Handler, add_headers, handle_request
+from zarrasync.server.middleware import METRICS, ORIGINS, Handler, add_headers, handle_request
+from zarrasync.server.origins import Origins
 from zarrasync.server.pages import redirect_to_page, show_page, static_file
 from zarrasync.server.pending import PendingResponses
 from zarrasync.server.plane_api import PlaneApi
 from zarrasync.server.raw_keys import RawKeys
-from zarrasync.stores import CachingStore, PrefixStore, Store, StoreLike
+from zarrasync.stores import CachingStore, LocalStore, PrefixStore, Store, StoreLike
 
-__all__ = ["CHUNKS", "HIERARCHY", "create_app", "run"]
+__all__ = ["CHUNKS", "HIERARCHY", "create_app"]
 
-HIERARCHY = web.AppKey("zarrasync.hierarchy", Hierarchy)
 CHUNKS = web.AppKey("zarrasync.chunks", ChunkReader)
 
 _HEALTH_SECONDS = 5.0
@@ -43,6 +45,10 @@ def create_app(
     max_age: float = 60.0,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
+    allow_hosts: Iterable[str] | None = None,
+    cors: Iterable[str] | None = None,
+    hidden: bool = False,
+    follow_links: bool = False,
 ) -> web.Application:
     """Return an aiohttp application that serves a hierarchy read-only.
 
@@ -67,6 +73,12 @@ def create_app(
             results, such as tiles, are reused for as long again.
         storage_options: Options for the filesystem of a URL.
         config: Settings.
+        allow_hosts: Names in ``Host`` headers to respond to, besides addresses and ``localhost``; ``"*"`` for all. By
+            default none for connections from this machine, which protects against DNS rebinding, and all for others.
+        cors: Origins, such as ``"https://example.org"``, whose pages may read responses; ``"*"`` for all. By default
+            none for connections from this machine, and all for others.
+        hidden: Serve keys with names that begin with a dot, besides Zarr's own.
+        follow_links: Read local files outside of the served directory if symbolic links lead to them.
 
     Raises:
         ValueError: If a limit is invalid.
@@ -74,20 +86,22 @@ def create_app(
     limits = limits or Limits()
     if not (cache_bytes >= 0 and max_age >= 0):
         raise ValueError(f"cache_bytes and max_age must be at least 0, found {cache_bytes} and {max_age}")
-    hierarchy = Hierarchy(
-        store, path=path, limits=limits, max_age=max_age, storage_options=storage_options, config=config
-    )
+    source = stores.resolve(store, storage_options)
+    if isinstance(source, LocalStore) and not follow_links:
+        source = ConfinedStore(source)
+    hierarchy = Hierarchy(source, path=path, limits=limits, max_age=max_age, config=config)
     chunks = ChunkReader(hierarchy, cache_bytes // 2)
     queue = RequestQueue(limits)
     app = web.Application(middlewares=[handle_request], client_max_size=1024)
     app[HIERARCHY], app[CHUNKS], app[METRICS] = hierarchy, chunks, Metrics(hierarchy, chunks, queue)
-    _add_routes(app, queue, cache_bytes // 8)
+    app[ORIGINS] = Origins(allow_hosts, cors)
+    _add_routes(app, queue, cache_bytes // 8, hidden=hidden)
     app.on_response_prepare.append(add_headers)
     app.cleanup_ctx.append(_close_at_end)
     return app
 
 
-def _add_routes(app: web.Application, queue: RequestQueue, cache_bytes: int) -> None:
+def _add_routes(app: web.Application, queue: RequestQueue, cache_bytes: int, *, hidden: bool) -> None:
     hierarchy, chunks = app[HIERARCHY], app[CHUNKS]
     limits, max_age = hierarchy.limits, hierarchy.max_age
     pending = PendingResponses(limits)
@@ -104,10 +118,11 @@ def _add_routes(app: web.Application, queue: RequestQueue, cache_bytes: int) -> 
 
         return handle
 
-    def keys_of(store: Store) -> Handler:
+    def keys_of(store: Store, *, hidden: bool = True) -> Handler:
         # Absence is not cached, as missing keys may be written at any time.
         age = None if math.isinf(max_age) else max_age
-        raw = RawKeys(CachingStore(store, cache_bytes, max_age=age, absent=False), max_age, admit, limits.timeout)
+        cached = CachingStore(store, cache_bytes, max_age=age, absent=False)
+        raw = RawKeys(cached, max_age, admit, limits.timeout, hidden=hidden)
 
         async def handle(request: web.Request) -> web.StreamResponse:
             return await raw.respond(request, request.match_info["key"])
@@ -121,25 +136,12 @@ def _add_routes(app: web.Application, queue: RequestQueue, cache_bytes: int) -> 
     get(r"/api/tiles/{z:\d{1,2}}/{x:\d{1,9}}/{y:\d{1,9}}.png", limited(planes.tile), name="tile")
     get("/zarr/{key:.+}", keys_of(V3Store(hierarchy, chunks, cache_bytes)), name="zarr")
     below_root = PrefixStore(hierarchy.store, f"{hierarchy.path}/" if hierarchy.path else "")
-    get("/raw/{key:.+}", keys_of(below_root), name="raw")
+    get("/raw/{key:.+}", keys_of(below_root, hidden=hidden), name="raw")
     get("/healthz", _health, name="healthz")
     get("/metrics", _metrics, name="metrics")
     get("/", show_page, name="page")
     get("", redirect_to_page, name="mounted")
     get("/static/{file}", static_file, name="static")
-
-
-def run(app: web.Application, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-    """Run the application until it is interrupted or terminated. Pending requests then have ten seconds to finish.
-
-    Args:
-        app: The result of ``create_app``, or an application that it is mounted in.
-        host: The address to listen at; by default only this machine can connect.
-        port: The port.
-        **options: Passed to ``aiohttp.web.run_app``.
-    """
-    defaults = {"handler_cancellation": True, "access_log": None, "shutdown_timeout": 10.0}
-    web.run_app(app, host=host, port=port, **{**defaults, **options})
 
 
 async def _close_at_end(app: web.Application) -> AsyncIterator[None]:

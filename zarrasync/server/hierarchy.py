@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
+
+from aiohttp import web
 
 from zarrasync import config as settings
 from zarrasync import stores
@@ -21,10 +23,11 @@ from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import BadQuery, Limits
 
-__all__ = ["Hierarchy", "InvalidMember", "Member"]
+__all__ = ["HIERARCHY", "Hierarchy", "InvalidMember", "Member"]
 
 T = TypeVar("T")
 Member = AsyncArray | AsyncGroup
+HIERARCHY: web.AppKey[Hierarchy] = web.AppKey("zarrasync.hierarchy")
 _MOST_PARTS = 64
 """Maximum number of parts of a path. Looking for a missing node takes requests for each part."""
 _MOST_VERSIONS = 4
@@ -49,11 +52,10 @@ class Hierarchy:
     """A hierarchy whose nodes are cached for some time.
 
     Args:
-        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        store: The store.
         path: The path of the node that is the root of the served hierarchy.
         limits: Limits of requests.
         max_age: Seconds for which nodes are not read again.
-        storage_options: Options for the filesystem of a URL.
         config: Settings.
 
     Attributes:
@@ -62,15 +64,14 @@ class Hierarchy:
 
     def __init__(
         self,
-        store: Any,
+        store: stores.Store,
         *,
         path: str,
         limits: Limits,
         max_age: float,
-        storage_options: Mapping[str, Any] | None,
         config: ConfigLike,
     ) -> None:
-        self.store = stores.CountingStore(stores.resolve(store, storage_options))
+        self.store = stores.CountingStore(store)
         self.path, self.limits, self.max_age = normalize_path(path), limits, max_age
         values = settings.resolve(config)
         self.config = replace(

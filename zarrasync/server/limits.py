@@ -1,15 +1,20 @@
-"""Limits of one request, and of all requests together."""
+"""Limits of one request, of all requests together, and of connections."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
 
-from zarrasync.errors import ZarrError
+from zarrasync.errors import StoreError, ZarrError
 
-__all__ = ["BadQuery", "Limits", "Overloaded", "RequestQueue", "TooMuch"]
+__all__ = ["CLIENT", "BadQuery", "Forbidden", "Limits", "Overloaded", "RequestQueue", "TooMuch"]
+
+CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
+"""The address of the client whose request is processed."""
 
 MiB = 1 << 20
 
@@ -24,6 +29,10 @@ class TooMuch(ZarrError):
 
 class Overloaded(ZarrError):
     """Too many requests are waiting."""
+
+
+class Forbidden(StoreError):
+    """A key is not served."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +50,12 @@ class Limits:
         max_pending_bytes: Bytes of large responses that clients have not received yet. Further requests for such
             responses get status 503.
         active: Requests that are processed at a time.
-        waiting: Requests that wait to be processed. Further requests get status 503.
-        timeout: Seconds for one request.
+        waiting: Requests that wait to be processed. Further requests get status 503. Clients take turns.
+        timeout: Seconds for one request, and in which a client must receive 64 KiB of a response.
+        connections: Open connections, if the server is run by ``run``. It uses at most half of the file descriptors of
+            the process. Further connections replace idle ones and those whose requests have not arrived.
+        head_timeout: Seconds in which a request must arrive, if the server is run by ``run``.
+        idle_timeout: Seconds for which an idle connection is kept, if the server is run by ``run``.
     """
 
     max_cells: int = 1_000_000
@@ -56,6 +69,9 @@ class Limits:
     active: int = 32
     waiting: int = 1000
     timeout: float = 60.0
+    connections: int = 1024
+    head_timeout: float = 10.0
+    idle_timeout: float = 75.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -63,9 +79,20 @@ class Limits:
             if not value >= 0 or (value == 0 and item.name != "waiting"):
                 raise ValueError(f"the limit {item.name} must be positive, found {value}")
 
+    def within_descriptors(self) -> Limits:
+        """Return limits with at most as many connections as the process has file descriptors to spare."""
+        try:
+            import resource
+        except ImportError:  # Windows, where sockets are not file descriptors
+            return self
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if descriptors == resource.RLIM_INFINITY:
+            return self
+        return replace(self, connections=max(min(self.connections, descriptors // 2), 1))
+
 
 class RequestQueue:
-    """A queue that admits a limited number of requests at a time.
+    """A queue that admits a limited number of requests at a time. The clients take turns.
 
     Attributes:
         active: The number of admitted requests.
@@ -74,7 +101,7 @@ class RequestQueue:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._slots = asyncio.Semaphore(limits.active)
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # by client, in the order of their turns
         self.active = self.waiting = 0
 
     @asynccontextmanager
@@ -84,16 +111,65 @@ class RequestQueue:
         Raises:
             Overloaded: If the queue is full.
         """
-        if self._slots.locked() and self.waiting >= self._limits.waiting:
-            raise Overloaded(f"{self.active} requests are active and {self.waiting} are waiting: try again later")
-        self.waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self.waiting -= 1
-        self.active += 1
+        if self.active < self._limits.active:
+            self.active += 1
+        else:
+            await self._wait(CLIENT.get())
         try:
             yield
         finally:
-            self.active -= 1
-            self._slots.release()
+            self._release()
+
+    async def _wait(self, client: str) -> None:
+        """Wait until another request passes its slot on."""
+        if self.waiting >= self._limits.waiting:
+            self._make_room(client)
+        queue = self._queues.setdefault(client, deque())
+        slot = asyncio.get_running_loop().create_future()
+        queue.append(slot)
+        self.waiting += 1
+        try:
+            await slot
+        except asyncio.CancelledError:
+            if slot.cancelled():
+                self._remove(client, slot)
+            elif slot.exception() is None:  # it came too late
+                self._release()
+            raise
+
+    def _make_room(self, client: str) -> None:
+        """Turn away the latest request of the client that has most of them.
+
+        Raises:
+            Overloaded: If that is this client.
+        """
+        error = Overloaded(f"{self.active} requests are active and {self.waiting} are waiting: try again later")
+        longest = max(self._queues, key=lambda name: len(self._queues[name]), default=client)
+        if len(self._queues.get(longest, ())) <= len(self._queues.get(client, ())) + 1:
+            raise error
+        slot = self._queues[longest][-1]
+        self._remove(longest, slot)
+        if not slot.done():
+            slot.set_exception(error)
+
+    def _remove(self, client: str, slot: asyncio.Future[None]) -> None:
+        if slot not in self._queues.get(client, ()):
+            return
+        self._queues[client].remove(slot)
+        self.waiting -= 1
+        if not self._queues[client]:
+            del self._queues[client]
+
+    def _release(self) -> None:
+        """Pass a slot on to the client whose turn it is."""
+        while self._queues:
+            client = next(iter(self._queues))
+            queue = self._queues.pop(client)
+            slot = queue.popleft()
+            self.waiting -= 1
+            if queue:
+                self._queues[client] = queue  # at the end
+            if not slot.done():  # otherwise it is cancelled
+                slot.set_result(None)
+                return
+        self.active -= 1

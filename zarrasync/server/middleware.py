@@ -1,4 +1,4 @@
-"""Middleware of all requests: error responses, metrics, logging, and headers for clients of other origins."""
+"""Middleware of all requests: host names, error responses, metrics, logging, and headers for browsers."""
 
 from __future__ import annotations
 
@@ -11,34 +11,30 @@ from aiohttp import web
 from aiohttp.payload import Payload
 
 from zarrasync._concurrency import clock
+from zarrasync.server.limits import CLIENT
 from zarrasync.server.metrics import Metrics
+from zarrasync.server.origins import Origins
 from zarrasync.server.responses import error_response
 
-__all__ = ["METRICS", "Handler", "add_headers", "handle_request"]
+__all__ = ["METRICS", "ORIGINS", "Handler", "add_headers", "handle_request"]
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 METRICS = web.AppKey("zarrasync.metrics", Metrics)
+ORIGINS = web.AppKey("zarrasync.origins", Origins)
 
 log = logging.getLogger("zarrasync.server")
 access_log = logging.getLogger("zarrasync.server.access")
 
-_CORS = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Expose-Headers": "Accept-Ranges, Content-Length, Content-Range, ETag, X-Dtype, X-Shape",
-    "X-Content-Type-Options": "nosniff",
-}
-_PREFLIGHT = {
-    "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
-    "Access-Control-Allow-Headers": "Range, If-None-Match, If-Range",
-    "Access-Control-Max-Age": "86400",
-}
 _CLIENT_CLOSED = 499
 """The status in logs and metrics of a request whose client has disconnected."""
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Add headers to a response before it is sent, including one that is sent piece by piece."""
-    response.headers.update(_CORS)
+    headers = request.app[ORIGINS].headers(request)
+    if "Vary" in headers and "Vary" in response.headers:
+        headers["Vary"] = f"{response.headers['Vary']}, {headers['Vary']}"
+    response.headers.update(headers)
 
 
 @web.middleware
@@ -70,9 +66,11 @@ async def handle_request(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if request.method == "OPTIONS":  # the preflight request of a browser
-        return web.Response(status=204, headers=_PREFLIGHT)
     try:
+        request.app[ORIGINS].check_host(request)
+        if request.method == "OPTIONS":  # the preflight request of a browser
+            return web.Response(status=204, headers={"Allow": "GET, HEAD, OPTIONS"})
+        CLIENT.set(request.remote or "")
         return await handler(request)
     except (web.HTTPException, ConnectionError):
         raise

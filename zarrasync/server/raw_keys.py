@@ -14,6 +14,7 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, parse_range
 from zarrasync.stores import Request, Store, Value
+from zarrasync.stores.local_files import TEMPORARY_SUFFIX
 
 __all__ = ["RawKeys"]
 
@@ -23,6 +24,7 @@ _MOST_NAME_BYTES = 255
 """Maximum number of bytes in a part of a key, which is the name of a file in many stores."""
 _MOST_KEY_BYTES = 1024
 """Maximum number of bytes in a key, as in object stores; paths of files may be longer."""
+_DOCUMENTS = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 Admit: TypeAlias = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Makes a call when the request queue admits it, with a time limit."""
 
@@ -35,10 +37,12 @@ class RawKeys:
         max_age: Seconds for which clients may reuse a response.
         admit: Makes the requests to the store. A slow client does not occupy the queue between two pieces.
         timeout: Seconds that a client may take to receive a piece.
+        hidden: Whether to serve keys with names that begin with a dot, besides Zarr's own.
     """
 
-    def __init__(self, store: Store, max_age: float, admit: Admit, timeout: float) -> None:
+    def __init__(self, store: Store, max_age: float, admit: Admit, timeout: float, *, hidden: bool) -> None:
         self._store, self._max_age, self._admit, self._timeout = store, max_age, admit, timeout
+        self._hidden = hidden
 
     async def respond(self, request: web.Request, key: str) -> web.StreamResponse:
         """Return the response to a request for a key.
@@ -49,6 +53,8 @@ class RawKeys:
             StoreError: If the store failed.
         """
         _check_length(key)
+        if not self._hidden and _is_hidden(key):
+            return _not_found(key)
         conditions = request.headers.get("If-None-Match"), request.headers.get("If-Range")
         byte_range = parse_range(request.headers.get("Range"))
         is_long_suffix = byte_range is not None and (byte_range.last or 0) > _PIECE_BYTES
@@ -157,6 +163,12 @@ def _check_length(key: str) -> None:
     is_long = len(key.encode()) > _MOST_KEY_BYTES
     if is_long or any(len(part.encode()) > _MOST_NAME_BYTES for part in key.split("/")):
         raise BadQuery(f"a key may have {_MOST_KEY_BYTES} bytes, and each part of it {_MOST_NAME_BYTES}")
+
+
+def _is_hidden(key: str) -> bool:
+    """Return whether a key leads to a hidden file, such as one in ``.git``, or to an incomplete one."""
+    names = key.split("/")
+    return key.endswith(TEMPORARY_SUFFIX) or any(name[:1] == "." and name not in _DOCUMENTS for name in names)
 
 
 def _first_request(key: str, byte_range: ByteRange | None) -> Request:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from zarrasync import errors
-from zarrasync.server.limits import BadQuery, Overloaded, TooMuch
+from zarrasync.server.limits import BadQuery, Forbidden, Overloaded, TooMuch
+from zarrasync.server.origins import UnknownHost
 
 __all__ = [
     "ByteRange",
@@ -26,6 +27,8 @@ __all__ = [
 _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (TooMuch, 413),
     (Overloaded, 503),
+    (UnknownHost, 421),
+    (Forbidden, 403),
     (TimeoutError, 504),
     (errors.NodeNotFoundError, 404),
     (errors.NodeTypeError, 400),
@@ -42,6 +45,7 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
 
 _PUBLIC_MESSAGES: tuple[tuple[type[BaseException], str], ...] = (
     (errors.NodeNotFoundError, "no array or group exists at that path"),
+    (Forbidden, "this key is not served"),
     (errors.StoreError, "the store failed"),
     (errors.CodecError, "a stored chunk could not be decoded"),
     (errors.MetadataError, "the metadata is invalid"),

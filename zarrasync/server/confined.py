@@ -1,0 +1,68 @@
+"""Local files without links that lead out of their directory."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Sequence
+
+from zarrasync.codecs.spec import Buffer
+from zarrasync.server.limits import Forbidden
+from zarrasync.stores import LocalStore, Request, Value, WrapperStore
+from zarrasync.stores.values import Listing
+
+__all__ = ["ConfinedStore"]
+
+
+class ConfinedStore(WrapperStore):
+    """A read-only store of local files that reads no file outside of its directory.
+
+    A key that leads out of it is an error, not absent: an absent chunk would be read as fill values.
+
+    Args:
+        inner: The store.
+    """
+
+    inner: LocalStore
+
+    def __init__(self, inner: LocalStore) -> None:
+        super().__init__(inner)
+        self.writeable = False
+        self._root = os.path.realpath(inner.root)
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        for request in requests:
+            self._check(request.key)
+        return await self.inner.fetch(requests, versions=versions)
+
+    async def fetch_values(
+        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
+    ) -> builtins.list[Buffer | None]:
+        for key in keys:
+            self._check(key)
+        return await self.inner.fetch_values(keys, spaces, limit)
+
+    async def stat(self, key: str) -> Value | None:
+        self._check(key)
+        return await self.inner.stat(key)
+
+    async def list_dir(self, prefix: str) -> Listing:
+        self._check(prefix)
+        return await self.inner.list_dir(prefix)
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        self._check(prefix)
+        return [key for key in await self.inner.list_prefix(prefix) if self._is_inside(key)]
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        self._check(prefix)
+        sizes = await self.inner.list_sizes(prefix)
+        return {key: size for key, size in sizes.items() if self._is_inside(key)}
+
+    def _check(self, key: str) -> None:
+        if not self._is_inside(key):
+            raise Forbidden(f"{key!r} is a link that leads out of the served directory", key=key)
+
+    def _is_inside(self, key: str) -> bool:
+        place = os.path.realpath(f"{self._root}/{key}")
+        return place == self._root or place.startswith(self._root.rstrip("/") + "/")

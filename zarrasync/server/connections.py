@@ -1,0 +1,234 @@
+"""Limits of connections: how many there are, how long a request may take to arrive, and a response to be received.
+
+aiohttp limits neither. A client that opens connections without sending requests, or does not read responses, would
+take the file descriptors and the memory of all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+from zarrasync.server.limits import Limits
+
+__all__ = ["GuardedRunner"]
+
+_SWEEP_SECONDS = 0.5
+"""Time between two checks of all connections."""
+_LINGERING_SECONDS = 2.0
+"""Time for which the body of a request is received and ignored."""
+_PROGRESS_BYTES = 64 << 10
+"""Bytes that a client must receive within ``Limits.timeout`` if it has not received everything."""
+_REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+def _is_fault_of_server(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+_logger = logging.getLogger("zarrasync.server.protocol")
+_logger.addFilter(_is_fault_of_server)  # aiohttp logs a traceback for each malformed request
+
+
+class GuardedRunner(web.AppRunner):
+    """An aiohttp runner with limited connections.
+
+    Args:
+        app: The application.
+        limits: ``connections``, ``head_timeout``, ``idle_timeout`` and ``timeout`` apply.
+        **options: As for ``aiohttp.web.AppRunner``.
+    """
+
+    __slots__ = ("_guard", "_limits")
+
+    def __init__(self, app: web.Application, limits: Limits, **options: Any) -> None:
+        defaults = {
+            "keepalive_timeout": limits.idle_timeout,
+            "lingering_time": _LINGERING_SECONDS,
+            "logger": _logger,
+            "access_log": None,
+            "handler_cancellation": True,
+        }
+        super().__init__(app, **{**defaults, **options})
+        self._limits = limits
+        self._guard: _Guard | None = None
+
+    @property
+    def server(self) -> Any:
+        """The factory of protocols, from which sites make connections."""
+        return self._guard
+
+    async def setup(self) -> None:
+        """Start the application."""
+        await super().setup()
+        server = super().server
+        assert server is not None
+        self._guard = _Guard(server, self._limits)
+
+    async def cleanup(self) -> None:
+        """Stop the application, and close all connections."""
+        try:
+            await super().cleanup()
+        finally:
+            if self._guard is not None:
+                self._guard.abort_all()
+
+
+class _Guard:
+    """All connections of a server."""
+
+    def __init__(self, server: web.Server, limits: Limits) -> None:
+        self.limits = limits
+        self._server = server
+        self._handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] = server.request_handler
+        server.request_handler = self._handle_request
+        self._by_protocol: dict[Any, _Connection] = {}
+        self._refused: set[_Connection] = set()
+        self._reserve = max(limits.connections // 16, 1)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> asyncio.Protocol:
+        return _Connection(self, cast("asyncio.Protocol", self._server()))
+
+    async def _handle_request(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = self._by_protocol.get(request.protocol)
+        if connection is None:  # closed meanwhile
+            return await self._handle(request)
+        connection.begin_request()
+        try:
+            return await self._handle(request)
+        finally:
+            connection.end_request()
+
+    def admit(self, connection: _Connection) -> bool:
+        """Register a new connection if there is room, or another one can make room.
+
+        Connections that wait for a request make room: of the client that has most connections, the oldest one. A
+        client without another connection may also use the reserve, so that health checks pass.
+        """
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+        connections = self._by_protocol.values()
+        if len(connections) >= self.limits.connections:
+            counts = Counter(each.client for each in connections)
+            waiting = (each for each in connections if each.is_waiting)
+            victim = max(waiting, key=lambda each: (counts[each.client], -each.since), default=None)
+            if victim is not None:
+                victim.abort()
+            elif counts[connection.client] or len(connections) >= self.limits.connections + self._reserve:
+                if len(self._refused) < self._reserve:
+                    self._refused.add(connection)
+                else:
+                    connection.abort()
+                return False
+        self._by_protocol[connection.inner] = connection
+        return True
+
+    def remove(self, connection: _Connection) -> None:
+        """Forget a connection."""
+        self._by_protocol.pop(connection.inner, None)
+        self._refused.discard(connection)
+
+    def abort_all(self) -> None:
+        """Close all connections without waiting for their clients."""
+        for connection in (*self._by_protocol.values(), *self._refused):
+            connection.abort()
+
+    def _sweep(self) -> None:
+        """Close connections whose clients are too slow."""
+        loop = asyncio.get_running_loop()
+        for connection in (*self._by_protocol.values(), *self._refused):
+            if connection.is_too_slow(loop.time()):
+                connection.abort()
+        busy = self._by_protocol or self._refused
+        self._timer = loop.call_later(_SWEEP_SECONDS, self._sweep) if busy else None
+
+
+class _Connection(asyncio.Protocol):
+    """A connection: passes everything on to aiohttp's protocol, and keeps an eye on the client.
+
+    Attributes:
+        inner: aiohttp's protocol.
+        client: The address of the client.
+        since: When the connection began to wait for a request.
+    """
+
+    def __init__(self, guard: _Guard, inner: asyncio.Protocol) -> None:
+        self.inner, self.client, self.since = inner, "", 0.0
+        self._guard = guard
+        self._transport: asyncio.Transport
+        self._admitted = False
+        self._active = 0  # requests that are processed
+        self._head_began: float | None = None
+        self._unsent, self._unsent_since = 0, 0.0
+
+    # -------------------------------------------------------------- called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._head_began = self.since = asyncio.get_running_loop().time()
+        peer = transport.get_extra_info("peername")
+        self.client = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._admitted = self._guard.admit(self)
+        if self._admitted:
+            self.inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._admitted:
+            self._transport.write(_REFUSAL)
+            self._transport.close()
+            return
+        if self._head_began is None and not self._active:
+            self._head_began = asyncio.get_running_loop().time()
+        self.inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self.inner.eof_received() if self._admitted else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.remove(self)
+        if self._admitted:
+            self.inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    # -------------------------------------------------------------- requests
+
+    def begin_request(self) -> None:
+        """Note that the head of a request has arrived."""
+        self._active += 1
+        self._head_began = None
+
+    def end_request(self) -> None:
+        """Note that a request has been processed."""
+        self._active -= 1
+        self.since = asyncio.get_running_loop().time()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the connection neither has a request nor sends a response."""
+        return not self._active and not self._transport.get_write_buffer_size()
+
+    def is_too_slow(self, now: float) -> bool:
+        """Return whether the client takes too long to send a request or to receive a response."""
+        limits, unsent = self._guard.limits, self._transport.get_write_buffer_size()
+        if unsent and self._unsent and self._unsent - _PROGRESS_BYTES < unsent <= self._unsent:
+            return now - self._unsent_since > limits.timeout
+        self._unsent, self._unsent_since = unsent, now
+        return self._head_began is not None and now - self._head_began > limits.head_timeout
+
+    def abort(self) -> None:
+        """Close the connection without waiting for the client."""
+        self._guard.remove(self)  # the transport reports its end later, and others need the place now
+        self._transport.abort()

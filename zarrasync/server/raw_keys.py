@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 
 from zarrasync.codecs.spec import Buffer
+from zarrasync.formats import is_document
 from zarrasync.model.paths import check_key
 from zarrasync.nodes.node import run_on_store
 from zarrasync.server.limits import BadQuery
@@ -24,7 +25,6 @@ _MOST_NAME_BYTES = 255
 """Maximum number of bytes in a part of a key, which is the name of a file in many stores."""
 _MOST_KEY_BYTES = 1024
 """Maximum number of bytes in a key, as in object stores; paths of files may be longer."""
-_DOCUMENTS = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 Admit: TypeAlias = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Makes a call when the request queue admits it, with a time limit."""
 
@@ -168,7 +168,7 @@ def _check_length(key: str) -> None:
 def _is_hidden(key: str) -> bool:
     """Return whether a key leads to a hidden file, such as one in ``.git``, or to an incomplete one."""
     names = key.split("/")
-    return key.endswith(TEMPORARY_SUFFIX) or any(name[:1] == "." and name not in _DOCUMENTS for name in names)
+    return key.endswith(TEMPORARY_SUFFIX) or any(name[:1] == "." and not is_document(name) for name in names)
 
 
 def _first_request(key: str, byte_range: ByteRange | None) -> Request:

@@ -175,6 +175,7 @@ TASKS = [
             ("in", of_group(look_up)),
             ("consolidate", of_group(lambda group, n: sync.consolidate_metadata(group.store))),
             ("validate nodes", of_group(validate)),
+            ("manifest", of_group(lambda group, n: sync.manifest(group.store).digest)),
             ("copy nodes", of_group(lambda group, n: sync.copy(group.store, {}))),
             ("erase nodes", erase_group),
             ("write chunks", write),

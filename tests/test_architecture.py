@@ -184,8 +184,8 @@ PUBLIC = {
     "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",
 }
 FUNCTIONS = (
-    "consolidate_metadata copy create create_array create_group create_hierarchy ingest list_nodes load open open_array "
-    "open_group register_codec register_data_type register_storage_transformer save validate"
+    "consolidate_metadata copy create create_array create_group create_hierarchy ingest list_nodes load manifest open "
+    "open_array open_group register_codec register_data_type register_storage_transformer save validate"
 )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zarrasync import codecs, config, errors, stores
     from zarrasync.bulk.copy import copy
     from zarrasync.bulk.ingest import ingest
+    from zarrasync.bulk.manifest import manifest
     from zarrasync.bulk.validate import validate
     from zarrasync.config import Config
     from zarrasync.errors import ZarrError
@@ -69,6 +70,7 @@ __all__ = [
     "ingest",
     "list_nodes",
     "load",
+    "manifest",
     "open",
     "open_array",
     "open_group",
@@ -89,6 +91,7 @@ _HOME_MODULES = {
     "ZarrError": "errors",
     "copy": "bulk.copy",
     "ingest": "bulk.ingest",
+    "manifest": "bulk.manifest",
     "register_codec": "metadata.extensions",
     "register_data_type": "metadata.extensions",
     "register_storage_transformer": "metadata.extensions",

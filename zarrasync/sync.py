@@ -22,7 +22,9 @@ from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.bulk import copy as _copy
 from zarrasync.bulk import ingest as _ingest
+from zarrasync.bulk import manifest as _manifest
 from zarrasync.bulk import validate as _validate
+from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
@@ -60,6 +62,7 @@ __all__ = [
     "ingest",
     "list_nodes",
     "load",
+    "manifest",
     "open",
     "open_array",
     "open_group",
@@ -1915,11 +1918,47 @@ def ingest(
     return run(coroutine_, blocking=store_.blocking)
 
 
+def manifest(
+    store: StoreLike, *, path: str = "", storage_options: Mapping[str, Any] | None = None, config: ConfigLike = None
+) -> Manifest:
+    """Compute the digests of all files below a path: documents, chunks and files that are not Zarr's.
+
+    Files are read concurrently and in parts, within ``config.memory_budget``. ``validate`` compares a store with a
+    manifest.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path in the store.
+        storage_options: Options for the filesystem of a URL.
+        config: Settings.
+
+    Returns:
+        The digests by key relative to the path, and the digest of the whole as DANDI's ``zarr_checksum`` computes it.
+
+    Raises:
+        NodeNotFoundError: If there are no files.
+        StoreError: If a file cannot be read.
+        UnsupportedOperation: If the store cannot list.
+
+    Example:
+        >>> store = {"a/zarr.json": b"{}"}
+        >>> found = sync.manifest(store, path="a")
+        >>> found.files["zarr.json"]
+        FileDigest(md5='99914b932bd37a50b983c5e7c90ae93b', size=2)
+        >>> found.digest
+        'f0699a280f5de8a2aa0eb26551eb2fa4-1--2'
+    """
+    store_ = resolve(store, storage_options, config)
+    coroutine_ = _manifest.manifest(store_, path=path, config=config)
+    return run(coroutine_, blocking=store_.blocking)
+
+
 def validate(
     store: StoreLike,
     *,
     path: str = "",
     data: bool = False,
+    manifest: Manifest | None = None,
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -1930,6 +1969,8 @@ def validate(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of the node in the store.
         data: Decode all stored chunks, and report missing ones.
+        manifest: The manifest that ``manifest`` computed for the same path. Files that are missing, not part of it, or
+            different are errors.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
@@ -1938,7 +1979,7 @@ def validate(
         A report of all problems with their locations.
 
     Raises:
-        NodeNotFoundError: If no node exists at the path.
+        NodeNotFoundError: If no node exists at the path, and there is no manifest.
         StoreError: If the store failed.
 
     Example:
@@ -1951,7 +1992,9 @@ def validate(
         1 array, 1 group: no problems found
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _validate.validate(store_, path=path, data=data, zarr_format=zarr_format, config=config)
+    coroutine_ = _validate.validate(
+        store_, path=path, data=data, manifest=manifest, zarr_format=zarr_format, config=config
+    )
     return run(coroutine_, blocking=store_.blocking)
 
 

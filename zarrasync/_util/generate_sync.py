@@ -52,11 +52,13 @@ from zarrasync.nodes import group as _group
 from zarrasync.nodes import functions as _functions
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.nodes import selection as _selection
+from zarrasync.bulk import manifest as _manifest
 from zarrasync.bulk import validate as _validate
 from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
+from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
@@ -76,7 +78,7 @@ T = TypeVar("T")
 
 '''
 
-MODULES = ("nodes/functions.py", "bulk/copy.py", "bulk/ingest.py", "bulk/validate.py")
+MODULES = ("nodes/functions.py", "bulk/copy.py", "bulk/ingest.py", "bulk/manifest.py", "bulk/validate.py")
 """The modules whose public functions are generated."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

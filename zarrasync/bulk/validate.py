@@ -10,6 +10,8 @@ from typing import Any
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.bulk.digest_files import compare_manifest
+from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.reports import Report
 from zarrasync.bulk.validate_chunks import check_chunks
 from zarrasync.bulk.validate_documents import check_consolidated, check_documents
@@ -22,7 +24,7 @@ from zarrasync.bulk.validate_hierarchy import (
     find_nodes,
     list_keys,
 )
-from zarrasync.errors import MetadataError
+from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
@@ -43,6 +45,7 @@ async def validate(
     *,
     path: str = "",
     data: bool = False,
+    manifest: Manifest | None = None,
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -53,6 +56,8 @@ async def validate(
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         path: The path of the node in the store.
         data: Decode all stored chunks, and report missing ones.
+        manifest: The manifest that ``manifest`` computed for the same path. Files that are missing, not part of it, or
+            different are errors.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
@@ -61,7 +66,7 @@ async def validate(
         A report of all problems with their locations.
 
     Raises:
-        NodeNotFoundError: If no node exists at the path.
+        NodeNotFoundError: If no node exists at the path, and there is no manifest.
         StoreError: If the store failed.
 
     Example:
@@ -79,7 +84,13 @@ async def validate(
     handle = NodeHandle(ReadOnlyStore(resolve(store, storage_options, values)), normalize_path(path), format_, values)
     report = Report()
     allow_pickle = settings.resolve(config).allow_pickle  # reading documents is safe, decoding pickled chunks is not
-    await run_on_store(partial(_validate, handle, candidates, report, data, allow_pickle), handle.store)
+    if manifest is not None:
+        await compare_manifest(handle.store, handle.path, manifest, report, values)
+    try:
+        await run_on_store(partial(_validate, handle, candidates, report, data, allow_pickle), handle.store)
+    except NodeNotFoundError:
+        if manifest is None:  # otherwise the missing document is reported
+            raise
     report.findings.sort(key=lambda finding: (finding.key, finding.location))
     return report
 

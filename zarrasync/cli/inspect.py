@@ -6,10 +6,12 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
+from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.statistics import Summary, summarize
 from zarrasync.cli import cat
 from zarrasync.cli.arguments import Commands, arrays_of, count, open_node, options, select
@@ -43,6 +45,17 @@ def add(command: Commands) -> None:
         examples=["validate data.zarr --data"],
     )
     validate.add_argument("--data", action="store_true", help="also decode every chunk")
+    validate.add_argument("--manifest", metavar="FILE", help="compare all files with those of a manifest")
+    manifest = command(
+        "manifest",
+        "print the digests of all files, for `validate --manifest`",
+        _manifest,
+        examples=["manifest data.zarr > data.manifest.json", "manifest data.zarr --digest"],
+        as_json=False,
+    )
+    manifest.add_argument(
+        "--digest", action="store_true", help="print only the digest of the whole, as DANDI defines it"
+    )
 
 
 # ------------------------------------------------------------------ nodes
@@ -190,9 +203,18 @@ def _number_text(value: float | None) -> str:
 
 
 def _validate(args: argparse.Namespace, console: Console) -> int:
-    report = sync.validate(args.url, path=args.path, data=args.data, storage_options=options(args.option))
+    manifest = None if args.manifest is None else Manifest.loads(Path(args.manifest).read_bytes())
+    report = sync.validate(
+        args.url, path=args.path, data=args.data, manifest=manifest, storage_options=options(args.option)
+    )
     if console.as_json:
         console.data(report.to_dict())
     else:
         console.text(report)
     return 0 if report.ok else 1
+
+
+def _manifest(args: argparse.Namespace, console: Console) -> int:
+    manifest = sync.manifest(args.url, path=args.path, storage_options=options(args.option))
+    console.text(manifest.digest if args.digest else manifest.dumps().rstrip())
+    return 0

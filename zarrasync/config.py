@@ -54,9 +54,10 @@ class Config:
             ``"error"``, or ``"allow"`` the fallback silently.
         allow_pickle: Open arrays whose chunks are pickles. Reading a pickle can run arbitrary code, so set this only
             for data that you trust.
-        max_document_bytes: The maximum size of a metadata document, in bytes.
-        max_chunk_bytes: The maximum decoded size of a chunk, in bytes (0: no limit).
-        max_read_bytes: The maximum size of the result of a read, in bytes (0: no limit).
+        max_document_bytes: The largest size of a metadata document, in bytes.
+        max_chunk_bytes: The largest decoded size of a chunk, in bytes (0: no limit for chunks of fixed size; the content
+            of strings, bytes, and objects may have 64 MiB, or 64 times its stored size if that is more).
+        max_read_bytes: The largest size of the result of a read, in bytes (0: no limit).
         debug_errors: Keep all frames and causes in the tracebacks of errors. The value in effect where a function is
             called counts, not the setting of a node.
 

@@ -78,6 +78,7 @@ class Hierarchy:
             values,
             max_chunk_bytes=min(values.max_chunk_bytes or limits.max_chunk_bytes, limits.max_chunk_bytes),
             max_document_bytes=min(values.max_document_bytes, limits.max_document_bytes),
+            max_read_bytes=min(values.max_read_bytes or limits.max_decoded_bytes, limits.max_decoded_bytes),
         )
         self._cache: Cache[Any] = Cache(1024, max_age)
         self._versions: dict[str, list[tuple[int, ArrayMetadata]]] = {}

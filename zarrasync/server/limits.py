@@ -42,7 +42,7 @@ class Limits:
     Attributes:
         max_cells: Elements of a JSON or CSV response.
         max_result_bytes: Bytes of a response's elements in memory.
-        max_decoded_bytes: Bytes of chunks to decode for one response.
+        max_decoded_bytes: Bytes of chunks to decode for one response, and of the result of one read.
         max_chunks: Chunks to visit for one response.
         max_chunk_bytes: Bytes of one decoded chunk.
         max_document_bytes: Bytes of one metadata document.

@@ -141,7 +141,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.key or 'metadata'}: {self.location}: {self.message}"
+        return ": ".join(filter(None, (self.key, self.location, self.message)))
 
 
 class MetadataError(ZarrError, ValueError):
@@ -162,6 +162,10 @@ class MetadataError(ZarrError, ValueError):
         """Return an error that lists problems, one per line."""
         text = str(problems[0]) if len(problems) == 1 else "".join(f"\n  {p}" for p in problems)
         return cls(text, problems=problems)
+
+    def locate(self, store: str) -> None:
+        """Add the repr of the store with the document to the message."""
+        self.args = (f"invalid metadata in {store}: {self.args[0]}",)
 
 
 class UnknownCodecError(MetadataError):
@@ -226,10 +230,12 @@ class CodecError(ZarrError, ValueError):
         self.codec, self.direction, self.key = codec, direction, key
 
     def at(self, key: str, store: str = "") -> CodecError:
-        """Add the key of the chunk and the repr of its store to the fields and the message, unless it has a key."""
+        """Add the key of the chunk, the repr of its store and a hint to the fields and the message, unless it has a key."""
         if not self.key:
             self.key = key
-            self.args = (f"{key}{' in ' if store else ''}{store}: {self.args[0]}",)
+            is_damaged = self.direction == "decode" and not isinstance(self.__cause__, MemoryError)
+            hint = "; restore the chunk from a copy, or write it again" if is_damaged else ""
+            self.args = (f"{key}{' in ' if store else ''}{store}: {self.args[0]}{hint}",)
         return self
 
 

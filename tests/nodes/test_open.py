@@ -37,7 +37,7 @@ async def test_modes(api):
     assert again.shape == (3,)
     with pytest.raises(NodeExistsError, match="overwrite=True"):
         await api(api.open_array(values, mode="w-", shape=(3,)))
-    with pytest.raises(NodeTypeError, match="is an array; open_array or open opens it"):
+    with pytest.raises(NodeTypeError, match="is an array; open it with open_array or open"):
         await api(api.open_group(values))
     fresh = await api(api.open_array(values, mode="w", shape=(2,), dtype="i2"))
     assert (await api(fresh[...]) == 0).all()
@@ -47,7 +47,7 @@ async def test_modes(api):
         await api(api.open(values, mode="w"))
     group = await api(api.open_group({}, mode="w-", attributes={"a": 1}))
     assert dict(group.attrs) == {"a": 1}
-    with pytest.raises(NodeTypeError, match="is a group; open_group or open opens it"):
+    with pytest.raises(NodeTypeError, match="is a group; open it with open_group or open"):
         await api(api.open_array(group.store))
 
 

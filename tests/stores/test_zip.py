@@ -154,7 +154,7 @@ def test_modes_of_archives(tmp_path: Path):
             pickle.dumps(store)
         with pytest.raises(StoreError, match="another process"):
             sync.open_group(stores.ZipStore(path, mode="a"))
-    with pytest.raises(StoreError, match="there already"):
+    with pytest.raises(StoreError, match="already exists"):
         stores.ZipStore(path, mode="x")
     with pytest.raises(ReadOnlyError):
         sync.open_group(path).create_group("g")

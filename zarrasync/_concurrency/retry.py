@@ -49,8 +49,8 @@ class ConflictBackoff:
         self._attempts += 1
         if clock.monotonic() > self._end:
             raise WriteConflictError(
-                f"{self._target}: {conflict}, at each of {self._attempts} attempts within {self._seconds:g} s "
-                "(config.total_timeout): other writers keep changing it",
+                f"{self._target}: changed meanwhile by another writer at each of {self._attempts} attempts within "
+                f"{self._seconds:g} s; write from fewer processes at a time, or raise config.total_timeout",
                 key=conflict.key,
                 attempts=self._attempts,
             ) from conflict

@@ -18,6 +18,8 @@ __all__ = ["dump", "duplicate_names", "load", "reject_tokens", "to_plain"]
 
 _NESTING_LIMIT = 100
 """The maximum nesting of documents, because recursive functions process them."""
+_CONTENTS = {b"": "an empty document", b"<": "the document is HTML or XML, such as a page to log in; check the URL"}
+"""What documents are that are not JSON, by their first byte."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
@@ -44,11 +46,11 @@ def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
     try:
         document = _decode(str(data, "utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise _problem(key, f"not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise _problem(key, f"not UTF-8 text: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
         position = f"line {error.lineno} column {error.colno}"
-        reason = "an empty document" if not bytes(data).strip() else f"{error.msg} at {position}"
-        raise _problem(key, f"not valid JSON: {reason}") from error
+        reason = _CONTENTS.get(bytes(data).lstrip()[:1], f"{error.msg} at {position}")
+        raise _problem(key, f"not valid JSON: {reason}") from None
     except ValueError as error:  # an integer with thousands of digits
         raise _problem(key, f"unsupported JSON: {error}") from error
     except RecursionError as error:

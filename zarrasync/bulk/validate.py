@@ -29,6 +29,7 @@ from zarrasync.formats import CANDIDATES, Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.explain_missing import add_reason
 from zarrasync.nodes.find import find
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
@@ -100,6 +101,9 @@ async def _validate(
 ) -> None:
     try:
         top = await find(handle, candidates)
+    except NodeNotFoundError as error:
+        await add_reason(error, handle)
+        raise
     except MetadataError as error:
         Validation(handle, report).add_error(error, handle.path)
         return

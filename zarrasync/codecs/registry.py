@@ -125,7 +125,7 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
         codec = _make(name, configuration)
     except UnknownCodecError as error:
         raise UnknownCodecError(
-            f"{key or 'metadata'}: {location}: {error}", codec=error.codec, problems=error.problems
+            ": ".join(filter(None, (key, location, str(error)))), codec=error.codec, problems=error.problems
         ) from error
     except MetadataError:
         raise
@@ -134,7 +134,8 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
         raise _problem(key, f"{location}.configuration", f"codec {name!r}: {detail}") from error
     if codec is not None or entry.get("must_understand") is False:
         return codec
-    problem = Problem(key, f"{location}.name", f"unknown codec {name!r}; {_suggestion(name)}")
+    place = location if isinstance(value, str) else f"{location}.name"
+    problem = Problem(key, place, f"unknown codec {name!r}; {_suggestion(name)}")
     raise UnknownCodecError(str(problem), codec=name, problems=[problem])
 
 
@@ -184,11 +185,12 @@ def _problem(key: str, location: str, message: str) -> MetadataError:
     return MetadataError.from_problems([Problem(key, location, message)])
 
 
-def as_codec(value: Any) -> Codec:
+def as_codec(value: Any, parameter: str = "codec") -> Codec:
     """Return the codec for an argument.
 
     Args:
         value: A codec of this package or of zarr-python, a v3 entry or name, or a numcodecs codec or configuration.
+        parameter: The parameter's name, for messages.
 
     Raises:
         MetadataError: If it is something else, or invalid.
@@ -198,7 +200,7 @@ def as_codec(value: Any) -> Codec:
     if hasattr(value, "to_dict"):
         value = _entry_of(value)
     if isinstance(value, str) or (isinstance(value, Mapping) and "name" in value):
-        codec = parse_codec(to_plain(value))
+        codec = parse_codec(to_plain(value), parameter)
         assert codec is not None or isinstance(value, Mapping)
         if codec is not None:
             return codec
@@ -206,7 +208,9 @@ def as_codec(value: Any) -> Codec:
     config = value if get_config is None else get_config()
     if isinstance(config, Mapping) and "id" in config:
         return from_numcodecs(config)
-    raise MetadataError(f"{value!r} is not a codec; pass a codec, a name, a v3 entry or a numcodecs configuration")
+    raise MetadataError(
+        f"{parameter}: {value!r} is not a codec; pass a codec, a name, a v3 entry or a numcodecs configuration"
+    )
 
 
 def _entry_of(codec: Any) -> Any:

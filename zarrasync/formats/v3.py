@@ -119,8 +119,8 @@ class V3(Format):
 
     def chain(self, requested: RequestedCodecs, spec: ArraySpec) -> CodecChain:
         chunk_spec = spec if requested.inner_shape is None else spec.replace(shape=requested.inner_shape)
-        filters = [as_codec(_array_form(codec)) for codec in requested.filters]
-        compressors = [as_codec(codec) for codec in requested.compressors]
+        filters = [as_codec(_array_form(codec), "filters") for codec in requested.filters]
+        compressors = [as_codec(codec, "compressors") for codec in requested.compressors]
         for parameter, codecs, kind in (
             ("filters", filters, ArrayArrayCodec),
             ("compressors", compressors, BytesBytesCodec),
@@ -132,7 +132,7 @@ class V3(Format):
                     )
         if requested.order == "F" and len(spec.shape) > 1:
             filters.append(TransposeCodec(tuple(reversed(range(len(spec.shape))))))
-        serializer = [] if requested.serializer in (None, "auto") else [as_codec(requested.serializer)]
+        serializer = [] if requested.serializer in (None, "auto") else [as_codec(requested.serializer, "serializer")]
         chain = _with_plain_byte_order(chain_of([*filters, *serializer, *compressors], chunk_spec))
         if requested.inner_shape is None:
             return chain

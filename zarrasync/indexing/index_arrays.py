@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.axis_maps import AxisMap, Const, Gather
+from zarrasync.indexing.key_items import out_of_range
 from zarrasync.indexing.selectors import IntArray
 
 __all__ = ["broadcast_shape", "gather_axis", "index_arrays", "nonzero"]
@@ -40,9 +41,7 @@ def index_arrays(value: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
         low, high = int(array.min()), int(array.max())
         if low < -extent or high >= extent:
             wrong = low if low < -extent else high
-            raise SelectionError(
-                f"index {wrong} is out of range for axis {axis} with size {extent} (shape {shape})", shape=shape
-            )
+            raise out_of_range(wrong, axis, shape)
         if low < 0:
             indices = np.where(indices < 0, indices + extent, indices)
     return [indices]
@@ -73,9 +72,12 @@ def broadcast_shape(arrays: Sequence[IntArray], shape: Shape) -> tuple[int, ...]
     """
     try:
         return np.broadcast_shapes(*(array.shape for array in arrays))
-    except ValueError as error:
+    except ValueError:
         shapes = " and ".join(str(array.shape) for array in arrays)
-        raise SelectionError(f"index arrays of shapes {shapes} do not broadcast together", shape=shape) from error
+        message = (
+            f"index arrays of shapes {shapes} do not broadcast together; oindex selects along each axis on its own"
+        )
+        raise SelectionError(message, shape=shape) from None
 
 
 def gather_axis(dims: tuple[int, ...], indices: IntArray, points_shape: tuple[int, ...]) -> AxisMap:

@@ -104,6 +104,14 @@ def _is_bare_mask(value: Any) -> bool:
     )
 
 
+def out_of_range(index: int, axis: int, shape: Shape) -> SelectionError:
+    """Return the error for an index outside of an axis."""
+    extent = shape[axis]
+    hint = f"use {-extent} to {extent - 1}" if extent else "the axis has no elements"
+    message = f"index {index} is out of range for axis {axis} with size {extent} (shape {shape}); {hint}"
+    return SelectionError(message, shape=shape)
+
+
 def resolve_integer(value: Any, axis: int, shape: Shape) -> int:
     """Return a non-negative index for an integer.
 
@@ -112,9 +120,7 @@ def resolve_integer(value: Any, axis: int, shape: Shape) -> int:
     """
     index, extent = operator.index(value), shape[axis]
     if not -extent <= index < extent:
-        raise SelectionError(
-            f"index {index} is out of range for axis {axis} with size {extent} (shape {shape})", shape=shape
-        )
+        raise out_of_range(index, axis, shape)
     return index + extent if index < 0 else index
 
 

@@ -271,6 +271,7 @@ def checked_attributes(value: Any) -> dict[str, Any]:
                 _json.dump({name: item})
             except MetadataError as error:
                 reason = error.__cause__ or error
-                raise MetadataError(f"the attribute {name!r} cannot be written as JSON: {reason}") from error
+                message = f"the attribute {name!r} cannot be written as JSON: {reason}; use strings, numbers, lists and mappings"
+                raise MetadataError(message) from None
         raise
     return dict(_json.to_plain(attributes))

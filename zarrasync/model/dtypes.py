@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from zarrasync._util import plugins
 from zarrasync._util.json import to_plain
+from zarrasync._util.suggestions import suggest
 from zarrasync.errors import MetadataError
 from zarrasync.model.numpy_dtypes import is_raw, packed
 
@@ -172,8 +173,10 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
         return from_json(to_plain(dtype.to_json(zarr_format=3)))  # type: ignore[union-attr]  # of any class
     try:
         numpy_dtype = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise MetadataError(f"data type {dtype!r} is defined neither by NumPy nor by Zarr") from error
+    except (TypeError, ValueError, SyntaxError):
+        names = [*_COMMON, *NAMED, *_registered]
+        hint = suggest(str(dtype), names, "use a NumPy dtype or a name such as 'float32'")
+        raise MetadataError(f"data type {dtype!r} is defined neither by NumPy nor by Zarr; {hint}") from None
     if numpy_dtype.kind == "T":
         return STRING
     has_length = isinstance(dtype, str) and dtype.endswith("0")
@@ -368,6 +371,8 @@ NAMED: dict[str, Callable[[str], DataType]] = {
     **dict.fromkeys(_SMALL_INTEGERS, _small_integer),
     **{f"complex_{part}": _complex for part in (*SMALL_FLOATS, "float16", "float32", "float64")},
 }
+_COMMON = ("string", "bytes", *(np.dtype(code).name for code in "?bhilqBHILQefdFD"))
+"""Names to suggest for an unknown data type."""
 _registered: dict[str, Callable[[Mapping[str, Any]], DataType]] = {}
 
 

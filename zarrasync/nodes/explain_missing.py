@@ -59,8 +59,7 @@ async def _explain(handle: NodeHandle) -> str:
         with suppress(OSError, MetadataError):
             members = await _members(replace(handle, path=path, format=ancestor.format), handle.path)
         return members or f"; /{path} is a group"
-    reason = handle.store.describe(handle.path)
-    return f"; {reason}" if reason else ""
+    return f"; {handle.store.describe(handle.path)}"
 
 
 async def _members(group: NodeHandle, missing: str) -> str:

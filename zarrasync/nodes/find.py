@@ -205,7 +205,12 @@ async def find_all(
             if handle.consolidated.covers(lookup.path):
                 lookup.documents = handle.consolidated.find(lookup.keys)
     await _fetch(handle, [lookup for lookup in lookups if lookup.documents is None])
-    return [_detect(lookup, candidates, handle.config, strict, consolidated) for lookup in lookups]
+    try:
+        return [_detect(lookup, candidates, handle.config, strict, consolidated) for lookup in lookups]
+    except MetadataError as error:
+        if error.problems:
+            error.locate(repr(handle.store))
+        raise
 
 
 @dataclass(slots=True)

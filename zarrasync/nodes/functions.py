@@ -154,7 +154,7 @@ async def open_array(
             return array
     else:
         array = await open_array_at(handle, candidates)
-    check_matches(array.metadata, array.name, **options)
+    check_matches(array.metadata, f"{array.name} in {array.store!r}", **options)
     return array
 
 
@@ -219,7 +219,7 @@ async def open_group(
     group = await find_or_create(find_existing, create)
     if not isinstance(group, AsyncGroup):
         subject = f"{handle.name} in {handle.store!r}"
-        raise wrong_kind(subject, handle.path, group.metadata, "; open_array or open opens it")
+        raise wrong_kind(subject, handle.path, group.metadata, "; open it with open_array or open")
     return group
 
 

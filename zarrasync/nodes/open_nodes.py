@@ -122,7 +122,7 @@ async def open_array_at(
     node = await run_on_store(open_node, handle.store)
     if not isinstance(node, AsyncArray):
         subject = f"{handle.name} in {handle.store!r}"
-        raise wrong_kind(subject, handle.path, node.metadata, "; open_group or open opens it")
+        raise wrong_kind(subject, handle.path, node.metadata, "; open it with open_group or open")
     return node
 
 

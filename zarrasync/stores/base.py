@@ -28,7 +28,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.locks import KeyLock, KeyLocks
 from zarrasync.codecs.spec import Buffer
-from zarrasync.errors import UnsupportedOperation
+from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.values import Listing, Request, Value
 
@@ -358,11 +358,17 @@ class Store(ABC):
         return request_limiter(self.identity, self.concurrency)
 
     def describe(self, path: str) -> str:
-        """Describe a path without a node, without making requests; for error messages."""
-        return ""
+        """Explain why there is no node at a path, without making requests; for error messages."""
+        return "check the URL and the path"
 
-    def _unsupported(self, verb: str) -> UnsupportedOperation:
-        return UnsupportedOperation(f"{self!r} cannot {verb}")
+    def _unsupported(
+        self, verb: str, hint: str = "use a store that can, such as a local directory"
+    ) -> UnsupportedOperation:
+        return UnsupportedOperation(f"{self!r} cannot {verb}; {hint}")
+
+    def _conflict(self, key: str) -> WriteConflictError:
+        message = f"{key!r} in {self!r} was changed meanwhile by another writer; read it again and repeat the change"
+        return WriteConflictError(message, key=key)
 
     async def close(self) -> None:  # noqa: B027  # optional
         """Close connections that this store opened. A later call opens new ones."""

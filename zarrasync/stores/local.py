@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from zarrasync import config
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.suggestions import suggest
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
@@ -90,12 +91,11 @@ class LocalStore(Store):
         if str(self.root).rpartition("/")[2].startswith("~") or "/~" in str(self.root):
             return f"'~' is not expanded: {os.path.expanduser('~')!r} is this user's home directory"
         if full_path.is_file():
-            return f"{str(full_path)!r} is a file"
+            return "it is a file; only directories, and zip archives whose names end in .zip, can be opened"
         if not full_path.exists():
-            return f"directory {str(full_path)!r} does not exist"
-        names = sorted(entry.name for entry in itertools.islice(os.scandir(full_path), 100))
-        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        return f"{str(full_path)!r} is a directory that contains {shown or 'nothing'}"
+            return _describe_missing(full_path)
+        shown = ", ".join(_names(full_path)[:5]) + (", …" if len(_names(full_path)) > 5 else "")
+        return f"the directory contains {shown or 'nothing'}; check the path"
 
     # -------------------------------------------------------------- reading
 
@@ -217,7 +217,7 @@ class LocalStore(Store):
                 if if_version is None:
                     os.replace(temporary, path)
                 else:
-                    _publish(temporary, path, key, if_version, place)
+                    self._publish(temporary, path, key, if_version, place)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)
@@ -229,6 +229,28 @@ class LocalStore(Store):
             raise
         except OSError as error:
             raise store_error(error, key, "write", self) from error
+
+    def _publish(self, temporary: str, path: str, key: str, expected: object, place: Place | None) -> None:
+        """Rename a complete temporary file if the current version of the value is the expected one.
+
+        Raises:
+            WriteConflictError: If it is not, or the place of the value is not the locked one.
+        """
+        if expected is ABSENT:
+            try:
+                os.link(temporary, path)  # fails if the name exists, also against other machines
+            except FileExistsError:
+                if os.path.isdir(path):
+                    raise IsADirectoryError(errno.EISDIR, "a directory has this name", path) from None
+                raise self._conflict(key) from None
+            os.unlink(temporary)
+            return
+        # The temporary file is in the directory that is examined here, or renaming it fails.
+        if place_of(path) != place:
+            raise _Moved(f"the directory of {key!r} was replaced meanwhile", key=key)
+        if not _has_version(path, expected):
+            raise self._conflict(key)
+        os.replace(temporary, path)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         check_key(key)
@@ -252,7 +274,7 @@ class LocalStore(Store):
                     await self._erase_version(key, version)
                 return
             if not _has_version(path, version):
-                raise _conflict(key)
+                raise self._conflict(key)
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
@@ -367,27 +389,18 @@ class _Moved(WriteConflictError):
     """The directory of a value is not the one whose lock is held."""
 
 
-def _publish(temporary: str, path: str, key: str, expected: object, place: Place | None) -> None:
-    """Rename a complete temporary file if the current version of the value is the expected one.
+def _describe_missing(path: Path) -> str:
+    """Return which directory of a path does not exist, and a similar name next to it."""
+    missing = path
+    while not missing.parent.exists():
+        missing = missing.parent
+    hint = suggest(missing.name, _names(missing.parent), "check the path", cutoff=0.8)  # endings are often equal
+    return f"directory {str(missing)!r} does not exist; {hint}"
 
-    Raises:
-        WriteConflictError: If it is not, or the place of the value is not the locked one.
-    """
-    if expected is ABSENT:
-        try:
-            os.link(temporary, path)  # fails if the name exists, also against other machines
-        except FileExistsError:
-            if os.path.isdir(path):
-                raise IsADirectoryError(errno.EISDIR, "a directory has this name", path) from None
-            raise _conflict(key) from None
-        os.unlink(temporary)
-        return
-    # The temporary file is in the directory that is examined here, or renaming it fails.
-    if place_of(path) != place:
-        raise _Moved(f"the directory of {key!r} was replaced meanwhile", key=key)
-    if not _has_version(path, expected):
-        raise _conflict(key)
-    os.replace(temporary, path)
+
+def _names(directory: Path) -> list[str]:
+    """Return the sorted names in a directory, at most some hundreds."""
+    return sorted(entry.name for entry in itertools.islice(os.scandir(directory), 500))
 
 
 def _has_version(path: str, version: object) -> bool:
@@ -406,10 +419,6 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
 
 def _is_directory(path: str) -> bool:
     return os.path.isdir(path)
-
-
-def _conflict(key: str) -> WriteConflictError:
-    return WriteConflictError(f"{key!r} was changed meanwhile", key=key)
 
 
 def local_path(url: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
-from zarrasync.errors import WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
@@ -52,7 +51,7 @@ class MemoryStore(Store):
         return f"MemoryStore({len(self.values)} values)" if kind is dict else f"MemoryStore({kind.__name__})"
 
     def describe(self, path: str) -> str:
-        return "" if self.values else "the store is empty"
+        return "check the path" if self.values else "the store is empty"
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {"values": dict(self.values)}
@@ -121,7 +120,7 @@ class MemoryStore(Store):
         current = ABSENT if data is None else _version(data)
         # Mappings may make a new object for each access, so versions are also compared by value.
         if current is not expected and (expected is ABSENT or current != expected):
-            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
+            raise self._conflict(key)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         with self._lock:

@@ -188,7 +188,7 @@ class RemoteStore(Store):
                 return current.version
             failure = unknown.failure
             if current.version != expected and unknown.answered:
-                raise WriteConflictError(f"{failure.key!r} was changed meanwhile", key=failure.key)
+                raise self._conflict(failure.key)
             timeout = self.settings.total_timeout
             expired = timeout and clock.monotonic() - start + pause > timeout
             if current.version != expected or attempts > self.settings.retries or expired:
@@ -200,7 +200,10 @@ class RemoteStore(Store):
     def _conditions_unsupported(self) -> ConditionsUnsupported:
         """Return the error for a service without conditional writes, and remember that it has none."""
         self.conditional = False
-        return ConditionsUnsupported(f"{self!r} cannot compare versions")
+        return ConditionsUnsupported(
+            f"{self!r} cannot compare versions: the service ignores or rejects conditional writes; let one process write "
+            "at a time, with config.unaligned='allow'"
+        )
 
     async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a request, repeating it after transient failures within the limits of the settings.
@@ -242,7 +245,8 @@ class RemoteStore(Store):
             expired = settings.total_timeout and elapsed + wait > settings.total_timeout
             if attempts > settings.retries or expired:
                 raise StoreError(
-                    f"could not {verb} {key!r} in {self!r}: {last_error} (attempt {attempts}, after {elapsed:.1f} s)",
+                    f"could not {verb} {key!r} in {self!r}: {last_error} (attempt {attempts}, after {elapsed:.1f} s); "
+                    f"{_hint(last_error)}",
                     key=key,
                     attempts=attempts,
                 ) from last_error
@@ -250,6 +254,13 @@ class RemoteStore(Store):
             RetryCounts.count("retries")
             await clock.sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _hint(failure: Exception) -> str:
+    """Return what users can do about a request that has failed at every attempt."""
+    if isinstance(failure, TimeoutError):
+        return "check the connection, or raise config.request_timeout"
+    return "try again later" if "the server answered" in str(failure) else "check the URL and the connection"
 
 
 async def _try_look_up(look_up: Callable[[], Awaitable[CurrentValue | None]]) -> CurrentValue | None:

@@ -112,7 +112,10 @@ class RemoteZipStore(Store):
                     return members_of(archive, size)
             except DAMAGE_ERRORS as error:
                 if file.missing_from is None:
-                    raise StoreError(f"{self!r} is not a readable zip archive: {error}", key=self.key) from error
+                    raise StoreError(
+                        f"{self!r} is not a readable zip archive: {error}; check that the file is complete",
+                        key=self.key,
+                    ) from error
             (longer,) = await self.inner.fetch([Request(self.key, file.missing_from)])
             if longer is None or len(longer.data) <= len(data):
                 raise self._replaced()

@@ -12,7 +12,7 @@ from typing import IO, Any, Literal
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
-from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
@@ -119,7 +119,9 @@ class ZipStore(Store):
                 except PermissionError as error:
                     raise StoreError(f"{self!r} cannot be opened: {error}") from error
                 except DAMAGE_ERRORS as error:
-                    raise StoreError(f"{self!r} is not a readable zip archive: {error}") from error
+                    raise StoreError(
+                        f"{self!r} is not a readable zip archive: {error}; check that the file is complete"
+                    ) from error
             return self._archive
 
     def describe(self, path: str) -> str:
@@ -157,7 +159,7 @@ class ZipStore(Store):
 
     def _open_for(self, verb: str) -> WriteableArchive:
         if not self.writeable:
-            raise self._unsupported(f"{verb} (open it with mode='a')")
+            raise self._unsupported(verb, "open it with mode='a'")
         archive = self._open()
         assert isinstance(archive, WriteableArchive)
         return archive
@@ -166,7 +168,7 @@ class ZipStore(Store):
         check_key(key)
         archive = self._open_for("write")
         with archive.lock:
-            _check_version(archive, key, if_version)
+            self._check_version(archive, key, if_version)
             try:
                 member = archive.add(key, data)
             except (OSError, ValueError, zipfile.LargeZipFile) as error:
@@ -176,7 +178,7 @@ class ZipStore(Store):
     async def erase(self, key: str, *, if_version: object = None) -> None:
         archive = self._open_for("erase")
         with archive.lock:
-            _check_version(archive, key, if_version)
+            self._check_version(archive, key, if_version)
             archive.remove([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:
@@ -184,13 +186,12 @@ class ZipStore(Store):
         with archive.lock:
             archive.remove(keys)
 
-
-def _check_version(archive: WriteableArchive, key: str, expected: object) -> None:
-    if expected is None:
-        return
-    member = archive.members.get(key)
-    if expected != (ABSENT if member is None else (member.header_offset, member.crc)):
-        raise WriteConflictError(f"{key!r} was changed meanwhile", key=key)
+    def _check_version(self, archive: WriteableArchive, key: str, expected: object) -> None:
+        if expected is None:
+            return
+        member = archive.members.get(key)
+        if expected != (ABSENT if member is None else (member.header_offset, member.crc)):
+            raise self._conflict(key)
 
 
 class _BorrowedReader(io.BufferedReader):

@@ -85,7 +85,9 @@ def fit(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fil
         return np.broadcast_to(array, shape)
     except ValueError:
         raise ShapeError(
-            f"values of shape {array.shape} do not fit a selection of shape {shape}", found=array.shape, wanted=shape
+            f"values of shape {array.shape} do not fit a selection of shape {shape}; pass values that broadcast to it",
+            found=array.shape,
+            wanted=shape,
         ) from None
 
 

@@ -297,9 +297,8 @@ def missing_chunks(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
     """
     count, keys = len(absent), sorted(set(absent))[:100]
     shown = ", ".join(keys[:3]) + (", …" if len(keys) > 3 else "")
-    return MissingChunkError(
-        f"{count} of the chunks in this selection are absent from {chunks.store!r}: {shown}", keys=keys, count=count
-    )
+    message = f"{count} of the chunks in this selection are absent from {chunks.store!r}: {shown}"
+    return MissingChunkError(f"{message}; write them, or read them with missing='fill'", keys=keys, count=count)
 
 
 def _values(piece: Piece, data: memoryview) -> list[memoryview]:

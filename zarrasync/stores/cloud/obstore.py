@@ -320,7 +320,7 @@ class ObjectStore(RemoteStore):
             if expected is ABSENT or is_missing_bucket(error):
                 raise
             conflict = error  # the expected value was erased
-        raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from conflict
+        raise self._conflict(key) from conflict
 
     async def _look_up(self, key: str) -> CurrentValue | None:
         """Return the current version of a value, and the mark of the write that stored it."""

@@ -290,7 +290,7 @@ class ReadableFsspecStore(RemoteStore):
 
     async def _list(self, prefix: str, operation: str, *, detail: bool = False) -> Any:
         if not self.listable:
-            raise self._unsupported("list (a web server has no listing; open nodes by their paths)")
+            raise self._unsupported("list: a web server has no listing", "open nodes by their paths")
         path = self._path(prefix.rstrip("/")) if prefix else self.path
         options: dict[str, Any] = {"detail": detail}
         if operation == "ls" and not self.blocking:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from zarrasync import config
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs.spec import Buffer
-from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_key
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.fsspec import s3
@@ -115,7 +115,7 @@ class FsspecStore(ReadableFsspecStore):
                 fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             answer = await self._call("pipe_file", path, value, **options)
         except FileExistsError as error:
-            raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
+            raise self._conflict(key) from error
         except Exception as error:
             raise store_error(error, key, "write", self) from error
         return answer.get("ETag") if self._is_s3 and isinstance(answer, Mapping) else None
@@ -132,7 +132,7 @@ class FsspecStore(ReadableFsspecStore):
             return (await run_request(put, "write", self.settings.request_timeout)).get("ETag")
         except Exception as error:
             if s3.is_conflict(error):
-                raise WriteConflictError(f"{key!r} was changed meanwhile", key=key) from error
+                raise self._conflict(key) from error
             if s3.is_unsupported_condition(error):
                 raise self._conditions_unsupported() from error
             failure, status = store_error(error, key, "write", self), s3.status_of(error)

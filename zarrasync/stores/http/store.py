@@ -221,7 +221,7 @@ class HTTPStore(RemoteStore):
             path = f"{unquote(urlsplit(self._base).path)}/{prefix}"
             names = parse_listing(bytes(response.body), content_type, path)
         if names is None:
-            raise self._unsupported("list (the server shows no directories; open nodes by their paths)")
+            raise self._unsupported("list: the server shows no directories", "open nodes by their paths")
         return names
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
@@ -242,5 +242,6 @@ def _failure(response: Response) -> StoreError:
         TransientError: If repeating the request may help.
     """
     raise_if_transient(response)
-    hint = " (credentials may be missing or expired)" if response.status in (401, 403) else ""
-    return StoreError(f"the server answered {response.status} {response.reason}{hint}")
+    is_refused = response.status in (401, 403)
+    hint = "credentials may be missing or expired; check storage_options" if is_refused else "check the URL"
+    return StoreError(f"the server answered {response.status} {response.reason}; {hint}")

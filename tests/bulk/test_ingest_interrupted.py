@@ -41,7 +41,7 @@ async def test_a_second_run_writes_missing_blocks(api: Api, layout: dict[str, An
         return operation == "put" and "c/" in key and len(memory.values) > 3
 
     options = {"shape": VALUES.shape, "dtype": "i4", "config": {"memory_budget": 4096}, **layout}
-    with pytest.raises(StoreError, match="on purpose"):
+    with pytest.raises(StoreError, match="simulated failure"):
         await api(api.ingest(source, stores.FaultyStore(memory, fails=fails), **options))
     there = {key: value for key, value in memory.values.items() if "c/" in key}
     assert there

@@ -2,8 +2,8 @@
 
 Python runs signal handlers on the main thread between any two instructions. An exception there could lose a descriptor
 that was just opened, or a lock that was just taken. So while a synchronous call works on the main thread, the program's
-handlers are called as usual, but what they raise is kept. The work is cancelled, and the exception is raised when the
-work has stopped. Handlers that return normally do not disturb the work.
+handlers are called as usual, but an exception of a handler is kept. The work is cancelled, and the exception is raised
+when the work has stopped. Handlers that return normally do not disturb the work.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Interruptible(CancelFlag):
 def _learn(handlers: list[Any]) -> None:
     """Note the program's handlers, and which of them to replace.
 
-    Within a nested call, those of the outer call are replaced already.
+    In a nested call, the outer call has already replaced them.
     """
     global _replaced, _known
     functions = {number: handler for number, handler in zip(_SIGNALS, handlers, strict=True) if callable(handler)}

@@ -170,7 +170,7 @@ class BoundChain:
 
     @property
     def value_limit(self) -> int | None:
-        """The most bytes of a stored value that are worth reading, to be decoded or to report what is wrong with them."""
+        """Maximum number of bytes to read of a stored value: enough to decode it, or to report that it is too long."""
         largest = self.size_bounds[1]
         if largest >= _MOST:
             return None

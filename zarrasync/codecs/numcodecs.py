@@ -313,7 +313,7 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         return _flat_bytes(memory)
 
     def _most_decoded_bytes(self, size: int) -> int:
-        """Return the most bytes that ``size`` encoded ones decode to, without those of compressors."""
+        """Return the maximum decoded size of ``size`` encoded bytes; compressors have other limits."""
         config = self.config
         if self.kind == "packbits":
             return 8 * size

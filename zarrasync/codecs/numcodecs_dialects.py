@@ -1,7 +1,7 @@
 """Configurations of numcodecs' codecs as other writers store them, in the form that numcodecs expects.
 
-netCDF-C writes some numbers as strings, and 0 for the element size of the shuffle filter where it means that of the data
-type. GDAL writes the distance of LZMA's delta filter as a member of its own.
+netCDF-C writes some numbers as strings, and an element size of 0 for the shuffle filter to mean the data type's size.
+GDAL writes the distance of LZMA's delta filter as a separate member.
 """
 
 from __future__ import annotations

@@ -326,8 +326,8 @@ class Store(ABC):
     def lineage(self, path: str) -> tuple[Hashable, ...]:
         """Return identities of a path and of all places above it, the nearest first.
 
-        If the first identity of a path is among those of another path, possibly in another store, then the second path
-        is the first one or lies below it.
+        If the first identity of path A is one of the identities of path B, possibly in another store, then B is A or lies
+        below it.
 
         Args:
             path: The path of a node, or of a value.

@@ -173,7 +173,7 @@ class WriteableArchive(ReadableArchive):
                 archive.writestr(info, memoryview(data).cast("B") if len(data) else b"")
                 self._file.flush()
             except BaseException:  # as if the member had not been begun
-                archive._writing = False  # noqa: SLF001  # there is no public way
+                archive._writing = False  # noqa: SLF001  # zipfile has no public method for it
                 archive.start_dir = start
                 archive.NameToInfo.pop(name, None)
                 if older is not None:

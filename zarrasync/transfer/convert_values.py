@@ -236,7 +236,7 @@ def _from_times(values: Any, dtype: np.dtype[Any]) -> Array:
         second = np.timedelta64(1, "s")
         seconds = array.astype(f"{dtype.kind}8[s]")
         if (np.abs(result.astype(seconds.dtype) - seconds) > second).any():
-            raise OverflowError("some are beyond its range")
+            raise OverflowError("some values are out of range")
     return result
 
 
@@ -250,7 +250,7 @@ def _are_times(array: Array, dtype: np.dtype[Any]) -> bool:
         return dtype.kind == "M"  # strings for durations are numbers
     elements = array.reshape(-1).tolist()
     if any(isinstance(value, dt.timedelta) and abs(value.days) >= _LONGEST_DAYS for value in elements):
-        raise OverflowError("some are beyond its range")
+        raise OverflowError("some values are out of range")
     return all(issubclass(kind, _TIME_TYPES) for kind in set(map(type, elements)))
 
 

@@ -19,7 +19,7 @@ __all__ = ["ACCEPTED", "UNDECLARED_LIMIT", "body_limit", "codings_of", "decoded"
 ACCEPTED = "gzip, deflate"
 """The ``Accept-Encoding`` header of requests for whole values."""
 UNDECLARED_LIMIT = OutputBudget(1 << 30, "the limit is 1 GiB if the length is not declared")
-"""Maximum size of a body whose length is not declared, if there is no other limit."""
+"""Maximum size of a body whose length is not declared, if no other limit applies."""
 _MOST_CODINGS = 3
 _QUICK = 1 << 14
 """Bytes that decode to a few MiB at most, which an event loop may do itself. Zstandard has no such bound."""

@@ -57,5 +57,5 @@ def _parse_json(body: bytes) -> list[str] | None:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a name is that of an entry of the directory, and not a path to another one."""
+    """Return whether a name refers to an entry of the directory, and not to another directory."""
     return name.rstrip("/") not in ("", ".", "..") and "/" not in name[:-1]

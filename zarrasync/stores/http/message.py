@@ -103,8 +103,8 @@ def _framing(status: int, version: str, headers: Mapping[str, str]) -> tuple[boo
     if length is not None and _LENGTH.fullmatch(length) is None:
         raise ValueError(f"its Content-Length is {length[:40]!r}")
     if coding is not None and (length is not None or version == "0" or coding.lower() != "chunked"):
-        beside = "" if length is None else f" beside Content-Length: {length[:40]!r}"
-        raise ValueError(f"its Transfer-Encoding is {coding[:40]!r}{beside} in HTTP/1.{version}")
+        combined = "" if length is None else f" combined with Content-Length: {length[:40]!r}"
+        raise ValueError(f"its Transfer-Encoding is {coding[:40]!r}{combined} in HTTP/1.{version}")
     if status in (204, 304):
         return False, 0
     return coding is not None, None if length is None else int(length.partition(",")[0])
@@ -120,7 +120,7 @@ def _merge_fields(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _describe_invalid(head: str) -> str:
-    """Return what is wrong with an invalid head."""
+    """Describe the error in an invalid head."""
     first, *lines = head.split("\r\n")
     if re.fullmatch(_STATUS_LINE, first) is None:
         return f"it begins with {first[:40]!r}"

@@ -101,7 +101,7 @@ class Session:
         return await self._general.get(f"{self._base}{target}", headers, limit)
 
     async def close(self) -> None:
-        """Release the shared connections, and close those of the general client."""
+        """Release the shared connections, and close the general client."""
         if self._lean is not None:
             self._lean.close()
         if self._general is not None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.store_kinds import make_store
 from zarrasync import stores, sync
+from zarrasync.errors import UnsupportedOperation
 
 zarr = pytest.importorskip("zarr")
 
@@ -123,3 +124,42 @@ def test_a_dictionary_that_zarr_python_has_written():
     array = sync.open_array(values, path="x", mode="r+")
     array[3, 4] = -1
     assert array[3].min() == -1
+
+
+async def test_names_may_begin_with_a_slash(theirs: ZarrStore):
+    assert await theirs.is_empty("/")
+    await theirs.set("a/b", default_buffer_prototype().buffer.from_bytes(b"0"))
+    for root in ("", "/"):
+        assert [key async for key in theirs.list_prefix(root)] == ["a/b"]
+        assert [name async for name in theirs.list_dir(root)] == ["a"]
+        assert not await theirs.is_empty(root)
+    assert [key async for key in theirs.list_prefix("/a/")] == ["a/b"]
+
+
+def test_the_synchronous_interface(theirs: ZarrStore):
+    """zarr-python's fused pipeline uses it for near stores."""
+    from zarr.abc.store import SupportsSyncStore
+
+    assert isinstance(theirs, SupportsSyncStore)
+    assert theirs._supports_sync_io == (theirs.inner.blocking and theirs.inner.near)
+    if not theirs._supports_sync_io:
+        return
+    theirs.set_sync("a", default_buffer_prototype().buffer.from_bytes(b"0123"))
+    assert theirs.get_sync("a").to_bytes() == b"0123"
+    assert theirs.get_sync("a", byte_range=RangeByteRequest(1, 3)).to_bytes() == b"12"
+    theirs.delete_sync("a")
+    assert theirs.get_sync("a") is None
+
+
+def test_stores_without_consolidated_metadata():
+    """They have fast listings of their own, as icechunk's sessions."""
+
+    class Store(zarr.storage.MemoryStore):
+        supports_consolidated_metadata = False
+
+    store = Store()
+    sync.create_group(store).create_array("a", data=VALUES)
+    with pytest.raises(UnsupportedOperation, match="does not support consolidated metadata"):
+        sync.consolidate_metadata(store)
+    assert list(sync.open_group(store, use_consolidated=True)) == ["a"]
+    assert not zarr_store(store).supports_consolidated_metadata

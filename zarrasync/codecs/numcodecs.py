@@ -102,7 +102,7 @@ def _lzma_filter_stream(container: int, filters: Any) -> Any:
 
     if container != lzma.FORMAT_RAW:
         return lzma.LZMADecompressor(format=container, memlimit=_LZMA_MEMORY)
-    largest = max((one.get("dict_size") or 0 for one in filters), default=0)
+    largest = max((one.get("dict_size") or 0 for one in filters if isinstance(one, Mapping)), default=0)
     if largest > _LZMA_MEMORY:
         raise ValueError(f"its dictionary of {largest:,} bytes is larger than {_LZMA_MEMORY:,}")
     return lzma.LZMADecompressor(format=container, filters=filters)

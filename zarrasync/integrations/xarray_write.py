@@ -204,6 +204,8 @@ def _dask_write(job: WriteJob, plan: VariablePlan, array: AsyncArray, region: Re
 async def _consolidate(job: WriteJob, group: AsyncGroup) -> None:
     """Write or update the consolidated metadata of the group and of groups above it."""
     request = job.request
+    if not request.store.supports_consolidated_metadata:
+        return
     options: Any = {"zarr_format": group.zarr_format, "config": request.config}
     if not job.format.has_dimension_names if request.consolidated is None else request.consolidated:
         await consolidate_metadata(request.store, path=request.group, **options)

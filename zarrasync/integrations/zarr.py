@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
+from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.stores import ABSENT, ReadOnlyStore, Request, StoreLike, Value, resolve
@@ -70,6 +71,10 @@ class ZarrStore(Store):
     def supports_listing(self) -> bool:
         return self.inner.listable
 
+    @property
+    def supports_consolidated_metadata(self) -> bool:
+        return self.inner.supports_consolidated_metadata
+
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await (run_in_worker(make) if self.inner.blocking else make())
 
@@ -123,6 +128,27 @@ class ZarrStore(Store):
     async def clear(self) -> None:
         await self.delete_dir("")
 
+    # -------------------------------------------------------------- synchronous access, for the fused codec pipeline
+
+    @property
+    def _supports_sync_io(self) -> bool:
+        """Whether zarr-python may call the synchronous methods: values are near, and no event loop is necessary."""
+        return self.inner.blocking and self.inner.near
+
+    def get_sync(
+        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        (value,) = drive(self.inner.fetch([_request(key, byte_range)]))
+        return None if value is None else _prototype(prototype).buffer.from_bytes(value.data)  # type: ignore[arg-type]  # it accepts any buffer
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        drive(self.inner.put(key, value.as_numpy_array().tobytes()))
+
+    def delete_sync(self, key: str) -> None:
+        self._check_writable()
+        drive(self.inner.erase(key))
+
     # -------------------------------------------------------------- listing
 
     async def list(self) -> AsyncIterator[str]:
@@ -130,7 +156,8 @@ class ZarrStore(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        # In zarr-python a prefix may end within a name.
+        # In zarr-python a prefix may end within a name, and "/" is the root.
+        prefix = prefix.lstrip("/")
         for key in await self._run(partial(self.inner.list_prefix, prefix[: prefix.rfind("/") + 1])):
             if key.startswith(prefix):
                 yield key
@@ -143,7 +170,7 @@ class ZarrStore(Store):
 
 
 def _directory(prefix: str) -> str:
-    return f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
+    return f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
 
 def _prototype(prototype: BufferPrototype | None) -> BufferPrototype:

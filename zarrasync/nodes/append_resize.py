@@ -139,6 +139,7 @@ async def fill_box(chunks: Chunks, box: tuple[slice, ...]) -> None:
 async def _stored_parts(chunks: Chunks, box: tuple[slice, ...]) -> list[tuple[slice, ...]]:
     """Return a box, or its parts in stored chunks if it touches so many that most of them do not exist."""
     grid = chunks.metadata.grid
+    box = tuple(slice(*part.indices(axis.extent)[:2]) for part, axis in zip(box, grid.axes, strict=True))
     touched = [range(axis.find(s.start), axis.find(s.stop - 1) + 1) for axis, s in zip(grid.axes, box, strict=True)]
     if math.prod(map(len, touched)) <= _BATCH or not chunks.store.listable:
         return [box]

@@ -134,6 +134,7 @@ class _Surroundings:
         occupant: The node at the path. ``None`` if no node exists or it was not looked up.
         ancestors: The node at each path above, or ``None`` if no node exists there.
         has_members: Whether nodes exist below the path, which make it an implicit group.
+        is_empty: Whether a listing found no keys below the path.
         unclear_keys: Keys below the path that would be erased, although they may not remain from a Zarr node.
         foreign_keys: Keys below the path that are not part of any Zarr node.
     """
@@ -141,6 +142,7 @@ class _Surroundings:
     occupant: FoundNode | None = None
     ancestors: dict[str, FoundNode | None] = field(default_factory=dict)
     has_members: bool = False
+    is_empty: bool = False
     unclear_keys: list[str] = field(default_factory=list)
     foreign_keys: list[str] = field(default_factory=list)
 
@@ -183,6 +185,7 @@ async def _find_unclear_keys(handle: NodeHandle, surroundings: _Surroundings) ->
     except UnsupportedOperation:
         return
     keys = sorted(key for keys in listed for key in keys)
+    surroundings.is_empty = not keys
     surroundings.foreign_keys = [key for key in keys if not formats.may_be_zarr(key)]
     if surroundings.foreign_keys:
         surroundings.unclear_keys = [key for key in keys if formats.may_be_zarr(key)]
@@ -257,7 +260,7 @@ async def _write(creation: _Creation, surroundings: _Surroundings) -> None:
         for path, node in surroundings.ancestors.items():
             if node is None:
                 documents.update(handle.format.render(path, GroupMetadata()))
-    if creation.overwrite:
+    if creation.overwrite and (not surroundings.is_empty or handle.consolidated is not None):
         await erase_node(handle)
     elif creation.erase_leftovers and isinstance(creation.metadata, ArrayMetadata):
         await _erase_leftovers(handle, creation.metadata)

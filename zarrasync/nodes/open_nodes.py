@@ -87,6 +87,8 @@ async def open_node_at(
     Raises:
         NodeNotFoundError: If no node exists, or if it has no consolidated metadata and ``consolidated`` is true.
     """
+    if not handle.store.supports_consolidated_metadata:
+        consolidated = False
     try:
         node = await find(handle, candidates, consolidated=consolidated, kind=kind, brief=brief)
     except NodeNotFoundError as error:

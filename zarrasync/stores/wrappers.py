@@ -43,6 +43,7 @@ class WrapperStore(Store):
         self.blocking, self.concurrency = inner.blocking, inner.concurrency
         self.parallel, self.near, self.exclusive = inner.parallel, inner.near, inner.exclusive
         self.bounded = inner.bounded
+        self.supports_consolidated_metadata = inner.supports_consolidated_metadata
         self.missing = inner.missing
 
     @property

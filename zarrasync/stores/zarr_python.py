@@ -45,6 +45,7 @@ class ZarrPythonStore(RemoteStore):
         self.store = store
         self.writeable = bool(store.supports_writes) and not getattr(store, "read_only", False)
         self.listable = bool(store.supports_listing)
+        self.supports_consolidated_metadata = getattr(store, "supports_consolidated_metadata", True)
         self.concurrency = concurrency or self.settings.concurrency or 64
         self._has_ranges = True
         inner = self._innermost = _innermost(store)

@@ -17,6 +17,7 @@ zarr = pytest.importorskip("zarr")
 
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest  # after the skip
 from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import MemoryStore
 
 from zarrasync.integrations.zarr import ZarrStore, zarr_store
 
@@ -154,7 +155,7 @@ def test_the_synchronous_interface(theirs: ZarrStore):
 def test_stores_without_consolidated_metadata():
     """They have fast listings of their own, as icechunk's sessions."""
 
-    class Store(zarr.storage.MemoryStore):
+    class Store(MemoryStore):
         supports_consolidated_metadata = False
 
     store = Store()

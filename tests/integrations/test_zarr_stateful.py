@@ -28,4 +28,4 @@ def test_state_machines(machine: Any, kind: str, tmp_path_factory: pytest.TempPa
         inner = stores.MemoryStore() if kind == "memory" else stores.LocalStore(tmp_path_factory.mktemp("store"))
         return machine(ZarrStore(inner))
 
-    run_state_machine_as_test(make, settings=SETTINGS)
+    run_state_machine_as_test(make, settings=SETTINGS)  # type: ignore[arg-type]  # any function that makes a machine

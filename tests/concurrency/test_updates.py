@@ -166,3 +166,13 @@ async def test_partial_writes_through_a_store_that_is_slow(tmp_path):
     )
     await asyncio.wait_for(array[3:5].write(7), 20)
     assert (await array[...]).tolist() == [0, 0, 0, 7, 7, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["local", "fsspec"])
+async def test_locks_stay_the_same_when_their_directory_is_created(tmp_path, kind):
+    """Otherwise the first writers of an array lock different places, and lose each other's updates."""
+    store = stores.LocalStore(tmp_path)
+    other = store if kind == "local" else stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path))
+    before = other.lock_identities(["a/c/0", "a/c/1"])
+    sync.create_array(store, path="a", data=np.arange(2), chunks=1)
+    assert other.lock_identities(["a/c/0", "a/c/1"]) == before

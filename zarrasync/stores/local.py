@@ -178,8 +178,14 @@ class LocalStore(Store):
         return FileLock(self._base + key, self._lock_timeout)
 
     def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+        paths = [self._base + key for key in keys]
         try:
-            return sorted(("file", *place) for place in places_of([self._base + key for key in keys]))
+            places = places_of(paths)
+            if any("/" in name for *_, name in places):  # these places would change when the directories are created
+                for directory in {os.path.dirname(path) for path in paths}:
+                    os.makedirs(directory, exist_ok=True)
+                places = places_of(paths)
+            return sorted(("file", *place) for place in places)
         except OSError as error:
             raise store_error(error, keys[0], "lock", self) from error
 

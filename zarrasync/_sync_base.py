@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import numpy.typing as npt
 
 from zarrasync._concurrency.bridge import run
+from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
@@ -86,7 +87,11 @@ class Facade:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         _last_iteration.names = _no_names  # the call may change the members
-        return run(coroutine, blocking=self._blocking)
+        try:
+            return run(coroutine, blocking=self._blocking)
+        except RAISED as error:
+            shorten(error)  # without the frame of this method
+            raise
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Facade) and bool(self._async == other._async)

@@ -206,7 +206,7 @@ async def test_absence_is_explained(api, tmp_path):
         ({"store": root, "path": "g/a/b"}, "/g/a is an array, which has no members"),
         ({"store": root, "path": "g/b"}, ": no array or group exists there. Members of /g: a."),
         ({"store": root, "path": "h/a"}, ". Members of /: g."),
-        ({"store": tmp_path / "nowhere"}, "nowhere' does not exist"),
+        ({"store": tmp_path / "nowhere"}, "; the directory does not exist; check the path"),
         ({"store": tmp_path / "file"}, "it is a file; only directories"),
         ({"store": tmp_path / "other"}, "the directory contains data.csv"),
         ({"store": None}, "the store is empty"),

@@ -29,13 +29,13 @@ def printed(error: BaseException) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def check(error: BaseException, *, lines: int = 35) -> None:
+def check(error: BaseException, *, lines: int = 20) -> None:
     """Check the number of lines below the user's last frame, and of the library's frames in them."""
     text = printed(error)
     below = text.split("\nFile ")[1:]
     while below and not below[0].startswith(_PACKAGE):
         below.pop(0)
-    assert 1 <= len(below) <= 3, text
+    assert 1 <= len(below) <= 2, text
     assert "\n".join(below).count("\n") + 1 <= lines, text
     assert all(part.startswith(_PACKAGE) for part in below), text
     assert not isinstance(error.__context__, BaseExceptionGroup)

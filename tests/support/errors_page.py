@@ -21,7 +21,7 @@ _HEAD = """# Errors
 <!-- Written by `python -m tests.support.errors_page`. Do not edit. -->
 
 All errors of zarrasync are subclasses of `zarrasync.errors.ZarrError`. Most are also subclasses of a built-in error, so that
-`except KeyError` or `except OSError` catches them as well. The message of an error states what failed, where, and often how to
+`except KeyError` or `except OSError` catches them as well. The message of an error states what failed, where, and how to
 fix it. The fields of an error contain the values in its message.
 
 The traceback of an error ends at the function that you called. To see all frames and causes, set `ZARRASYNC_DEBUG_ERRORS=1`
@@ -165,7 +165,9 @@ asyncio.run(store.erase("key", if_version="1"))
     ),
     "ConditionsUnsupported": Example(
         """
-raise errors.ConditionsUnsupported("the service does not support conditional writes")  # as a store raises it
+store = stores.ObjectStore.from_url("s3://bucket/x.zarr", {"key": "name", "secret": "value"})
+store.conditional = False  # as after a service has rejected a conditional write
+asyncio.run(store.put("key", b"1", if_version=stores.ABSENT))
 """,
         'Let one process write at a time, with `unaligned="allow"`, or write whole chunks.',
     ),

@@ -93,7 +93,7 @@ class LocalStore(Store):
         if full_path.is_file():
             return "it is a file; only directories, and zip archives whose names end in .zip, can be opened"
         if not full_path.exists():
-            return _describe_missing(full_path)
+            return _describe_missing(full_path, self.root)
         shown = ", ".join(_names(full_path)[:5]) + (", …" if len(_names(full_path)) > 5 else "")
         return f"the directory contains {shown or 'nothing'}; check the path"
 
@@ -395,13 +395,14 @@ class _Moved(WriteConflictError):
     """The directory of a value is not the one whose lock is held."""
 
 
-def _describe_missing(path: Path) -> str:
+def _describe_missing(path: Path, root: Path) -> str:
     """Return which directory of a path does not exist, and a similar name next to it."""
     missing = path
     while not missing.parent.exists():
         missing = missing.parent
     hint = suggest(missing.name, _names(missing.parent), "check the path", cutoff=0.8)  # endings are often equal
-    return f"directory {str(missing)!r} does not exist; {hint}"
+    subject = "the directory" if missing == root else f"directory {str(missing)!r}"
+    return f"{subject} does not exist; {hint}"
 
 
 def _names(directory: Path) -> list[str]:

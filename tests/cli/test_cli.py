@@ -422,6 +422,14 @@ def test_damaged_files_are_named(workdir, capsys):
     assert "is a group" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("aws_config")
+def test_errors_name_options_of_the_command_line(monkeypatch, capsys):
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    assert main(["info", "s3://bucket/x.zarr"]) == 1
+    assert "for public data pass -o anon=true, else" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

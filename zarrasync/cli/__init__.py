@@ -152,6 +152,7 @@ def _error_line(error: BaseException) -> str:
     text = " ".join(message.split()) or type(error).__name__
     if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
         text = f"{type(error).__name__}: {text} (--debug shows more)"
+    text = text.replace("storage_options={'anon': True}", "-o anon=true").replace("in storage_options", "in -o options")
     text = re.sub(r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1", text)
     return re.sub(r"\bmode='w'(?!\w)", "--overwrite", text)
 

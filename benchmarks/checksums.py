@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,9 @@ def main() -> None:
             chains = [CodecChain.of([BytesCodec("little"), *codecs]).bind(spec) for codecs in CODECS.values()]
             encoded = [bytes(chain.encode(chunk) or b"") for chain in chains]
             calls = max(1, (8 << 20) // size)
-            writes = best([lambda chain=chain: chain.encode(chunk) for chain in chains], calls)
+            writes = best([partial(chain.encode, chunk) for chain in chains], calls)
             pairs = zip(chains, encoded, strict=True)
-            reads = best([lambda chain=chain, data=data: chain.decode(data) for chain, data in pairs], calls)
+            reads = best([partial(chain.decode, data) for chain, data in pairs], calls)
             columns = " | ".join(f"{value:,.0f} µs" if value > 100 else f"{value:.1f} µs" for value in writes + reads)
             print(f"| {label} | {size >> 10:,} KiB | {columns} |", flush=True)
 

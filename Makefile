@@ -8,8 +8,12 @@ SEEDS ?= 10000
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
 
 PAGES = $(wildcard *.md docs/*.md docs/*/*.md)
-# Rules of Harper that run in addition to those in docs/_vocabulary.
-HARPER_RULES = AnA,LongSentences,RepeatedWords,ThereIsAgreement
+SOURCES = $(shell find zarrasync examples benchmarks -name '*.py')
+# Rules of Harper that run in addition to those in docs/_vocabulary. AnA does not know how the names in sources are spoken.
+SOURCE_RULES = LongSentences,RepeatedWords,ThereIsAgreement
+PAGE_RULES = AnA,$(SOURCE_RULES)
+harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
+  --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
 .PHONY: help demo test simulate check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
 
@@ -40,15 +44,14 @@ lint: $(VENV)/dev.stamp  ## Check format and style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-prose: $(VENV)/dev.stamp  ## Check spelling everywhere, and the phrasing of the documentation
+prose: $(VENV)/dev.stamp  ## Check spelling everywhere, and the phrasing of documentation, docstrings and comments
 	$(BIN)/codespell
 	@mkdir -p .prose_cache && touch .prose_cache/dictionary.txt && rm -f .prose_cache/vocabulary.weirpack
 	@for rule in docs/_vocabulary/*.weir; do \
 	  result=$$($(BIN)/harper test $$rule 2>&1) || { echo "$$rule: $$result"; exit 1; }; done
 	cd docs/_vocabulary && $(abspath $(BIN))/python -m zipfile -c $(CURDIR)/.prose_cache/vocabulary.weirpack *
-	@RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
-	  --weirpacks .prose_cache/vocabulary.weirpack \
-	  --only "$(HARPER_RULES),$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g')" $(PAGES)
+	@$(call harper,$(PAGE_RULES),$(PAGES))
+	@$(call harper,$(SOURCE_RULES),$(SOURCES))
 
 type: $(VENV)/dev.stamp  ## Check types with mypy and pyright
 	$(BIN)/mypy

@@ -4,7 +4,7 @@
     python benchmarks/scaling.py --only tree copy     only operations whose names contain one of these
     python benchmarks/scaling.py --sizes 100 1000     other numbers of nodes and chunks
 
-The exponent is that of the last step: 1 means that the time grows in proportion, 2 that it grows with the square.
+The exponent describes the last step: 1 means that the time grows in proportion, 2 that it grows with the square.
 ``count`` measures work in a way that does not depend on the machine. The tests use it with small numbers.
 """
 
@@ -87,7 +87,7 @@ def create_hierarchy(store: stores.Store, n: int) -> Work:
 
 
 def create_one_by_one(store: stores.Store, n: int) -> Work:
-    """Create arrays in a group, each with a call of its own."""
+    """Create arrays in a group, each with a separate call."""
     group = sync.create_group(store)
     return lambda: [group.create_array(f"a{i}", shape=(1,), dtype="u1") for i in range(n)]
 
@@ -137,7 +137,7 @@ def write(store: stores.Store, n: int) -> Work:
 
 
 def append(store: stores.Store, n: int) -> Work:
-    """Append ``n`` times one row, each in a chunk of its own."""
+    """Append ``n`` times one row, each in a separate chunk."""
     array = array_of(store, 0)
     row = np.ones(1, "u1")
     return lambda: [array.append(row) for _ in range(n)]

@@ -1,13 +1,13 @@
-"""The world's land mask into S3 and back, with zarrasync.
+"""Write the world's land mask to S3 and read it back.
 
-Takes the global land mask at 30 arc-seconds (21,600 x 43,200 booleans, from the package
-``global-land-mask``), ingests it into an S3 server as a sharded, compressed Zarr v3 array with
-coordinates and a coarser pyramid level, reads regions back through the asynchronous and the
-synchronous API, checks them against the source and draws a map.
+The source is the global land mask at 30 arc-seconds: 21,600 x 43,200 booleans from the package
+``global-land-mask``. It is ingested into an S3 server as a sharded, compressed Zarr v3 array, with
+coordinates and a coarser pyramid level. Regions are read through the asynchronous and the synchronous
+API and compared with the source, and a map is drawn.
 
     python examples/quickstart.py [--out DIRECTORY]
 
-The S3 server is moto's, started here on a free port; nothing leaves the machine.
+The S3 server is moto's. It runs on a free port of this machine, and needs no network.
 """
 
 from __future__ import annotations

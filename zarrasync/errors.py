@@ -3,23 +3,23 @@
 ::
 
     ZarrError
-    ├── NodeNotFoundError   (KeyError, FileNotFoundError)   no node at the path
-    ├── NodeExistsError     (FileExistsError)               a node exists at the path
-    ├── NodeTypeError       (TypeError)                     an array instead of a group, or the other way round
-    ├── MetadataError       (ValueError)                    an invalid metadata document
-    │   └── UnknownCodecError                               a codec that is not registered
-    ├── UnsupportedByFormat (ValueError)                    metadata that the format cannot store
-    ├── InvalidKeyError     (ValueError)                    a key or node name that is not allowed
-    ├── CodecError          (ValueError)                    bytes that do not decode, values that do not encode
-    │   └── ChecksumError                                   the stored and the computed checksum differ
-    ├── SelectionError      (IndexError)                    a selection that does not fit the array
-    ├── ShapeError          (ValueError)                    values, chunks or shards of the wrong shape
-    ├── MissingChunkError   (KeyError)                      chunks that do not exist, with missing="error"
-    └── StoreError          (OSError)                       a failure of the store
-        ├── ReadOnlyError   (PermissionError)               a write to a node that was opened for reading
-        ├── UnsupportedOperation                            an operation that the store does not support
-        │   └── ConditionsUnsupported                       conditional writes that the service does not support
-        └── WriteConflictError                              another writer changed the value meanwhile
+    ├── NodeNotFoundError   (KeyError, FileNotFoundError)   no node at the path.
+    ├── NodeExistsError     (FileExistsError)               a node exists at the path.
+    ├── NodeTypeError       (TypeError)                     an array instead of a group, or the other way round.
+    ├── MetadataError       (ValueError)                    an invalid metadata document.
+    │   └── UnknownCodecError                               a codec that is not registered.
+    ├── UnsupportedByFormat (ValueError)                    metadata that the format cannot store.
+    ├── InvalidKeyError     (ValueError)                    a key or node name that is not allowed.
+    ├── CodecError          (ValueError)                    bytes that do not decode, values that do not encode.
+    │   └── ChecksumError                                   the stored and the computed checksum differ.
+    ├── SelectionError      (IndexError)                    a selection that does not fit the array.
+    ├── ShapeError          (ValueError)                    values, chunks or shards of the wrong shape.
+    ├── MissingChunkError   (KeyError)                      chunks that do not exist, with missing="error".
+    └── StoreError          (OSError)                       a failure of the store.
+        ├── ReadOnlyError   (PermissionError)               a write to a node that was opened for reading.
+        ├── UnsupportedOperation                            an operation that the store does not support.
+        │   └── ConditionsUnsupported                       conditional writes that the service does not support.
+        └── WriteConflictError                              another writer changed the value meanwhile.
 
 All errors can be pickled, and have fields with the values in their messages.
 """

@@ -1936,7 +1936,7 @@ def manifest(
         The digests by key relative to the path, and the digest of the whole as DANDI's ``zarr_checksum`` computes it.
 
     Raises:
-        NodeNotFoundError: If there are no files.
+        NodeNotFoundError: If the path contains no files.
         StoreError: If a file cannot be read.
         UnsupportedOperation: If the store cannot list.
 
@@ -1979,7 +1979,7 @@ def validate(
         A report of all problems with their locations.
 
     Raises:
-        NodeNotFoundError: If no node exists at the path, and there is no manifest.
+        NodeNotFoundError: If neither a node nor a manifest exists at the path.
         StoreError: If the store failed.
 
     Example:

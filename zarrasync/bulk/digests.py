@@ -48,7 +48,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of the whole, equal to that of ``zarr_checksum``."""
+        """The digest of the whole, equal to the result of ``zarr_checksum``."""
         directories: dict[str, tuple[list[_Entry], list[_Entry]]] = {"": ([], [])}
         for key, file in self.files.items():
             path, _, name = key.rpartition("/")

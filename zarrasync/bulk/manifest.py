@@ -41,7 +41,7 @@ async def manifest(
         The digests by key relative to the path, and the digest of the whole as DANDI's ``zarr_checksum`` computes it.
 
     Raises:
-        NodeNotFoundError: If there are no files.
+        NodeNotFoundError: If the path contains no files.
         StoreError: If a file cannot be read.
         UnsupportedOperation: If the store cannot list.
 

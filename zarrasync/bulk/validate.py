@@ -67,7 +67,7 @@ async def validate(
         A report of all problems with their locations.
 
     Raises:
-        NodeNotFoundError: If no node exists at the path, and there is no manifest.
+        NodeNotFoundError: If neither a node nor a manifest exists at the path.
         StoreError: If the store failed.
 
     Example:

@@ -45,7 +45,7 @@ def add(command: Commands) -> None:
         examples=["validate data.zarr --data"],
     )
     validate.add_argument("--data", action="store_true", help="also decode every chunk")
-    validate.add_argument("--manifest", metavar="FILE", help="compare all files with those of a manifest")
+    validate.add_argument("--manifest", metavar="FILE", help="compare all files with the files in a manifest")
     manifest = command(
         "manifest",
         "print the digests of all files, for `validate --manifest`",

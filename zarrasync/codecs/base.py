@@ -136,7 +136,7 @@ class BytesBytesCodec(Codec):
         """Return whether encoded bytes contain a checksum of their content, so that reading detects damage.
 
         Args:
-            data: The encoded bytes, if they are known: those of some codecs show whether they have a checksum.
+            data: The encoded bytes, if known. For some codecs they show whether the value has a checksum.
         """
         return False
 

@@ -55,7 +55,7 @@ class Origins:
         """
         headers = request.headers.getall(hdrs.HOST, [])
         if request.version < (1, 0):
-            raise BadQuery("the server speaks HTTP/1.1 and HTTP/1.0")
+            raise BadQuery("the server supports only HTTP/1.1 and HTTP/1.0")
         if len(headers) > 1 or (not headers and request.version >= (1, 1)):
             raise BadQuery(f"a request has one Host header, found {len(headers)}")
         if self._hosts is None:
@@ -79,7 +79,7 @@ class Origins:
         return name == "localhost" or name.endswith(".localhost") or _is_address(name) or name in (self._hosts or ())
 
     def headers(self, request: web.Request) -> dict[str, str]:
-        """Return the headers of the response to a request that tell browsers who may read it."""
+        """Return the response headers by which browsers decide which pages may read the response."""
         cors = self._cors if self._cors is not None else frozenset(() if _is_local(request) else ("*",))
         headers = {"X-Content-Type-Options": "nosniff"}
         if not cors:

@@ -28,9 +28,9 @@ def run(
 
     Args:
         app: The result of ``create_app``, or an application that it is mounted in.
-        host: The address to listen at; by default that of this machine only.
+        host: The address to listen on; by default only this machine can connect.
         port: The port.
-        limits: Limits of connections; those of the application by default.
+        limits: Limits of connections; by default the application's limits.
         **options: ``path`` (of a Unix socket) or ``sock``, to listen there; ``print``, which is called with the URL;
             ``ssl_context``, ``backlog``, ``reuse_address`` and ``reuse_port`` as for ``aiohttp.web.TCPSite``; others as
             for ``aiohttp.web.AppRunner``.

@@ -361,7 +361,7 @@ class Store(ABC):
         return request_limiter(self.identity, self.concurrency)
 
     def describe(self, path: str) -> str:
-        """Explain why there is no node at a path, without making requests; for error messages."""
+        """Explain why no node exists at a path, without making requests; for error messages."""
         return "check the URL and the path"
 
     def _unsupported(

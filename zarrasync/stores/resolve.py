@@ -41,9 +41,9 @@ def resolve(
     """Make a store from an object that represents one, without IO except to check whether ``x.zip`` is a file.
 
     Args:
-        store: A ``Store``; a path; a URL (any that fsspec supports, including chains); a mutable mapping; an fsspec
-            filesystem, mapper or path object (anything with ``fs`` and ``path`` or ``root``); an obstore store; or an
-            object with zarr-python's store interface. ``None`` makes a new store in memory.
+        store: A ``Store``, a path, a mutable mapping, an obstore store, or an object with zarr-python's store interface.
+            A URL may be any that fsspec supports, including chains. Objects of fsspec may be filesystems, mappers and
+            paths: anything with ``fs`` and ``path`` or ``root``. ``None`` makes a new store in memory.
         storage_options: Options of fsspec's filesystem for a URL. If there are alternatives to fsspec (obstore for
             object storage, aiohttp for HTTP), ``backend="fsspec"`` or ``"obstore"`` selects one.
         config: Settings of a store that is made here: retries, timeouts, concurrency, ``fsync``.

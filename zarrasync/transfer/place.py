@@ -195,7 +195,7 @@ class Placement:
                     self._place_run(chain, single, [value], keys[number : number + 1], one)
             return
         try:
-            self._place_present(chain, run, values, self.out, memory)  # type: ignore[arg-type]  # none is None
+            self._place_present(chain, run, values, self.out, memory)  # type: ignore[arg-type]  # all are present
         except CodecError as error:
             self.chunks.locate(error, keys[_first_damaged(chain, values)])
             raise
@@ -263,7 +263,7 @@ class Placement:
         for piece, _ in group:
             end = start + piece.part.count
             memory = self.decode_memory(chain, piece.part, piece.out, workspace)
-            self._place_present(chain, piece.part, values[start:end], piece.out, memory)  # type: ignore[arg-type]  # none is None
+            self._place_present(chain, piece.part, values[start:end], piece.out, memory)  # type: ignore[arg-type]  # all are present
             self.report(piece.part)
             start = end
 
@@ -333,7 +333,7 @@ def _first_damaged(chain: ChunkDecoder, values: Sequence[Buffer | None]) -> int:
         return 0
     for number, value in enumerate(values):
         try:
-            chain.decode(value)  # type: ignore[arg-type]  # none is None
+            chain.decode(value)  # type: ignore[arg-type]  # all are present
         except CodecError:
             return number
     return 0

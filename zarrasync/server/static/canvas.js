@@ -1,6 +1,6 @@
-// A plane of tiles: moved and zoomed by pointer, wheel, two fingers and keys. Tiles that left the view are not fetched on.
+// A plane of tiles. Pointer, wheel, two fingers and keys move and zoom it. Requests for tiles outside the view are aborted.
 
-const BUSY = 8; // requests at a time: more only make the first tiles later
+const BUSY = 8; // concurrent requests; more of them delay the first tiles
 const KEPT = 400; // tiles in memory beyond those in view
 
 export class Plane {
@@ -11,7 +11,7 @@ export class Plane {
     this.pointed = pointed;
     this.tiles = new Map(); // url -> ImageBitmap, in the order of use
     this.loading = new Map(); // url -> AbortController
-    this.failed = new Map(); // url -> when
+    this.failed = new Map(); // url -> time of the failure
     this.pointers = new Map();
     this.source = this.before = null;
     new ResizeObserver(() => this.#resized()).observe(canvas);
@@ -25,12 +25,12 @@ export class Plane {
   }
 
   /**
-   * Shows another plane, or the same in another way.
-   * source: {rows, columns, tile, minZoom, maxZoom, url(z, x, y), name}; the view stays if the name does.
+   * Shows another plane, or the same plane in another style.
+   * source: {rows, columns, tile, minZoom, maxZoom, url(z, x, y), name}; the view stays if the name is the same.
    */
   show(source) {
     const same = this.source?.name === source.name;
-    this.before = same ? this.source : null; // drawn below until the new tiles are here
+    this.before = same ? this.source : null; // drawn below the new tiles until they have arrived
     this.source = source;
     this.canvas.setAttribute("aria-busy", "true");
     for (const abort of this.loading.values()) abort.abort();
@@ -61,14 +61,14 @@ export class Plane {
   zoomBy(factor, [x, y] = [this.width / 2, this.height / 2]) {
     if (!this.source) return;
     const scale = Math.min(64, Math.max(factor * this.scale, Math.min(this.#least(), this.scale)));
-    // What is under the pointer stays there.
+    // The element under the pointer stays there.
     this.column += (x - this.width / 2) * (1 / this.scale - 1 / scale);
     this.row += (y - this.height / 2) * (1 / this.scale - 1 / scale);
     this.scale = scale;
     this.#changed();
   }
 
-  /** The element at a place of the canvas, or null outside. */
+  /** The element at a position of the canvas; null outside the plane. */
   element([x, y]) {
     if (!this.source) return null;
     const row = Math.floor(this.row + (y - this.height / 2) / this.scale);
@@ -77,7 +77,7 @@ export class Plane {
     return inside ? { row, column } : null;
   }
 
-  /** Whether all tiles in view are here. */
+  /** Whether all tiles in view have arrived. */
   get settled() {
     return this.source !== null && !this.loading.size && this.#wanted().every((tile) => this.tiles.has(tile.url));
   }
@@ -112,7 +112,7 @@ export class Plane {
     for (const { x, y, url } of this.#wanted(source, zoom)) {
       const bitmap = this.tiles.get(url);
       if (!bitmap) continue;
-      this.tiles.delete(url); // the order is that of use
+      this.tiles.delete(url); // keeps the map in the order of use
       this.tiles.set(url, bitmap);
       const size = source.tile * 2 ** (source.maxZoom - zoom) * this.scale;
       const left = (0 - this.column) * this.scale + this.width / 2 + x * size;
@@ -121,7 +121,7 @@ export class Plane {
     }
   }
 
-  /** The tiles in view, those in the middle first. */
+  /** The tiles in view, from the middle outwards. */
   #wanted(source = this.source, zoom = this.#zoom()) {
     const across = source.tile * 2 ** (source.maxZoom - zoom);
     const half = [this.height / 2 / this.scale, this.width / 2 / this.scale];
@@ -178,7 +178,7 @@ export class Plane {
     return Math.min(this.width / this.source.columns, this.height / this.source.rows);
   }
 
-  /** The least scale: all of the plane, or as much as the server makes tiles of. */
+  /** The smallest scale: the whole plane fits, or the server has no coarser tiles. */
   #least() {
     const coarsest = 2 ** (this.source.minZoom - this.source.maxZoom);
     return this.source.minZoom === 0 ? 0.5 * this.#whole() : Math.max(0.5 * this.#whole(), 0.5 * coarsest);
@@ -191,7 +191,7 @@ export class Plane {
     this.height = box.height;
     this.canvas.width = Math.round(box.width * devicePixelRatio);
     this.canvas.height = Math.round(box.height * devicePixelRatio);
-    if (first || this.fitted) this.fit(); // what stands around it may have come later
+    if (first || this.fitted) this.fit(); // surrounding elements may have changed its size
     else this.draw();
   }
 
@@ -258,6 +258,6 @@ export class Plane {
     else if (event.key === "0") this.fit();
     else return;
     event.preventDefault();
-    this.pointed(this.element([this.width / 2, this.height / 2])); // without a pointer the middle is read
+    this.pointed(this.element([this.width / 2, this.height / 2])); // without a pointer, read the element in the middle
   }
 }

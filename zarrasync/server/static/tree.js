@@ -1,4 +1,4 @@
-// The hierarchy: groups are asked for when they are opened; keys work as in any tree.
+// The hierarchy. Members of a group are requested when it is opened. Keys work as in other tree widgets.
 
 export class Tree {
   constructor(list, search, { load, pick }) {
@@ -17,7 +17,7 @@ export class Tree {
     this.#items()[0]?.setAttribute("tabindex", "0");
   }
 
-  /** Opens all groups on the way to a path, and marks the node. */
+  /** Opens all groups above a path, and selects the node. */
   async reveal(path) {
     const names = path.split("/");
     for (let count = 1; count < names.length; count++) {
@@ -116,7 +116,7 @@ export class Tree {
     return [...this.list.querySelectorAll("[role=treeitem]")].find((item) => item.dataset.path === path);
   }
 
-  /** The items that can be seen, from top to bottom. */
+  /** The visible items, from top to bottom. */
   #items() {
     return [...this.list.querySelectorAll("[role=treeitem]")].filter((item) => item.offsetParent !== null);
   }

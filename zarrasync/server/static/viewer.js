@@ -1,4 +1,4 @@
-// The page: what is chosen stands in the address, so that it can be sent and come back to.
+// The page. The address contains the selected node and view, so that they can be shared and bookmarked.
 
 import { Plane } from "./canvas.js";
 import { Tree } from "./tree.js";
@@ -8,9 +8,9 @@ const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coo
 const byId = (id) => document.getElementById(id);
 const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false };
 
-// ------------------------------------------------------------ asking
+// ------------------------------------------------------------ requests
 
-/** An answer of the server; null after an error, which is shown. */
+/** Returns the server's response; null after an error, which is shown. */
 async function ask(name, parameters, signal) {
   const url = new URL(`api/${name}`, BASE);
   url.search = new URLSearchParams(parameters);
@@ -21,7 +21,7 @@ async function ask(name, parameters, signal) {
     if (answer.ok) return told;
     if (signal === undefined) notice(told.message ?? `${answer.status}`);
   } catch (error) {
-    if (error.name !== "AbortError" && signal === undefined) notice(`The server does not answer: ${error.message}`);
+    if (error.name !== "AbortError" && signal === undefined) notice(`The server does not respond: ${error.message}`);
   }
   return null;
 }
@@ -31,7 +31,7 @@ function notice(text) {
   byId("notice").hidden = !text;
 }
 
-/** A function that cancels its call before when it is called again. */
+/** Returns a function whose calls cancel the previous call. */
 function latest(make) {
   let abort = new AbortController();
   return (...given) => {
@@ -61,7 +61,7 @@ async function pick(path, told) {
   return view ? arrange(told ?? asked()) : remember();
 }
 
-/** Shows the node's view as an address says, or as it is at first. */
+/** Shows the view of the node in an address, or the default view. */
 async function arrange(told) {
   const { view, path } = state;
   state.index = view.axes.slice(0, -2).map(() => 0);
@@ -188,9 +188,9 @@ const read = latest(async (signal, { row, column }) => {
   const [down, across] = view.axes.slice(-2);
   const place = `${down.name} ${at[at.length - 2]}, ${across.name} ${column}`;
   byId("readout").textContent = `${place}: …`;
-  await new Promise((done) => setTimeout(done, 30)); // a pointer on its way asks for nothing
+  await new Promise((done) => setTimeout(done, 30)); // no requests while the pointer moves
   if (signal.aborted) return;
-  // As text: numbers of 64 bits are more than JavaScript's can hold.
+  // As a string, because JavaScript's numbers cannot represent all 64-bit integers.
   const told = await ask("data", { path: view.array, select: at.join(","), format: "csv" }, signal);
   if (told !== null && !signal.aborted) byId("readout").textContent = `${place}: ${told.replace(/^""$/, "") || "NaN"}`;
 });
@@ -225,7 +225,7 @@ function codes() {
   const path = state.view.array;
   const place = `[${[...state.index, ":", ":"].join(", ")}]`;
   const group = path.split("/").slice(0, -1).join("/");
-  const quoted = JSON.stringify; // names are whatever somebody chose
+  const quoted = JSON.stringify; // names may contain any characters
   const open = path ? `${quoted(url)}, path=${quoted(path)}` : quoted(url);
   return {
     zarrasync: `from zarrasync import sync\n\narray = sync.open_array(${open})\nvalues = array${place}`,
@@ -271,8 +271,8 @@ async function copy() {
     await navigator.clipboard.writeText(text);
     byId("copy").textContent = "Copied";
   } catch {
-    getSelection().selectAllChildren(byId("snippet").querySelector("pre")); // a page without https may only mark it
-    byId("copy").textContent = "Marked";
+    getSelection().selectAllChildren(byId("snippet").querySelector("pre")); // a page without HTTPS may only select the code
+    byId("copy").textContent = "Selected";
   }
   setTimeout(() => (byId("copy").textContent = "Copy"), 1500);
 }
@@ -281,7 +281,7 @@ async function copy() {
 
 let remembering = null;
 
-/** Puts what is chosen into the address, a little later: browsers refuse pages that do so too often. */
+/** Writes the selection to the address with a delay, because browsers reject frequent changes. */
 function remember() {
   remembering ??= setTimeout(() => {
     remembering = null;
@@ -303,12 +303,12 @@ function rememberNow() {
   history.replaceState(null, "", `#${told}`);
 }
 
-/** What the address says. */
+/** The parameters in the address. */
 function asked() {
   return new URLSearchParams(location.hash.slice(1));
 }
 
-/** Shows what an address says. */
+/** Shows the node and view of an address. */
 async function follow(told) {
   const path = told.get("path") ?? "";
   const at = told.get("at")?.split(",").map(Number);
@@ -317,7 +317,7 @@ async function follow(told) {
   if (state.path === path && state.view && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
 }
 
-/** What an address says of a node's view. */
+/** Restores the view of a node from an address. */
 function restore(path, told) {
   if (told.get("path") !== path) return;
   const numbers = (name) => (told.get(name) ?? "").split(",").map(Number);
@@ -330,7 +330,7 @@ function restore(path, told) {
   state.flip = told.has("flip");
 }
 
-// ------------------------------------------------------------ beginning
+// ------------------------------------------------------------ start
 
 const tree = new Tree(byId("tree"), byId("search"), { load: (path) => ask("node", { path }), pick });
 window.zarrasync = { plane, state }; // for scripts and the console

@@ -175,3 +175,10 @@ async def test_hostile_json_listings(body: bytes):
     async with answering(lambda request: (data, True)) as url, stores.HTTPStore(url) as store:
         with suppress(UnsupportedOperation):  # it shows no directories
             assert (await store.list_dir("")).keys == ()
+
+
+async def test_a_directory_that_contains_itself():
+    data = sized("Content-Type: application/json", body=b'[{"name": "again", "type": "directory"}]')
+    async with answering(lambda request: (data, False)) as url, stores.HTTPStore(url) as store:
+        with pytest.raises(StoreError, match="more than 64 levels"):
+            await asyncio.wait_for(store.list_prefix(""), 20)

@@ -157,12 +157,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_body(self, head: Head, first_bytes: bytes) -> None:
         length, self._interim_count = head.length, 0
-        codings = codings_of(head.headers)
-        if codings and not (self._decodes and is_supported(codings)):
-            raise UnsupportedResponse(f"the encoding {head.headers['content-encoding']!r}")
-        self._limit = body_limit(self._limit, head.status, head.headers)
-        if length is not None and self._limit is not None:
-            check_budget(self._limit, length, what="body")
+        if "content-encoding" in head.headers:
+            codings = codings_of(head.headers)
+            if codings and not (self._decodes and is_supported(codings)):
+                raise UnsupportedResponse(f"the encoding {head.headers['content-encoding']!r}")
+        limit = self._limit
+        if limit is not None:
+            limit = self._limit = body_limit(limit, head.status, head.headers)
+        if limit is not None and length is not None:
+            check_budget(limit, length, what="body")
         if length is None:
             self._head = head
             self._chunks = ChunkedBody() if head.chunked else None

@@ -29,6 +29,8 @@ __all__ = ["HTTPStore"]
 
 _ERROR_BYTES = 2000
 """Bytes of a response body in which a server explains an error."""
+_MOST_LEVELS = 64
+"""Maximum depth of directories below one that is listed."""
 _SAFE = "/%:@!$&'()*+,;=[]~"
 """Characters of a URL's path that are not escaped; existing escapes are kept."""
 _REQUEST_OPTIONS = frozenset({"ssl", "timeout", "auth", "proxy", "cookies", "allow_redirects"})
@@ -227,11 +229,17 @@ class HTTPStore(RemoteStore):
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         check_prefix(prefix)
         keys: list[str] = []
-        level = [prefix]
+        level, depth = [prefix], 0
         while level:
             listings = await gather([partial(self.list_dir, directory) for directory in level])
             keys.extend(key for listing in listings for key in listing.keys)
             level = [subdirectory for listing in listings for subdirectory in listing.prefixes]
+            depth += 1
+            if level and depth >= _MOST_LEVELS:  # the server may list a directory inside of itself
+                raise StoreError(
+                    f"could not list {prefix or '/'!r} in {self!r}: more than {_MOST_LEVELS} levels of directories",
+                    key=prefix,
+                )
         return keys
 
 

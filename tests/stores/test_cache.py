@@ -531,3 +531,31 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent():
     inner.open.set()
     thread.join(30)
     assert os.waitpid(child, 0)[1] == 0
+
+
+async def test_a_small_disk_cache_stays_small_and_private(tmp_path):
+    inner = stores.MemoryStore()
+    for number in range(400):
+        await inner.set(f"k{number}", bytes(200))
+    store = stores.DiskCachingStore(inner, tmp_path / "cache", max_bytes=20_000)
+    for number in range(400):
+        await store.get(f"k{number}")
+    folders = [path for path in store.directory.rglob("*") if path.is_dir()]
+    assert len(folders) < 250  # two for each of the remaining entries
+    assert {path.stat().st_mode & 0o777 for path in [store.directory, *folders]} == {0o700}
+    for number in range(400):
+        await store.set(f"k{number}", b"new")
+    assert not list(store.directory.rglob("*"))
+    assert await store.get("k7") == b"new"
+
+
+async def test_a_disk_cache_knows_values_by_their_place(tmp_path):
+    """A write through a symbolic link inside the root invalidates the entry."""
+    (tmp_path / "root/real").mkdir(parents=True)
+    (tmp_path / "root/link").symlink_to("real")
+    store = stores.DiskCachingStore(stores.LocalStore(tmp_path / "root"), tmp_path / "cache")
+    await store.set("real/x", b"old")
+    assert await store.get("real/x") == await store.get("link/x") == b"old"
+    assert store.hits == 1
+    await store.set("link/x", b"new")
+    assert await store.get("real/x") == b"new"

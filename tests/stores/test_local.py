@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import zarrasync as za
 from tests.support.api import Api
-from zarrasync import stores
-from zarrasync.errors import StoreError
+from zarrasync import stores, sync
+from zarrasync.errors import InvalidKeyError, StoreError
 
 
 async def test_local_writes_are_atomic_and_leave_nothing_behind(tmp_path):
@@ -43,6 +44,37 @@ async def test_local_unreadable_file_is_an_error(tmp_path):
         (tmp_path / "loop").chmod(0)
     with pytest.raises(StoreError, match="could not read 'loop'"):
         await stores.LocalStore(tmp_path).get("loop")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX flushes directories")
+async def test_new_directories_are_flushed(tmp_path, monkeypatch):
+    """Otherwise a power failure could lose a directory with flushed values."""
+    flushed, fsync = [], os.fsync
+
+    def record(handle: int) -> None:
+        flushed.append(os.path.realpath(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    store = stores.LocalStore(tmp_path / "new/root.zarr", fsync=True)
+    await store.set("a/c/0/1", b"x")
+    root = os.path.realpath(tmp_path)
+    directories = ["", "/new", "/new/root.zarr", "/new/root.zarr/a", "/new/root.zarr/a/c", "/new/root.zarr/a/c/0"]
+    assert {root + name for name in directories} <= set(flushed)
+    flushed.clear()
+    await store.set("a/c/0/1", b"x")
+    assert len(flushed) == 2  # the file, and its directory
+
+
+async def test_names_of_temporary_files_are_refused(tmp_path):
+    store = stores.LocalStore(tmp_path)
+    for create in (za.create_array, za.create_group):
+        arguments = {"shape": (1,), "dtype": "i4"} if create is za.create_array else {}
+        with pytest.raises(InvalidKeyError, match="reserved suffix"):
+            await create(store, path="group/x.zarrasync-partial", **arguments)
+    with pytest.raises(InvalidKeyError, match="reserved suffix"):
+        sync.create_group(tmp_path / "g").create_group("x.zarrasync-partial")
+    assert not list(tmp_path.rglob("*partial*"))
 
 
 async def test_unfinished_files_are_not_listed(tmp_path):

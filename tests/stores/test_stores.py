@@ -65,17 +65,30 @@ async def test_bad_ranges_are_refused(store):
         await store.get_partial_values([("k", (0, -1))])
 
 
-@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", "a\0b", "a\ud800"])
-async def test_dangerous_keys_are_refused(store, key):
+@pytest.mark.parametrize(
+    "key",
+    ["", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", "../a", "a\0b", "a\ud800", "a.zarrasync-partial/b"],
+)
+async def test_each_operation_refuses_dangerous_keys(store, key):
     with pytest.raises(InvalidKeyError, match="not a valid store key") as error:
         await store.get(key)
     assert error.value.key == key
-    with pytest.raises(InvalidKeyError):
-        await store.set(key, b"x")
-    with pytest.raises(InvalidKeyError):
-        await store.put(key, b"x")
-    with pytest.raises(InvalidKeyError):
-        await store.stat(key)
+    space = memoryview(bytearray(4))
+    for operation in (
+        lambda: store.set(key, b"x"),
+        lambda: store.put(key, b"x"),
+        lambda: store.put_values([key], [b"x"]),
+        lambda: store.stat(key),
+        lambda: store.fetch([Request("a"), Request(key, 0, 1)]),
+        lambda: store.fetch_values(["a", key], [None, space]),
+        lambda: store.erase(key),
+        lambda: store.erase_values(["a", key]),
+        lambda: store.list_prefix(f"{key}/"),
+        lambda: store.list_dir(f"{key}/"),
+        lambda: store.erase_prefix(f"{key}/"),
+    ):
+        with pytest.raises(InvalidKeyError):
+            await operation()
 
 
 @pytest.mark.parametrize("make", [stores.LocalStore, lambda path: stores.FsspecStore(fsspec.filesystem("file"), path)])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 
 from zarrasync.errors import InvalidKeyError
 
-__all__ = ["check_key", "check_prefix", "is_key", "join", "normalize_path"]
+__all__ = ["TEMPORARY_SUFFIX", "check_key", "check_keys", "check_prefix", "is_key", "join", "normalize_path"]
+
+TEMPORARY_SUFFIX = ".zarrasync-partial"
+"""Reserved suffix of names: those of incomplete files and directories, which are not values."""
 
 # Keys that would leave the store or that file systems interpret: empty segments, ".", ".." and NUL. Lone surrogates cannot
-# be encoded.
-_INVALID = re.compile(r"(?:^|/)\.{1,2}(?:/|$)|//|^/|/$|\0|^$|[\ud800-\udfff]")
+# be encoded. On Windows, a backslash separates directories and a colon follows the name of a drive.
+_WINDOWS = r"|\\|\A[A-Za-z]:" if os.name == "nt" else ""
+_INVALID = re.compile(rf"(?:\A|/)\.{{0,2}}(?:/|\Z)|{re.escape(TEMPORARY_SUFFIX)}(?:/|\Z)|[\0\ud800-\udfff]{_WINDOWS}")
 
 
 def check_key(key: str) -> str:
@@ -18,15 +24,38 @@ def check_key(key: str) -> str:
 
     Raises:
         InvalidKeyError: If the key is empty, starts or ends with ``/``, or contains an empty, ``.`` or ``..`` segment,
-            a NUL character or a lone surrogate.
+            a name that ends in the reserved suffix, a NUL character or a lone surrogate.
     """
     if _INVALID.search(key):
         raise InvalidKeyError(
             f"{key!r} is not a valid store key: keys must not have empty, '.' or '..' segments, a leading or trailing "
-            "'/', NUL characters or lone surrogates",
+            f"'/', NUL characters, lone surrogates, or names that end in the reserved suffix {TEMPORARY_SUFFIX!r}",
             key=key,
         )
     return key
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Check several keys as ``check_key`` does. Stores do this before they fetch values.
+
+    Raises:
+        InvalidKeyError: If one is not valid.
+    """
+    # An invalid key makes the joined keys invalid. These tests are much faster than the regular expression.
+    joined = "/".join(keys)
+    if (
+        joined.isascii()
+        and "//" not in joined
+        and "/." not in joined
+        and ".z" not in joined
+        and "\0" not in joined
+        and joined[:1] not in "/."
+        and joined[-1:] != "/"
+        and not _WINDOWS
+    ):
+        return
+    for key in keys:
+        check_key(key)
 
 
 def is_key(key: str) -> bool:

@@ -192,26 +192,35 @@ class DiskCachingStore(WrapperStore):
                     self._store(request, value, versions)
         if self._changes != changes:  # something has changed, possibly one of these values
             for request in requests:
-                shutil.rmtree(self._folder(request.key), ignore_errors=True)
+                _remove_folder(self._folder(request.key))
 
     def _store(self, request: Request, value: Value | None, versions: bool) -> None:
         entry = _encode(value, versions)
         if entry is None or len(entry) > self.max_bytes:
             return
         folder = self._folder(request.key)
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / _file_name(request[1:4])
-        temporary = folder / f"{path.name}.{uuid.uuid4().hex}"
+        try:
+            self._write(path, entry)
+        except FileNotFoundError:  # another process has removed the folder, which was empty
+            self._write(path, entry)
+        self._clean_up(len(entry))
+
+    def _write(self, path: Path, entry: bytes) -> None:
+        """Write an entry. Other users cannot read the cache, as its values may come from stores that they cannot read."""
+        self.directory.mkdir(0o700, parents=True, exist_ok=True)
+        for folder in (path.parents[1], path.parents[0]):
+            folder.mkdir(0o700, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
         try:
             temporary.write_bytes(entry)
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        self._clean_up(len(entry))
 
     def _clean_up(self, added: int) -> None:
-        """Remove old entries, once a tenth of the size limit was added since the last time."""
+        """Remove old entries and empty folders, once a tenth of the size limit was added since the last time."""
         with self._cleanup_lock:
             if self._bytes_since_cleanup is not None:
                 self._bytes_since_cleanup += added
@@ -230,6 +239,10 @@ class DiskCachingStore(WrapperStore):
                 with contextlib.suppress(OSError):
                     path.unlink()
                 total -= size
+            for depth in ("*/*", "*"):
+                for folder in self.directory.glob(depth):
+                    with contextlib.suppress(OSError):  # it is not empty
+                        folder.rmdir()
 
     # -------------------------------------------------------------- changing
 
@@ -238,7 +251,7 @@ class DiskCachingStore(WrapperStore):
         with self._lock:
             self._changes += 1
         folders = [self._folder(key) for key in keys]
-        await self._on_disk(lambda: [shutil.rmtree(folder, ignore_errors=True) for folder in folders])
+        await self._on_disk(lambda: [_remove_folder(folder) for folder in folders])
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         await self._invalidate([key])
@@ -270,6 +283,13 @@ class DiskCachingStore(WrapperStore):
         finally:
             await self._invalidate([])
             await self._on_disk(self.clear)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove the entries of a key."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # it does not exist, or has other folders
+        folder.parent.rmdir()
 
 
 def _encode(value: Value | None, versions: bool) -> bytes | None:

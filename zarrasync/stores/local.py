@@ -18,15 +18,15 @@ from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync._util.suggestions import suggest
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.local_files import (
     CLOEXEC,
     READ_FLAGS,
     SINGLE_READ_LIMIT,
-    TEMPORARY_SUFFIX,
     lineage_of,
+    make_directory,
     read_fully,
     readv,
     remove_directory,
@@ -100,6 +100,7 @@ class LocalStore(Store):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        check_keys([request.key for request in requests])
         values: list[Value | None] = []
         open_key, handle = None, -1  # consecutive requests for the same key open the file once
         try:
@@ -121,6 +122,7 @@ class LocalStore(Store):
         # Reads of small chunks spend their time in this loop, so it makes no calls except for open, readv and close.
         if readv is None:
             return await super().fetch_values(keys, spaces, limit)
+        check_keys(keys)
         base, extra, values = self._base, bytearray(1), list[Buffer | None]()
         for key, space in zip(keys, spaces, strict=True):
             count, room = -1, 0
@@ -210,7 +212,7 @@ class LocalStore(Store):
             try:
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o666)
             except FileNotFoundError:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                make_directory(os.path.dirname(path), fsync=self._fsync)
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o666)
             try:
                 try:
@@ -310,6 +312,7 @@ class LocalStore(Store):
         return Path(f"{self._base}{key}.pending{TEMPORARY_SUFFIX}")
 
     async def pending(self, key: str) -> bytes | None:
+        check_key(key)
         try:
             return self._note_path(key).read_bytes()
         except FileNotFoundError:
@@ -318,6 +321,7 @@ class LocalStore(Store):
             raise store_error(error, key, "read", self) from error
 
     async def set_pending(self, key: str, note: bytes | None) -> None:
+        check_key(key)
         try:
             if note is None:
                 self._note_path(key).unlink(missing_ok=True)

@@ -8,14 +8,15 @@ import shutil
 from collections.abc import Hashable
 
 from zarrasync.codecs.spec import Buffer
+from zarrasync.model.paths import TEMPORARY_SUFFIX
 
 __all__ = [
     "CLOEXEC",
     "READ_FLAGS",
     "SAFE_FLAGS",
     "SINGLE_READ_LIMIT",
-    "TEMPORARY_SUFFIX",
     "lineage_of",
+    "make_directory",
     "read_fully",
     "readv",
     "remove_directory",
@@ -25,8 +26,6 @@ __all__ = [
     "write_fully",
 ]
 
-TEMPORARY_SUFFIX = ".zarrasync-partial"
-"""Suffix of the names of files and directories that are not values: incomplete ones, and notes."""
 CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 READ_FLAGS = os.O_RDONLY | CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for a writer
 SAFE_FLAGS = CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -120,6 +119,27 @@ def sync_directory(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_directory(path: str, *, fsync: bool) -> None:
+    """Create a directory, and those above it, if they do not exist.
+
+    Args:
+        path: The directory.
+        fsync: Whether to flush the entry of each new directory to the disk.
+    """
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return
+    except FileNotFoundError:
+        make_directory(os.path.dirname(path), fsync=fsync)
+        make_directory(path, fsync=fsync)
+        return
+    if fsync:
+        sync_directory(os.path.dirname(path))
 
 
 def remove_directory(path: str) -> None:

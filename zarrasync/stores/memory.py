@@ -8,7 +8,7 @@ from typing import Any
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
-from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import ABSENT, Request, Value, clip
@@ -62,6 +62,7 @@ class MemoryStore(Store):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        check_keys([request.key for request in requests])
         values: list[Value | None] = []
         for request in requests:
             data = self._get(request.key)
@@ -74,6 +75,7 @@ class MemoryStore(Store):
     async def fetch_values(
         self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
     ) -> builtins.list[Buffer | None]:
+        check_keys(keys)
         mapping, values = self.values, list[Buffer | None]()
         for key in keys:
             try:
@@ -123,6 +125,7 @@ class MemoryStore(Store):
             raise self._conflict(key)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
+        check_key(key)
         with self._lock:
             if if_version is not None:
                 self._check_version(key, if_version)

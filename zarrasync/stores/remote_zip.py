@@ -14,7 +14,7 @@ from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
-from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import Request, Value, clip
@@ -127,6 +127,7 @@ class RemoteZipStore(Store):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        check_keys([request.key for request in requests])
         members = await self._open()
         await self._find_data([r.key for r in requests if r.key in members and _is_partial(r, members[r.key])])
         plans = {number: self._plan(r, members[r.key]) for number, r in enumerate(requests) if r.key in members}

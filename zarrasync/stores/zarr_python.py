@@ -14,7 +14,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, ZarrError
-from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import redact_queries, store_error
 from zarrasync.stores.fsspec.store import FsspecStore
@@ -138,6 +138,7 @@ class ZarrPythonStore(RemoteStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        check_keys([request.key for request in requests])
         return await gather([partial(self._fetch_one, request) for request in requests])
 
     async def _fetch_one(self, request: Request) -> Value | None:
@@ -203,6 +204,7 @@ class ZarrPythonStore(RemoteStore):
         return None
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
+        check_key(key)
         if if_version is not None:
             raise self._unsupported("compare versions")
         if not self.writeable:

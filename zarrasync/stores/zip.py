@@ -13,7 +13,7 @@ from typing import IO, Any, Literal
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
-from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.local_files import lineage_of
@@ -133,6 +133,7 @@ class ZipStore(Store):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        check_keys([request.key for request in requests])
         archive = self._open()
         values: list[Value | None] = []
         for request in requests:
@@ -176,12 +177,15 @@ class ZipStore(Store):
         return (member.header_offset, member.crc)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
+        check_key(key)
         archive = self._open_for("erase")
         with archive.lock:
             self._check_version(archive, key, if_version)
             archive.remove([key])
 
     async def erase_values(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        check_keys(keys)
         archive = self._open_for("erase")
         with archive.lock:
             archive.remove(keys)

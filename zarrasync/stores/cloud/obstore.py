@@ -21,7 +21,7 @@ from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.memory import is_immutable
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.buckets import UnretriedTwin, open_bucket
 from zarrasync.stores.cloud.identity import bucket_of, kind_of, service_of, viewer_of
@@ -228,6 +228,7 @@ class ObjectStore(RemoteStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        check_keys([request.key for request in requests])
         if (other := self._fallback()) is not None:
             return await other.fetch(requests, versions=versions)
         presigned, targets = await self._sign("GET", "read", [request.key for request in requests])
@@ -335,10 +336,11 @@ class ObjectStore(RemoteStore):
     async def erase_values(self, keys: Iterable[str]) -> None:
         import obstore
 
+        keys = list(keys)
+        check_keys(keys)
         if (other := self._fallback()) is not None:
             await other.erase_values(keys)
             return
-        keys = list(keys)
         for start in range(0, len(keys), _BULK_SIZE):
             paths = [self.prefix + key for key in keys[start : start + _BULK_SIZE]]
             await self._call(keys[start], "erase", partial(obstore.delete_async, self.store, paths))

@@ -16,7 +16,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.errors import StoreError
-from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, redact_queries, store_error
 from zarrasync.stores.fsspec import blocking, http, s3
 from zarrasync.stores.fsspec.filesystem import Filesystem, is_local
@@ -24,7 +24,6 @@ from zarrasync.stores.fsspec.identity import viewer_of
 from zarrasync.stores.fsspec.protocols import CACHES, GCS, READ_ONLY, WEB, WITHOUT_SUFFIX_RANGES
 from zarrasync.stores.http.responses import OVERLOAD, is_past_end
 from zarrasync.stores.local import LocalStore
-from zarrasync.stores.local_files import TEMPORARY_SUFFIX
 from zarrasync.stores.options import missing_statuses
 from zarrasync.stores.remote import RemoteStore, TransientError
 from zarrasync.stores.values import Listing, Request, Value, clip
@@ -135,6 +134,7 @@ class ReadableFsspecStore(RemoteStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        check_keys([request.key for request in requests])
         return await self._gather([partial(self._fetch_one, request) for request in requests])
 
     async def _fetch_one(self, request: Request) -> Value | None:

@@ -12,7 +12,7 @@ from zarrasync import config
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
-from zarrasync.model.paths import check_key
+from zarrasync.model.paths import check_key, check_keys
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.fsspec import s3
 from zarrasync.stores.fsspec.filesystem import open_url
@@ -156,12 +156,11 @@ class FsspecStore(ReadableFsspecStore):
             raise store_error(error, key, "read", self) from error
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
+        check_key(key)
         if if_version is not None:
             raise self._unsupported("compare versions")
         if not self.writeable:
             raise self._unsupported("erase")
-        if self.blocking or self.local_store is not None:  # filesystems with directories
-            check_key(key)
         try:
             await self._call("rm_file", self._path(key))
         except ABSENCE_ERRORS:
@@ -171,6 +170,7 @@ class FsspecStore(ReadableFsspecStore):
 
     async def erase_values(self, keys: Iterable[str]) -> None:
         keys = list(keys)
+        check_keys(keys)
         if not hasattr(self._filesystem.template, "_bulk_delete"):
             await self._gather([partial(self.erase, key) for key in keys])
             return

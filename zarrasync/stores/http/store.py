@@ -14,7 +14,7 @@ from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.output_budget import OutputBudget
 from zarrasync.errors import StoreError, UnsupportedOperation
-from zarrasync.model.paths import check_prefix
+from zarrasync.model.paths import check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key
 from zarrasync.stores.http.listing import parse_listing
 from zarrasync.stores.http.message import Response
@@ -161,6 +161,7 @@ class HTTPStore(RemoteStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        check_keys([request.key for request in requests])
         return await gather([partial(self._fetch_one, request) for request in requests])
 
     async def _fetch_one(self, request: Request) -> Value | None:

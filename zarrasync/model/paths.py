@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import sys
 from collections.abc import Sequence
 
 from zarrasync.errors import InvalidKeyError
@@ -15,7 +15,7 @@ TEMPORARY_SUFFIX = ".zarrasync-partial"
 
 # Keys that would leave the store or that file systems interpret: empty segments, ".", ".." and NUL. Lone surrogates cannot
 # be encoded. On Windows, a backslash separates directories and a colon follows the name of a drive.
-_WINDOWS = r"|\\|\A[A-Za-z]:" if os.name == "nt" else ""
+_WINDOWS = r"|\\|\A[A-Za-z]:" if sys.platform == "win32" else ""
 _INVALID = re.compile(rf"(?:\A|/)\.{{0,2}}(?:/|\Z)|{re.escape(TEMPORARY_SUFFIX)}(?:/|\Z)|[\0\ud800-\udfff]{_WINDOWS}")
 
 

@@ -10,12 +10,11 @@ from aiohttp import web
 
 from zarrasync.codecs.spec import Buffer
 from zarrasync.formats import is_document
-from zarrasync.model.paths import check_key
+from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key
 from zarrasync.nodes.node import run_on_store
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, parse_range
 from zarrasync.stores import Request, Store, Value
-from zarrasync.stores.local_files import TEMPORARY_SUFFIX
 
 __all__ = ["RawKeys"]
 

@@ -192,7 +192,7 @@ class DiskCachingStore(WrapperStore):
                     self._store(request, value, versions)
         if self._changes != changes:  # something has changed, possibly one of these values
             for request in requests:
-                _remove_folder(self._folder(request.key))
+                _remove_folders([self._folder(request.key)])
 
     def _store(self, request: Request, value: Value | None, versions: bool) -> None:
         entry = _encode(value, versions)
@@ -251,7 +251,7 @@ class DiskCachingStore(WrapperStore):
         with self._lock:
             self._changes += 1
         folders = [self._folder(key) for key in keys]
-        await self._on_disk(lambda: [_remove_folder(folder) for folder in folders])
+        await self._on_disk(lambda: _remove_folders(folders))
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         await self._invalidate([key])
@@ -285,11 +285,12 @@ class DiskCachingStore(WrapperStore):
             await self._on_disk(self.clear)
 
 
-def _remove_folder(folder: Path) -> None:
-    """Remove the entries of a key."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # it does not exist, or has other folders
-        folder.parent.rmdir()
+def _remove_folders(folders: Iterable[Path]) -> None:
+    """Remove the entries of keys."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it does not exist, or has other folders
+            folder.parent.rmdir()
 
 
 def _encode(value: Value | None, versions: bool) -> bytes | None:

@@ -1959,11 +1959,12 @@ def validate(
     path: str = "",
     data: bool = False,
     manifest: Manifest | None = None,
+    repair: bool = False,
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Report:
-    """Check an array, or a group and all nodes below it, for problems. Nothing is changed.
+    """Check an array, or a group and all nodes below it, for problems.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -1971,6 +1972,7 @@ def validate(
         data: Decode all stored chunks, and report missing ones.
         manifest: The manifest that ``manifest`` computed for the same path. Files that are missing, not part of it, or
             different are errors.
+        repair: Remove temporary files of local stores whose writer does not run any more. Nothing else is changed.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
@@ -1993,7 +1995,7 @@ def validate(
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _validate.validate(
-        store_, path=path, data=data, manifest=manifest, zarr_format=zarr_format, config=config
+        store_, path=path, data=data, manifest=manifest, repair=repair, zarr_format=zarr_format, config=config
     )
     return run(coroutine_, blocking=store_.blocking)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.errors import InvalidKeyError, StoreError
+from zarrasync.stores import ABSENT, Request
 
 
 async def test_local_writes_are_atomic_and_leave_nothing_behind(tmp_path):
@@ -105,3 +108,74 @@ async def test_links_to_directories_that_contain_them(api: Api, tmp_path: Path):
     assert {"a", "g", "g/b", "h", "h/c", "g/h", "g/h/c", "h/g", "h/g/b"} == set(paths)
     store = stores.LocalStore(tmp_path / "data")
     assert len(await store.list()) == len(set(await store.list())) < 40
+
+
+@pytest.mark.skipif(os.name != "posix", reason="paths of POSIX systems")
+@pytest.mark.parametrize(
+    "key",
+    ["loop", "loop/x", "file/x", "directory", "n" * 300, f"{'n' * 300}/x", "/".join(["n" * 200] * 30), "mem", "new/x"],
+)
+@pytest.mark.parametrize("root", ["", "loop", "file", "/proc/self"])
+async def test_errors_of_the_system_are_store_errors(tmp_path, root, key):
+    """Loops of links, long names, files as directories, and filesystems that refuse: ELOOP, ENAMETOOLONG, EIO, …"""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "directory/sub").mkdir(parents=True)
+    store = stores.LocalStore(tmp_path / root)
+    space = memoryview(bytearray(10))
+
+    async def put_locked() -> None:
+        async with store.lock(key):
+            await store.put(key, b"1", if_version=(1, 2, 3))
+
+    async def put_under_locks() -> None:
+        async with store.locks([key]):
+            await store.put_values([key], [b"1"])
+
+    for operation in (
+        put_locked,
+        put_under_locks,
+        lambda: store.fetch([Request(key)], versions=True),
+        lambda: store.fetch_values([key], [space]),
+        lambda: store.stat(key),
+        lambda: store.put(key, b"x"),
+        lambda: store.put(key, b"x", if_version=ABSENT),
+        lambda: store.erase(key, if_version=(1, 2, 3)),
+        lambda: store.erase(key),
+        lambda: store.list_prefix(f"{key}/"),
+        lambda: store.list_sizes(f"{key}/"),
+        lambda: store.list_dir(f"{key}/"),
+        lambda: store.unfinished(f"{key}/"),
+        lambda: store.set_pending(key, b"1"),
+        lambda: store.pending(key),
+        lambda: store.set_pending(key, None),
+    ):
+        with contextlib.suppress(StoreError):
+            await operation()
+    assert isinstance(store.describe(key), str)
+    store.location(key)
+
+
+@pytest.mark.parametrize("number", ["ENOSPC", "EDQUOT", "EIO", "EROFS", "ESTALE", "EACCES", "EMFILE"])
+@pytest.mark.parametrize("function", ["open", "write", "replace", "fsync", "unlink", "scandir", "stat"])
+async def test_any_failing_system_call_raises_a_store_error(tmp_path, monkeypatch, number, function):
+    store = stores.LocalStore(tmp_path, fsync=True)
+    version = await store.put("a/x", b"1", if_version=ABSENT)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
+
+    for operation in (
+        lambda: store.put("a/x", b"2"),
+        lambda: store.put("a/x", b"2", if_version=version),
+        lambda: store.erase("a/x", if_version=version),
+        lambda: store.erase("a/x"),
+        lambda: store.list_prefix("a/"),
+        lambda: store.get("a/x"),
+    ):
+        with monkeypatch.context() as patches:
+            patches.setattr(os, function, fail)
+            with contextlib.suppress(StoreError):
+                await operation()
+    if function != "unlink":
+        assert not list(tmp_path.rglob("*partial"))

@@ -12,7 +12,7 @@ from zarrasync import formats
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.digest_files import compare_manifest
 from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.reports import Report
+from zarrasync.bulk.reports import Finding, Report
 from zarrasync.bulk.validate_chunks import check_chunks
 from zarrasync.bulk.validate_documents import check_consolidated, check_documents
 from zarrasync.bulk.validate_hierarchy import (
@@ -47,11 +47,12 @@ async def validate(
     path: str = "",
     data: bool = False,
     manifest: Manifest | None = None,
+    repair: bool = False,
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> Report:
-    """Check an array, or a group and all nodes below it, for problems. Nothing is changed.
+    """Check an array, or a group and all nodes below it, for problems.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -59,6 +60,7 @@ async def validate(
         data: Decode all stored chunks, and report missing ones.
         manifest: The manifest that ``manifest`` computed for the same path. Files that are missing, not part of it, or
             different are errors.
+        repair: Remove temporary files of local stores whose writer does not run any more. Nothing else is changed.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
@@ -82,8 +84,14 @@ async def validate(
     values = replace(settings.resolve(config), dtype_fallback="allow", allow_pickle=True)
     format_ = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
     candidates = CANDIDATES if zarr_format is None else (format_,)
-    handle = NodeHandle(ReadOnlyStore(resolve(store, storage_options, values)), normalize_path(path), format_, values)
+    resolved = resolve(store, storage_options, values)
+    handle = NodeHandle(ReadOnlyStore(resolved), normalize_path(path), format_, values)
     report = Report()
+    if repair:
+        prefix = f"{handle.path}/" if handle.path else ""
+        removed = await run_on_store(partial(resolved.remove_unfinished, prefix), resolved)
+        message = "a temporary file of a writer that does not run any more; it was removed"
+        report.findings.extend(Finding("note", name, "", message) for name in removed)
     allow_pickle = settings.resolve(config).allow_pickle  # reading documents is safe, decoding pickled chunks is not
     if manifest is not None:
         await compare_manifest(handle.store, handle.path, manifest, report, values)

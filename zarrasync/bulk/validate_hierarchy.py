@@ -173,7 +173,9 @@ async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
         validation.add("note", root.path or "/", more)
     for prefix in root.format.erase_prefixes(root.path):
         for key in await root.store.unfinished(prefix):
-            message = "a temporary file of an interrupted writer; it is never read and can be deleted"
+            message = (
+                "a temporary file that is never read; if its writer was interrupted, `validate --repair` removes it"
+            )
             validation.add("note", key, message)
 
 

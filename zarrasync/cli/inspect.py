@@ -45,6 +45,7 @@ def add(command: Commands) -> None:
         examples=["validate data.zarr --data"],
     )
     validate.add_argument("--data", action="store_true", help="also decode every chunk")
+    validate.add_argument("--repair", action="store_true", help="remove temporary files of writers that were killed")
     validate.add_argument("--manifest", metavar="FILE", help="compare all files with the files in a manifest")
     manifest = command(
         "manifest",
@@ -205,7 +206,12 @@ def _number_text(value: float | None) -> str:
 def _validate(args: argparse.Namespace, console: Console) -> int:
     manifest = None if args.manifest is None else Manifest.loads(Path(args.manifest).read_bytes())
     report = sync.validate(
-        args.url, path=args.path, data=args.data, manifest=manifest, storage_options=options(args.option)
+        args.url,
+        path=args.path,
+        data=args.data,
+        manifest=manifest,
+        repair=args.repair,
+        storage_options=options(args.option),
     )
     if console.as_json:
         console.data(report.to_dict())

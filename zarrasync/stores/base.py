@@ -305,6 +305,10 @@ class Store(ABC):
         """Return the names of temporary data that interrupted writers left below a prefix. Only file stores have any."""
         return []
 
+    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
+        """Remove temporary data below a prefix whose writer does not run any more; return the names."""
+        return []
+
     async def pending(self, key: str) -> bytes | None:
         """Return the note of ``set_pending``, which remains if the writer was interrupted."""
         return None

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import itertools
 import os
+import shutil
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,11 +32,11 @@ from zarrasync.stores.local_files import (
     readv,
     remove_directory,
     sync_directory,
-    temporary_path,
     version_of,
     write_fully,
 )
 from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLock, Place, held_places, place_of, places_of
+from zarrasync.stores.temporary_names import is_abandoned, temporary_path
 from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
 __all__ = ["LocalStore", "local_path"]
@@ -87,7 +88,12 @@ class LocalStore(Store):
         return f"LocalStore({str(self.root)!r})"
 
     def describe(self, path: str) -> str:
-        full_path = self.root / path
+        try:
+            return self._describe(self.root / path)
+        except OSError as error:
+            return f"{str(self.root / path)!r} cannot be examined: {error.strerror}"
+
+    def _describe(self, full_path: Path) -> str:
         if str(self.root).rpartition("/")[2].startswith("~") or "/~" in str(self.root):
             return f"'~' is not expanded: {os.path.expanduser('~')!r} is this user's home directory"
         if full_path.is_file():
@@ -340,6 +346,20 @@ class LocalStore(Store):
             f"{directory}{entry.name}" for directory in directories for entry in self._scan(directory, unfinished=True)
         ]
 
+    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
+        removed = []
+        for name in await self.unfinished(prefix):
+            path = self._base + name
+            if is_abandoned(path):
+                try:
+                    _remove(path)
+                except FileNotFoundError:
+                    continue  # removed by another process
+                except OSError as error:
+                    raise store_error(error, name, "erase", self) from error
+                removed.append(name)
+        return removed
+
     # -------------------------------------------------------------- listing
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
@@ -397,6 +417,14 @@ class LocalStore(Store):
 
 class _Moved(WriteConflictError):
     """The directory of a value is not the one whose lock is held."""
+
+
+def _remove(path: str) -> None:
+    """Remove a file, or a directory with its content."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def _describe_missing(path: Path, root: Path) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 from collections.abc import Hashable
 
 from zarrasync.codecs.spec import Buffer
-from zarrasync.model.paths import TEMPORARY_SUFFIX
+from zarrasync.stores.temporary_names import temporary_path
 
 __all__ = [
     "CLOEXEC",
@@ -21,7 +20,6 @@ __all__ = [
     "readv",
     "remove_directory",
     "sync_directory",
-    "temporary_path",
     "version_of",
     "write_fully",
 ]
@@ -33,18 +31,6 @@ SINGLE_READ_LIMIT = 1 << 30
 """Size in bytes up to which one system call reads everything up to the end of a file (Linux stops at 2 GiB)."""
 
 readv = getattr(os, "readv", None)
-
-_counter = itertools.count()
-_token = ""
-
-
-def temporary_path(path: str) -> str:
-    """Return a path next to ``path`` for a temporary file. No other process uses it, even on shared disks."""
-    global _token
-    process = f"{os.getpid():x}."
-    if not _token.startswith(process):  # the first call, or the first one after a fork
-        _token = process + os.urandom(4).hex()
-    return f"{path}.{_token}-{next(_counter):x}{TEMPORARY_SUFFIX}"
 
 
 def version_of(state: os.stat_result) -> object:
@@ -127,19 +113,24 @@ def make_directory(path: str, *, fsync: bool) -> None:
     Args:
         path: The directory.
         fsync: Whether to flush the entry of each new directory to the disk.
+
+    Raises:
+        OSError: If it cannot be created.
     """
+    parent = os.path.dirname(path)
     try:
-        os.mkdir(path)
+        try:
+            os.mkdir(path)
+        except FileNotFoundError:
+            if not os.path.isdir(parent):
+                make_directory(parent, fsync=fsync)
+            os.mkdir(path)
     except FileExistsError:
         if not os.path.isdir(path):
             raise
-        return
-    except FileNotFoundError:
-        make_directory(os.path.dirname(path), fsync=fsync)
-        make_directory(path, fsync=fsync)
-        return
-    if fsync:
-        sync_directory(os.path.dirname(path))
+    else:
+        if fsync:
+            sync_directory(parent)
 
 
 def remove_directory(path: str) -> None:

@@ -78,6 +78,9 @@ class WrapperStore(Store):
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return await self.inner.unfinished(prefix)
 
+    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
+        return await self.inner.remove_unfinished(prefix)
+
     async def pending(self, key: str) -> bytes | None:
         return await self.inner.pending(key)
 
@@ -157,6 +160,9 @@ class PrefixStore(WrapperStore):
 
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return [name[len(self.prefix) :] for name in await self.inner.unfinished(self.prefix + prefix)]
+
+    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
+        return [name[len(self.prefix) :] for name in await self.inner.remove_unfinished(self.prefix + prefix)]
 
     async def pending(self, key: str) -> bytes | None:
         return await self.inner.pending(self.prefix + key)
@@ -292,6 +298,9 @@ class ReadOnlyStore(WrapperStore):
             raise self._refuse(key)
 
     async def erase_prefix(self, prefix: str) -> None:
+        raise self._refuse(prefix)
+
+    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
         raise self._refuse(prefix)
 
 

@@ -91,6 +91,11 @@ class FsspecStore(ReadableFsspecStore):
             return []
         return await self._on_local_store(lambda store: store.unfinished(prefix))
 
+    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
+        if self.local_store is None:
+            return []
+        return await self._on_local_store(lambda store: store.remove_unfinished(prefix))
+
     # -------------------------------------------------------------- writing
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:

@@ -1,0 +1,87 @@
+"""Names of temporary files, which tell whether the process that made them still runs.
+
+A name contains the machine, the process number and the start time of its owner. A process that is killed cannot remove
+its files, and nobody else may while it runs. On another machine, or after a restart, only the age of a file can tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import uuid
+from functools import lru_cache
+from pathlib import Path
+
+from zarrasync._concurrency import clock
+from zarrasync.model.paths import TEMPORARY_SUFFIX
+
+__all__ = ["is_abandoned", "temporary_path"]
+
+_ABANDONED_SECONDS = 86_400.0
+"""Age in seconds from which on a file of another machine counts as abandoned."""
+_OWNER = re.compile(rf"\.([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)-[0-9a-f]+{re.escape(TEMPORARY_SUFFIX)}\Z")
+_NOTE = f".pending{TEMPORARY_SUFFIX}"
+
+_counter = itertools.count()
+_owner, _owner_pid = "", 0
+
+
+def temporary_path(path: str) -> str:
+    """Return a path next to ``path`` for a temporary file. No other process uses it, even on shared disks."""
+    global _owner, _owner_pid
+    pid = os.getpid()
+    if pid != _owner_pid:  # the first call, or the first one after a fork
+        start = _start_time(pid) or os.urandom(4).hex()
+        _owner, _owner_pid = f"{_machine()}.{pid:x}.{start}", pid
+    return f"{path}.{_owner}-{next(_counter):x}{TEMPORARY_SUFFIX}"
+
+
+def is_abandoned(path: str) -> bool:
+    """Return whether the owner of a temporary file or directory is gone. ``False`` if that is unknown.
+
+    A writer whose file is removed by mistake raises an error, because it cannot rename the file.
+    """
+    if path.endswith(_NOTE):
+        return False  # the next append needs it
+    owner = _OWNER.search(path)
+    if owner is not None and owner[1] == _machine():
+        return _is_gone(int(owner[2], 16), owner[3])
+    try:
+        state = os.lstat(path)
+    except OSError:
+        return False
+    return clock.wall_time() - max(state.st_mtime, state.st_ctime) > _ABANDONED_SECONDS
+
+
+def _is_gone(pid: int, start: str) -> bool:
+    """Return whether a process of this machine has ended. Its number may belong to another process now."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass  # a process of another user
+    return _start_time(pid) not in (None, start)
+
+
+def _start_time(pid: int) -> str | None:
+    """Return the start time of a process, or ``None`` on systems without ``/proc``."""
+    try:
+        return f"{int(Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]):x}"
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """Return an identifier of this machine, its last start, and the namespace of process numbers in a container."""
+    parts = [f"{uuid.getnode():x}"]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.blake2b("".join(parts).encode(), digest_size=4).hexdigest()

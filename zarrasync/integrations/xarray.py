@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from xarray import Dataset, DataTree, Variable
+from xarray import DataArray, Dataset, DataTree, Variable
 from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 from xarray.backends.zarr import FillValueCoder
 
 from zarrasync import sync
 from zarrasync._concurrency import bridge
+from zarrasync._concurrency.gather import gather
 from zarrasync._util.short_tracebacks import RAISED, short_tracebacks, shorten
 from zarrasync._util.suggestions import suggest
 from zarrasync.display.progress import IngestReport
@@ -28,13 +29,13 @@ from zarrasync.integrations import xarray_write
 from zarrasync.integrations.dask_detect import seceded
 from zarrasync.integrations.xarray_encode import without_nan
 from zarrasync.integrations.xarray_job import WriteRequest
-from zarrasync.integrations.xarray_read import FILL, GroupDataStore
+from zarrasync.integrations.xarray_read import FILL, GroupDataStore, fetch_coordinates
 from zarrasync.integrations.xarray_regions import RegionLike
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
 from zarrasync.stores import StoreLike, resolve
 
-__all__ = ["ZarrasyncBackend", "stored_variables", "write_dataset", "write_dataset_async"]
+__all__ = ["ZarrasyncBackend", "load", "stored_variables", "write_dataset", "write_dataset_async"]
 
 
 def stored_variables(dataset: Dataset) -> dict[str, Variable]:
@@ -169,6 +170,33 @@ def write_dataset(dataset: Dataset, store: StoreLike, **options: Any) -> dict[st
         return bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
 
 
+Loadable = TypeVar("Loadable", Dataset, DataArray, DataTree)
+
+
+def load(data: Loadable) -> Loadable:
+    """Read all values of a dataset, an array or a tree into memory, those of all variables at the same time.
+
+    ``data.load()`` does the same, but reads one variable after the other. It can also be called inside a running event
+    loop, as in notebooks.
+
+    Args:
+        data: What ``xarray`` opened with any engine. It is changed.
+
+    Returns:
+        The same object.
+
+    Example:
+        >>> import xarray as xr
+        >>> store = sync.create_group({}).store
+        >>> _ = sync.create_array(store, path="t2m", data=[280.0, 281.5], dimension_names=["time"])
+        >>> load(xr.open_dataset(store, engine="zarrasync")).t2m.values.tolist()
+        [280.0, 281.5]
+    """
+    parts = [node.dataset for node in data.subtree] if isinstance(data, DataTree) else [data]
+    bridge.run(gather([part.load_async for part in parts]), blocking=False)
+    return data
+
+
 class ZarrasyncBackend(BackendEntrypoint):
     """The xarray engine ``"zarrasync"``."""
 
@@ -214,9 +242,12 @@ class ZarrasyncBackend(BackendEntrypoint):
         """
         try:
             node = _open(filename_or_obj, group, storage_options, zarr_format, consolidated, config)
-            return _decode(
-                node,
-                use_zarr_fill_value_as_mask,
+            dropped = _names(drop_variables)
+            arrays = {name: array for name, array in node.arrays() if name not in dropped}
+            group_store = GroupDataStore(node, arrays, mask=use_zarr_fill_value_as_mask)
+            fetch_coordinates([group_store])
+            return StoreBackendEntrypoint().open_dataset(
+                group_store,
                 mask_and_scale=mask_and_scale,
                 decode_times=decode_times,
                 concat_characters=concat_characters,
@@ -235,10 +266,18 @@ class ZarrasyncBackend(BackendEntrypoint):
         """Open a group and all groups below it as datasets by path."""
         names = ("storage_options", "zarr_format", "consolidated", "config")
         node = _open(filename_or_obj, group, *(options.pop(name, None) for name in names))
-        mask = options.pop("use_zarr_fill_value_as_mask", None)
-        below = {name: member for name, member in node.members(max_depth=None) if isinstance(member, sync.Group)}
-        groups = {"": node, **below}
-        return {f"/{path}": _decode(member, mask, path=path, **options) for path, member in groups.items()}
+        mask, dropped = options.pop("use_zarr_fill_value_as_mask", None), _names(options.get("drop_variables"))
+        members = dict(node.members(max_depth=None))
+        groups = {"": node, **{path: member for path, member in members.items() if isinstance(member, sync.Group)}}
+        arrays: dict[str, dict[str, sync.Array]] = {path: {} for path in groups}
+        for path, member in members.items():
+            parent, _, name = path.rpartition("/")
+            if isinstance(member, sync.Array) and name not in dropped:
+                arrays[parent][name] = member
+        stores = {path: GroupDataStore(groups[path], arrays[path], mask=mask, path=path) for path in groups}
+        fetch_coordinates(stores.values())
+        open_dataset = StoreBackendEntrypoint().open_dataset
+        return {f"/{path}": open_dataset(group_store, **options) for path, group_store in stores.items()}
 
     def open_datatree(self, filename_or_obj: StoreLike, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree."""
@@ -275,5 +314,5 @@ def _open(
     return open_group(path=path, use_consolidated=consolidated)
 
 
-def _decode(node: sync.Group, mask: bool | None, *, path: str = "", **options: Any) -> Dataset:
-    return StoreBackendEntrypoint().open_dataset(GroupDataStore(node, mask=mask, path=path), **options)
+def _names(variables: str | Iterable[str] | None) -> set[str]:
+    return {variables} if isinstance(variables, str) else set(variables or ())

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from xarray import Variable
 from xarray.backends import AbstractDataStore, BackendArray
 from xarray.backends.zarr import FillValueCoder
 from xarray.core import indexing
 
 from zarrasync import sync
+from zarrasync._concurrency import bridge
+from zarrasync._concurrency.gather import gather_all
 from zarrasync.codecs import ObjectCodec, VlenBytesCodec, VlenUtf8Codec
-from zarrasync.errors import MetadataError
+from zarrasync.errors import MetadataError, ZarrError
 from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.nodes.access import handle_of
 
-__all__ = ["FILL", "FILTERS", "GroupDataStore", "stored_variable"]
+__all__ = ["FILL", "FILTERS", "GroupDataStore", "fetch_coordinates", "stored_variable"]
 
 FILL = "_FillValue"
 FILTERS = "v2_filters"
@@ -28,14 +32,22 @@ FILTERS = "v2_filters"
 _MISSING = "missing_value"
 _NETCDF_PREFIXES = ("_nczarr", "_ncproperties", "_nc3_strict")
 """Beginnings, in lower case, of the names of netCDF's internal attributes."""
+_LARGEST_COORDINATE = 4 << 20
+"""Bytes of coordinates that are fetched when a dataset is opened."""
 _NETCDF_ARRAY = ("_nczarr_array", "_NCZARR_ARRAY")
 
 
 class _LazyArray(BackendArray):
-    """An array that is read when it is indexed."""
+    """An array that is read when it is indexed, unless its values were fetched together with those of others.
+
+    Attributes:
+        array: The array.
+        values: All values, of at most one axis, if they were fetched.
+    """
 
     def __init__(self, array: sync.Array) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
+        self.values: npt.NDArray[Any] | None = None
 
     def __dask_tokenize__(self) -> Any:
         return (type(self).__name__, self.array.__dask_tokenize__())
@@ -48,6 +60,8 @@ class _LazyArray(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
         def read(selection: tuple[Any, ...]) -> Any:
+            if self.values is not None:
+                return np.array(self.values[selection])
             return np.asarray(self._view(key)[selection].read(), self.dtype)
 
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.VECTORIZED, read)
@@ -56,6 +70,8 @@ class _LazyArray(BackendArray):
         """Read without blocking the event loop."""
 
         async def read(selection: tuple[Any, ...]) -> Any:
+            if self.values is not None:
+                return np.array(self.values[selection])
             return np.asarray(await self._view(key)[selection].async_.read(), self.dtype)
 
         return await indexing.async_explicit_indexing_adapter(
@@ -68,12 +84,16 @@ class GroupDataStore(AbstractDataStore):
 
     Args:
         group: The group.
+        arrays: Its arrays by name.
         mask: Whether fill values mean missing; ``None`` for the default of the format.
         path: The path of the group in a tree of datasets.
     """
 
-    def __init__(self, group: sync.Group, *, mask: bool | None, path: str = "") -> None:
-        self.group, self._mask, self._path = group, mask, path
+    def __init__(
+        self, group: sync.Group, arrays: Mapping[str, sync.Array], *, mask: bool | None, path: str = ""
+    ) -> None:
+        self.group = group
+        self._variables = {name: stored_variable(name, array, mask=mask, path=path) for name, array in arrays.items()}
 
     def get_attrs(self) -> Mapping[str, Any]:
         """Return the group's attributes."""
@@ -81,9 +101,7 @@ class GroupDataStore(AbstractDataStore):
 
     def get_variables(self) -> Mapping[str, Variable]:
         """Return the group's arrays as variables."""
-        return {
-            name: stored_variable(name, array, mask=self._mask, path=self._path) for name, array in self.group.arrays()
-        }
+        return self._variables
 
     def get_dimensions(self) -> Mapping[str, int]:
         """Return the sizes of dimensions by name."""
@@ -127,6 +145,38 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None, path: st
     if not mask and format_.has_dimension_names and array.dtype.kind not in "mM":  # kept when it is written again
         encoding["fill_value"] = array.fill_value
     return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
+
+
+# ------------------------------------------------------------------ coordinates
+
+
+def fetch_coordinates(groups: Iterable[GroupDataStore]) -> None:
+    """Fetch the coordinates of groups that xarray reads while it opens them, all at the same time.
+
+    xarray reads the coordinates of dimensions one after the other to build indexes, and the ends of times to choose
+    their data type. A coordinate that cannot be read is left to xarray, which then raises the error.
+    """
+    arrays = [
+        variable._data.array  # noqa: SLF001  # from stored_variable
+        for group in groups
+        for name, variable in group.get_variables().items()
+        if _is_read_on_opening(name, variable)
+    ]
+    remote = [lazy for lazy in arrays if not lazy.array.store.near]
+    if len(remote) > 1:
+        bridge.run(gather_all([partial(_fetch, lazy) for lazy in remote]), blocking=False)
+
+
+async def _fetch(lazy: _LazyArray) -> None:
+    with suppress(ZarrError):
+        lazy.values = np.asarray(await lazy.array.async_[...].read(), lazy.dtype)
+
+
+def _is_read_on_opening(name: str, variable: Variable) -> bool:
+    if variable.ndim > 1 or variable.size * variable.dtype.itemsize > _LARGEST_COORDINATE:
+        return False
+    units = variable.attrs.get("units")
+    return variable.dims == (name,) or (isinstance(units, str) and " since " in units)
 
 
 # ------------------------------------------------------------------ encodings

@@ -96,7 +96,7 @@ class LatencyStore(_HookedStore):
         if seconds < 0 or jitter < 0:
             raise ValueError(f"seconds and jitter must be at least 0, found {seconds} and {jitter}")
         self.seconds, self.jitter = seconds, jitter
-        self.blocking, self.exclusive, self.concurrency = False, False, concurrency
+        self.blocking, self.exclusive, self.near, self.concurrency = False, False, False, concurrency
 
     async def _before(self, operation: str, key: str) -> None:
         extra = clock.exponential(self.jitter) if self.jitter else 0.0

@@ -156,12 +156,12 @@ def fetch_coordinates(groups: Iterable[GroupDataStore]) -> None:
     xarray reads the coordinates of dimensions one after the other to build indexes, and the ends of times to choose
     their data type. A coordinate that cannot be read is left to xarray, which then raises the error.
     """
-    arrays = [
-        variable._data.array  # noqa: SLF001  # from stored_variable
-        for group in groups
-        for name, variable in group.get_variables().items()
-        if _is_read_on_opening(name, variable)
-    ]
+    arrays: list[_LazyArray] = []
+    for group in groups:
+        for name, variable in group.get_variables().items():
+            if _is_read_on_opening(name, variable):
+                wrapper: Any = variable._data  # noqa: SLF001  # as stored_variable made it
+                arrays.append(wrapper.array)
     remote = [lazy for lazy in arrays if not lazy.array.store.near]
     if len(remote) > 1:
         bridge.run(gather_all([partial(_fetch, lazy) for lazy in remote]), blocking=False)

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xarray as xr
 
 from zarrasync import stores, sync
 from zarrasync.errors import CodecError
-from zarrasync.integrations.xarray import load, write_dataset
+
+xr: Any = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+from zarrasync.integrations.xarray import load, write_dataset  # after the skip
 
 
 class RoundTrips(stores.LatencyStore):

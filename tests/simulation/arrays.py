@@ -15,7 +15,8 @@ import numpy as np
 import zarrasync as za
 from tests.simulation.history import FOREVER, Call
 from tests.simulation.linearizability import Access, is_linearizable
-from tests.simulation.plan import Actor, Plan, Step, draw_deaths, draw_faults, draw_layout, draw_stalls
+from tests.simulation.object_store import Faults
+from tests.simulation.plan import Actor, Plan, Step, draw_deaths, draw_failing, draw_faults, draw_layout, draw_stalls
 from tests.simulation.world import Scenario, Violation
 from zarrasync.stores import Store
 
@@ -42,7 +43,7 @@ class Arrays(Scenario):
     @staticmethod
     def draw(seed: int) -> Plan:
         random = Random(seed)
-        layout = draw_layout(random)
+        layout, on_files = draw_layout(random), random.random() < 0.3
         clients = random.randint(1, 3)
         weights = _draw_weights(random)
         actors = []
@@ -54,13 +55,14 @@ class Arrays(Scenario):
         return Plan(
             seed,
             "arrays",
-            "objects",
+            "files" if on_files else "objects",
             layout,
             tuple(actors),
-            replace(draw_faults(random), alone=len(actors) == 1),
+            Faults() if on_files else replace(draw_faults(random), alone=len(actors) == 1),
             draw_deaths(random, clients),
             draw_stalls(random, clients),
             random.random() < 0.5,
+            draw_failing(random, clients) if on_files else {},
         )
 
     # -------------------------------------------------------------- steps
@@ -112,6 +114,14 @@ class Arrays(Scenario):
     async def verify(self, store: Store) -> None:
         array = await za.open_array(store, path=PATH)
         self.final, self.final_attributes = await array[...], dict(array.attrs)
+        # A new process can go on, and finds nothing where nothing was stored.
+        rows, columns = array.shape
+        array = await za.open_array(store, path=PATH, mode="r+")
+        await array.append(np.full((2, columns), -1, "i4"))
+        await array.resize((rows + 8, columns))
+        beyond = (await array[rows:]).tolist()
+        if beyond != [[-1] * columns] * 2 + [[0] * columns] * 6:
+            raise Violation(f"after rows were appended, and the array was made longer, these follow: {beyond}")
 
     # -------------------------------------------------------------- promises
 

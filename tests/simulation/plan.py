@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from tests.simulation.object_store import Faults
 
-__all__ = ["Actor", "Layout", "Plan", "Step", "draw_deaths", "draw_faults", "draw_layout", "draw_stalls"]
+__all__ = [
+    "Actor",
+    "Layout",
+    "Plan",
+    "Step",
+    "draw_deaths",
+    "draw_failing",
+    "draw_faults",
+    "draw_layout",
+    "draw_stalls",
+]
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,7 @@ class Plan:
         deaths: By client the step after which it is killed.
         stalls: Clients that are suspended: which one, when, and for how many seconds.
         equal_tags: Whether equal objects have equal versions.
+        failing: By client and number the call of the operating system that fails, and its error.
         details: What only the scenario understands.
     """
 
@@ -108,6 +120,7 @@ class Plan:
     deaths: dict[int, int] = field(default_factory=dict)
     stalls: tuple[tuple[int, float, float], ...] = ()
     equal_tags: bool = True
+    failing: dict[tuple[int, int], int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -116,12 +129,13 @@ class Plan:
             f"  client {actor.client}, phase {actor.phase}: " + "; ".join(map(str, actor.steps))
             for actor in self.actors
         ]
-        rest = f"  deaths {self.deaths}, stalls {self.stalls}, equal tags {self.equal_tags}, {self.details}"
+        rest = f"  deaths {self.deaths}, stalls {self.stalls}, equal tags {self.equal_tags}, failing {self.failing}, {self.details}"
         return "\n".join([head, *actors, rest])
 
     def smaller(self) -> list[Plan]:
         """Return plans that do a little less."""
         plans = [replace(self, deaths={}, stalls=())] if self.deaths or self.stalls else []
+        plans += [replace(self, failing={})] if self.failing else []
         plans += [replace(self, faults=Faults(seconds=self.faults.seconds))] if self.faults != Faults() else []
         for name in ("lost_request", "lost_answer", "twice", "refused", "collision", "silence", "late", "tail"):
             no_fault: dict[str, Any] = {name: 0.0}
@@ -175,3 +189,12 @@ def draw_stalls(random: Random, clients: int) -> tuple[tuple[int, float, float],
     if random.random() < 0.8:
         return ()
     return ((random.randrange(clients), random.random() * 0.3, random.choice([0.5, 20.0, 400.0])),)
+
+
+def draw_failing(random: Random, clients: int, within: int = 60) -> dict[tuple[int, int], int]:
+    """Return calls of the operating system that fail: by client and number the error."""
+    if random.random() < 0.6:
+        return {}
+    count = random.randint(1, 3)
+    errors = (errno.ENOSPC, errno.EIO)
+    return {(random.randrange(clients), random.randint(1, within)): random.choice(errors) for _ in range(count)}

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.environment import simulated
+from tests.simulation.files import Files
 from tests.simulation.history import History
 from tests.simulation.object_store import Bucket, Faults, SimulatedStore
 from tests.simulation.plan import Actor, Plan, Step
 from tests.simulation.scheduler import Client, Killed, Scheduler, Stuck
 from zarrasync import config
-from zarrasync.stores import Store
+from zarrasync.stores import LocalStore, Store
 
 __all__ = ["Outcome", "Scenario", "Violation", "World", "run"]
 
@@ -88,15 +89,17 @@ class World:
         self.history = History(self.scheduler, detailed)
         self.bucket = Bucket(self.scheduler, Faults(), self.history, plan.equal_tags)
         self.clients: dict[int, Client] = {}
+        failing = {(_name(number), count): code for (number, count), code in plan.failing.items()}
+        self.files = Files(self.scheduler, self.history, failing) if plan.store == "files" else None
 
     def store(self, client: Client) -> Store:
         """Return a client's view of the store."""
-        return SimulatedStore(self.bucket, client)
+        return SimulatedStore(self.bucket, client) if self.files is None else LocalStore(self.files.root)
 
     @property
     def exclusive(self) -> bool:
         """Whether the store's locks hold for every client."""
-        return self.plan.store == "files"
+        return self.files is not None
 
     def run(self, scenario: Scenario) -> None:
         """Run the plan.
@@ -137,8 +140,10 @@ class World:
     def _start(self, scenario: Scenario, number: int, actor: Actor) -> asyncio.Task[Any]:
         client = self.clients.get(actor.client)
         if client is None:
-            client = self.clients[actor.client] = self.scheduler.client(f"client {actor.client}")
+            client = self.clients[actor.client] = self.scheduler.client(_name(actor.client))
             client.dies_at = self.plan.deaths.get(actor.client, 0)
+            if self.files is not None:
+                client.on_death.append(partial(self.files.close_all, client))
         return client.start(self._act(scenario, client, actor), f"actor {number}")
 
     async def _act(self, scenario: Scenario, client: Client, actor: Actor) -> None:
@@ -163,6 +168,10 @@ class World:
             await getattr(scenario, f"do_{step.kind}")(call, store, state, step)
 
 
+def _name(number: int) -> str:
+    return f"client {number}"
+
+
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
     """Keep the garbage collector from calling finalizers at random times."""
@@ -182,7 +191,7 @@ def run(plan: Plan, kind: type[Scenario], *, detailed: bool = False, most_steps:
         world = World(plan, detailed=detailed)
         if most_steps:
             world.scheduler.most_steps = most_steps
-        with simulated(world.scheduler):
+        with world.files.installed() if world.files else contextlib.nullcontext(), simulated(world.scheduler):
             try:
                 world.run(kind(world))
             except (Exception, Killed, Stuck) as error:

@@ -1,0 +1,160 @@
+"""Local files in a simulation: real files, through an operating system of which each call may be the last one.
+
+Each call of a client is a step: another client may be next, the client may be killed there, or the call may fail. A
+write that fails or is the last one has stored the first half of its bytes. The system closes the files of a killed
+client, which frees its locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, MutableSequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.simulation.history import History
+from tests.simulation.scheduler import Client, Killed, Scheduler, client_of_this_call
+from zarrasync.stores import lock_file
+
+__all__ = ["Files"]
+
+_CALLS = (
+    "open", "write", "pread", "preadv", "readv", "replace", "rename", "link", "unlink", "mkdir", "rmdir", "scandir",
+    "stat", "fstat", "fsync", "close",
+)  # fmt: skip
+_NEVER_FAIL = ("close", "stat", "fstat")
+_SWITCH = 0.3
+"""The probability that another client may be next after a call. Handing over takes longer than most calls."""
+_READING = ("pread", "preadv", "readv", "scandir")
+
+
+class Files:
+    """The system's files, below a directory of their own.
+
+    Args:
+        scheduler: Decides who is next.
+        history: Receives what was called.
+        failing: By the name of a client and number, its call that fails, and how.
+
+    Attributes:
+        root: The directory.
+        calls: How many calls each client has made that can fail.
+    """
+
+    def __init__(self, scheduler: Scheduler, history: History, failing: dict[tuple[str, int], int]) -> None:
+        self._scheduler, self._history, self._failing = scheduler, history, failing
+        self.root = tempfile.mkdtemp(prefix="zarrasync-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        self.calls: dict[str, int] = {}
+        self._open: dict[Client, set[int]] = {}
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let the clients call this system."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.root)
+            stack.enter_context(mock.patch.object(lock_file, "_handles", _PerClient()))
+            for name in _CALLS:
+                if hasattr(os, name):
+                    stack.enter_context(mock.patch.object(os, name, self._wrap(name, getattr(os, name))))
+            # pathlib opens files without ``os.open``.
+            stack.enter_context(mock.patch.object(Path, "read_bytes", _read_bytes))
+            stack.enter_context(mock.patch.object(Path, "write_bytes", _write_bytes))
+            yield
+
+    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            client = client_of_this_call.get()
+            if client is None:
+                return real(*args, **options)
+            try:
+                self._step(client, name)
+            except (Killed, OSError):
+                if name == "write" and args[0] in self._open.get(client, ()):
+                    real(args[0], args[1][: len(args[1]) // 2])
+                if client.dead:
+                    self.close_all(client)
+                raise
+            if self._history.detailed:
+                self._history.note(f"{client.name}: {name}{_shown(args)}")
+            result = real(*args, **options)
+            if name == "open":
+                self._open.setdefault(client, set()).add(result)
+            elif name == "close":
+                self._open.setdefault(client, set()).discard(args[0])
+            return result
+
+        return call
+
+    def _step(self, client: Client, name: str) -> None:
+        client.count_step()
+        thread = self._scheduler.this_thread()
+        if lock_file._opening.locked():  # the only lock of threads that is held during calls
+            thread = None
+        if thread is not None and self._scheduler.random.random() < _SWITCH:
+            thread.park(lambda: True)
+        if name not in _NEVER_FAIL:
+            count = self.calls[client.name] = self.calls.get(client.name, 0) + 1
+            code = self._failing.get((client.name, count))
+            if code is not None:
+                self._history.note(f"{client.name}: call {count}, {name}, fails")
+                code = errno.EIO if name in _READING else code  # reading takes no space
+                raise OSError(code, os.strerror(code))
+
+    def close_all(self, client: Client) -> None:
+        """Close the files of a killed client, as the system does."""
+        for handle in self._open.pop(client, ()):
+            with contextlib.suppress(OSError):
+                _close(handle)
+
+
+_close = os.close
+
+
+def _shown(args: tuple[Any, ...]) -> str:
+    return str(tuple(value if isinstance(value, str | int) else "…" for value in args))
+
+
+def _read_bytes(path: Path) -> bytes:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(handle, 1 << 20, 0)
+    finally:
+        os.close(handle)
+
+
+def _write_bytes(path: Path, data: bytes) -> int:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        return os.write(handle, memoryview(data))
+    finally:
+        os.close(handle)
+
+
+class _PerClient(MutableSequence[Any]):
+    """A list of which each client has its own: the descriptors of the file by whose bytes processes lock values."""
+
+    def __init__(self) -> None:
+        self._own: dict[Client | None, list[Any]] = {}
+
+    def _current(self) -> list[Any]:
+        return self._own.setdefault(client_of_this_call.get(), [])
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._current()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._current()[index] = value
+
+    def __delitem__(self, index: Any) -> None:
+        del self._current()[index]
+
+    def insert(self, index: int, value: Any) -> None:
+        self._current().insert(index, value)

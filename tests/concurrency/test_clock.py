@@ -117,7 +117,7 @@ async def test_consolidated_metadata_is_retried_until_the_simulated_time_is_up(s
     store.busy = True
     copies = handle_of(member).consolidated
     with pytest.raises(WriteConflictError, match=r"consolidated metadata of / .*attempts within 7 s"):
-        await copies.update(store, ["a/zarr.json"], seconds=member.config.total_timeout)
+        await copies.update(store, ["a/zarr.json"], config=member.config)
     assert simulation.now - begin == pytest.approx(7, abs=1)
 
 

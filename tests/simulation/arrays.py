@@ -37,6 +37,8 @@ class Arrays(Scenario):
         self.attributes: dict[str, Call] = {}
         self.final = np.zeros((0, 0), "i4")
         self.final_attributes: dict[str, Any] = {}
+        self.extent = self.plan.layout.shape
+        """The part of the array that is checked as registers."""
 
     # -------------------------------------------------------------- plan
 
@@ -137,7 +139,7 @@ class Arrays(Scenario):
 
     def _check_registers(self) -> None:
         layout = self.plan.layout
-        grid = [range(-(-size // step)) for size, step in zip(layout.shape, layout.unit, strict=True)]
+        grid = [range(-(-size // step)) for size, step in zip(self.extent, layout.unit, strict=True)]
         for row in grid[0]:
             for column in grid[1]:
                 accesses = self._accesses((row, column))
@@ -161,14 +163,14 @@ class Arrays(Scenario):
         for call, box in self.reads:
             if call.ok:
                 accesses.append(Access(call.start, call.end, self._seen(box, at, call.result), writes=False))
-        rows, columns = self.plan.layout.shape
-        box = slice(0, rows), slice(0, columns)
+        box = slice(0, self.extent[0]), slice(0, self.extent[1])
         accesses.append(Access(FOREVER, FOREVER, self._seen(box, at, self.final.tolist()), writes=False))
         return [access for access in accesses if access.cells]
 
     def _seen(self, box: tuple[slice, slice], at: tuple[int, int], values: list[list[int]]) -> dict[int, int]:
         places = self._cells(box, at)
-        return {cell: values[row - box[0].start][column - box[1].start] for cell, (row, column) in places.items()}
+        top, left = box[0].start, box[1].start
+        return {cell: values[i - top][j - left] for cell, (i, j) in places.items() if i - top < len(values)}
 
     def _cells(self, box: tuple[slice, slice], at: tuple[int, int]) -> dict[int, tuple[int, int]]:
         """Return the elements of a box in a chunk, by their number in the chunk."""

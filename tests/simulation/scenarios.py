@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from tests.simulation.arrays import Arrays
+from tests.simulation.consolidation import Consolidation
+from tests.simulation.creations import Creations, Replacements
+from tests.simulation.ingestions import Ingestions
 from tests.simulation.plan import Plan
+from tests.simulation.resizes import Resizes
 from tests.simulation.world import Scenario
 
 __all__ = ["SCENARIOS", "draw"]
 
-SCENARIOS: dict[str, type[Scenario]] = {"arrays": Arrays}
+SCENARIOS: dict[str, type[Scenario]] = {
+    "arrays": Arrays,
+    "resizes": Resizes,
+    "creations": Creations,
+    "replacements": Replacements,
+    "consolidation": Consolidation,
+    "ingestions": Ingestions,
+}
 
 
 def draw(seed: int, only: str = "") -> Plan:

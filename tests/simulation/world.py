@@ -112,6 +112,8 @@ class World:
         for client, at, seconds in self.plan.stalls:
             self.scheduler.call_later(at, partial(self._stall, client, seconds))
         for phase in sorted({actor.phase for actor in self.plan.actors}):
+            if phase:
+                self._run_alone("between", _nothing)
             actors = [actor for actor in self.plan.actors if actor.phase == phase]
             self._run_tasks([self._start(scenario, number, actor) for number, actor in enumerate(actors)])
         self.bucket.faults = Faults()
@@ -166,6 +168,10 @@ class World:
         late = bool(self.plan.faults.late) or bool(self.plan.faults.silence)
         with self.history.call(client.name, str(step), late=late) as call:
             await getattr(scenario, f"do_{step.kind}")(call, store, state, step)
+
+
+async def _nothing(store: Store) -> None:
+    pass
 
 
 def _name(number: int) -> str:

@@ -86,5 +86,5 @@ class WriteJob:
         """Update the documents of some variables in the group's consolidated metadata, if it has any."""
         keys = [key for plan in plans for key in self.format.document_keys(join(self.request.group, plan.name))]
         if self.consolidated is not None and keys:
-            seconds = settings.resolve(self.request.config).total_timeout
-            await self.consolidated.update(self.request.store, keys, seconds=seconds)
+            config = settings.resolve(self.request.config)
+            await self.consolidated.update(self.request.store, keys, config=config)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from zarrasync.errors import UnsupportedOperation
-from zarrasync.nodes.consolidated import put_consolidated
-from zarrasync.nodes.documents import fetch_documents
+from zarrasync.nodes.consolidated import replace_copies
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 
@@ -14,7 +15,8 @@ __all__ = ["consolidate"]
 async def consolidate(group: NodeHandle) -> None:
     """Store copies of all documents below a group in a document of the group.
 
-    Changes made through a group with consolidated metadata wait for the lock and are added afterwards.
+    Changes made through a group with consolidated metadata wait for the lock and are added afterwards. Those of other
+    processes are noticed, and all documents are read again.
 
     Raises:
         UnsupportedOperation: If the store does not support consolidated metadata.
@@ -23,9 +25,8 @@ async def consolidate(group: NodeHandle) -> None:
         raise UnsupportedOperation(
             f"{group.store!r} does not support consolidated metadata; its own listings replace it", key=group.path
         )
-    keys, copies_key = group.format.document_keys(group.path), group.format.consolidated_key(group.path)
-    async with group.store.lock(copies_key or keys[0]):
-        documents = await documents_below(group)
-        values = await fetch_documents(group.store, keys, group.config)
-        group_documents = {key: bytes(value.data) for key, value in zip(keys, values, strict=True) if value is not None}
-        await put_consolidated(group.store, group.format, group.path, group_documents, documents)
+
+    async def copy(_: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        return await documents_below(group)
+
+    await replace_copies(group.store, group.format, group.path, copy, group.config)

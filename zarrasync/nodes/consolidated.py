@@ -7,19 +7,21 @@ when other programs change the hierarchy. Changes made through such a group also
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from zarrasync import formats
 from zarrasync._concurrency.retry import ConflictBackoff
+from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflictError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
+from zarrasync.nodes.documents import fetch_documents
 from zarrasync.stores.base import Store
 from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.values import ABSENT, Request
+from zarrasync.stores.values import ABSENT
 
-__all__ = ["Consolidated", "put_consolidated"]
+__all__ = ["Consolidated", "replace_copies"]
 
 
 class Consolidated:
@@ -77,7 +79,7 @@ class Consolidated:
         return Consolidated(self.format, self.path, {}, complete=False)
 
     async def update(
-        self, store: Store, changed_keys: Iterable[str], erased_prefixes: Sequence[str] = (), *, seconds: float
+        self, store: Store, changed_keys: Iterable[str], erased_prefixes: Sequence[str] = (), *, config: Config
     ) -> None:
         """Apply a change of the hierarchy to the copies in this object and in the store.
 
@@ -87,79 +89,87 @@ class Consolidated:
             store: The store.
             changed_keys: Keys of documents that were written or erased.
             erased_prefixes: Prefixes below which everything was erased.
-            seconds: How long to go on while other writers change the copies; 0 for no limit.
+            config: Settings: how long to go on while other writers change the copies, and the size of documents.
 
         Raises:
             WriteConflictError: If other writers kept changing the copies.
         """
-        copies_key = self.format.consolidated_key(self.path)
-        assert copies_key is not None
-        keys = list(changed_keys)
-        backoff = ConflictBackoff(seconds, f"the consolidated metadata of /{self.path} in {store!r}")
-        async with store.lock(copies_key):
-            while True:
-                try:
-                    await self._update(store, copies_key, keys, tuple(erased_prefixes))
-                    return
-                except WriteConflictError as conflict:
-                    await backoff.after(conflict)
-                except ConditionsUnsupported:
-                    if store.conditional:
-                        raise
+        keys, prefixes = list(changed_keys), tuple(erased_prefixes)
+        changed = set(keys)
 
-    async def _update(
-        self, store: Store, copies_key: str, changed_keys: Sequence[str], erased_prefixes: tuple[str, ...]
-    ) -> None:
-        group_keys = list(dict.fromkeys((*self.format.document_keys(self.path), copies_key)))
-        values = await store.fetch([Request(key) for key in (*group_keys, *changed_keys)], versions=True)
-        group_values = dict(zip(group_keys, values, strict=False))
-        fresh = {
-            key: bytes(value.data)
-            for key, value in zip(changed_keys, values[len(group_keys) :], strict=True)
-            if value is not None
-        }
+        async def apply(group_documents: Mapping[str, bytes]) -> Mapping[str, bytes] | None:
+            values = await fetch_documents(store, keys, config)
+            fresh = {key: bytes(value.data) for key, value in zip(keys, values, strict=True) if value is not None}
 
-        changed = set(changed_keys)
+            def merge(documents: Mapping[str, bytes]) -> dict[str, bytes]:
+                kept = {k: data for k, data in documents.items() if not k.startswith(prefixes) and k not in changed}
+                return {**kept, **fresh}
 
-        def apply(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-            outdated = {key for key in documents if key.startswith(erased_prefixes) or key in changed}
-            return {**{key: data for key, data in documents.items() if key not in outdated}, **fresh}
+            self.documents = merge(self.documents)  # a new dict: other tasks may be reading the old one
+            try:
+                stored_copies = self.format.parse_consolidated(self.path, group_documents)
+            except MetadataError:
+                return None  # damaged copies are not used by any reader
+            return None if stored_copies is None else merge(stored_copies)  # no copies: another program removed them
 
-        self.documents = apply(self.documents)  # a new dict: other tasks may be reading the old one
-        group_documents = {key: bytes(value.data) for key, value in group_values.items() if value is not None}
-        try:
-            stored_copies = self.format.parse_consolidated(self.path, group_documents)
-        except MetadataError:
-            return  # damaged copies are not used by any reader
-        if stored_copies is not None:  # otherwise another program has removed them
-            stored = group_values[copies_key]
-            version = ABSENT if stored is None else stored.version
-            await put_consolidated(store, self.format, self.path, group_documents, apply(stored_copies), version)
+        await replace_copies(store, self.format, self.path, apply, config)
 
 
-async def put_consolidated(
+async def replace_copies(
     store: Store,
     format_: Format,
     path: str,
-    group_documents: Mapping[str, bytes],
-    documents: Mapping[str, bytes],
-    version: object = None,
+    make: Callable[[Mapping[str, bytes]], Awaitable[Mapping[str, bytes] | None]],
+    config: Config,
 ) -> None:
     """Store copies of the documents below a group in one document of the group.
+
+    The document is read first, and replaced only if it has not changed: others change it after each change of a
+    document below, so that a document that changes meanwhile is read again.
 
     Args:
         store: The store.
         format_: The format.
         path: The group.
-        group_documents: The group's own documents by key.
-        documents: The documents of all nodes below by key.
-        version: The expected version of the document that contains the copies, if any.
+        make: Reads the documents of all nodes below, given the documents of the group by key. May be called again.
+            ``None`` leaves the copies as they are.
+        config: Settings: how long to go on while other writers change the copies, and the size of documents.
 
     Raises:
-        WriteConflictError: If a different version is stored.
+        WriteConflictError: If other writers kept changing the copies.
     """
+    copies_key = format_.consolidated_key(path)
+    keys = list(dict.fromkeys(key for key in (copies_key, *format_.document_keys(path)) if key is not None))
+    backoff = ConflictBackoff(config.total_timeout, f"the consolidated metadata of /{path} in {store!r}")
+    async with store.lock(keys[0]):
+        while True:
+            values = dict(zip(keys, await fetch_documents(store, keys, config, versions=True), strict=True))
+            group_documents = {key: bytes(value.data) for key, value in values.items() if value is not None}
+            documents = await make(group_documents)
+            if documents is None:
+                return
+            stored = values[keys[0]]
+            version = (ABSENT if stored is None else stored.version) if store.conditional else None
+            try:
+                await _put_copies(store, format_, path, group_documents, documents, version)
+                return
+            except WriteConflictError as conflict:
+                await backoff.after(conflict)
+            except ConditionsUnsupported:
+                if store.conditional:
+                    raise
+
+
+async def _put_copies(
+    store: Store,
+    format_: Format,
+    path: str,
+    group_documents: Mapping[str, bytes],
+    documents: Mapping[str, bytes],
+    version: object,
+) -> None:
     group_keys = set(format_.document_keys(path))
     below = {key: json.loads(data) for key, data in documents.items() if key not in group_keys}
     for key, data in format_.render_consolidated(path, group_documents, below).items():
         if group_documents.get(key) != data:
-            await store.put(key, data, if_version=version if store.conditional else None)
+            await store.put(key, data, if_version=version)

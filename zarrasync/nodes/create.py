@@ -256,17 +256,16 @@ def _occupied(handle: NodeHandle, occupant: FoundNode) -> NodeExistsError:
 async def _write(creation: _Creation, surroundings: _Surroundings) -> None:
     """Erase the replaced node, then store the documents of the new node and of missing groups above it."""
     handle, documents = creation.handle, dict(creation.documents)
-    if not handle.format.implicit_groups:
-        for path, node in surroundings.ancestors.items():
-            if node is None:
-                documents.update(handle.format.render(path, GroupMetadata()))
     if creation.overwrite and (not surroundings.is_empty or handle.consolidated is not None):
         await erase_node(handle)
     elif creation.erase_leftovers and isinstance(creation.metadata, ArrayMetadata):
         await _erase_leftovers(handle, creation.metadata)
-    await _put_new(creation, documents)
+    if not handle.format.implicit_groups:
+        missing = [path for path, node in surroundings.ancestors.items() if node is None]
+        documents.update(await _create_groups(handle, missing))
+    await _put_new(creation, creation.documents)
     if handle.consolidated is not None:
-        await handle.consolidated.update(handle.store, documents, seconds=handle.config.total_timeout)
+        await handle.consolidated.update(handle.store, documents, config=handle.config)
 
 
 async def _erase_leftovers(handle: NodeHandle, metadata: ArrayMetadata) -> None:
@@ -274,6 +273,29 @@ async def _erase_leftovers(handle: NodeHandle, metadata: ArrayMetadata) -> None:
     if keys:
         await _refuse_occupant(handle, _possible_formats(handle.format))
         await handle.chunk_store(metadata).erase_values(keys)
+
+
+async def _create_groups(handle: NodeHandle, paths: Sequence[str]) -> dict[str, bytes]:
+    """Store the documents of missing groups above a new node. Return the documents by key.
+
+    The groups are stored one after the other from the root down, and before the node. So an interruption leaves no node
+    below a path where another process could create an array.
+
+    Raises:
+        NodeTypeError: If another process has created an array at one of the paths.
+    """
+    store, stored = handle.store, dict[str, bytes]()
+    for path in sorted(paths):
+        documents = handle.format.render(path, GroupMetadata())
+        try:
+            await put_documents(store, documents, dict.fromkeys(documents, ABSENT) if store.conditional else {})
+        except WriteConflictError:
+            (node,) = await find_all(handle.without_consolidated(), [path], [handle.format], strict=False)
+            if node is None:
+                raise
+            _refuse_ancestor(handle, path, node)
+        stored.update(documents)
+    return stored
 
 
 async def _put_new(creation: _Creation, documents: Mapping[str, bytes]) -> None:

@@ -30,7 +30,7 @@ async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:
     for prefix in prefixes:
         await _erase_below(handle.store, prefix, all_files=all_files)
     if handle.consolidated is not None:
-        await handle.consolidated.update(handle.store, keys, prefixes, seconds=handle.config.total_timeout)
+        await handle.consolidated.update(handle.store, keys, prefixes, config=handle.config)
 
 
 async def _erase_below(store: Store, prefix: str, *, all_files: bool) -> None:

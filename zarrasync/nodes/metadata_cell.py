@@ -97,7 +97,7 @@ class MetadataCell(Generic[M]):
                         raise
                     cached = None  # the store no longer uses conditional writes
         if handle.consolidated is not None and changed:
-            await handle.consolidated.update(store, changed, seconds=handle.config.total_timeout)
+            await handle.consolidated.update(store, changed, config=handle.config)
         versions = {**before.versions, **new_versions} if before.versions else {}
         self.metadata = replace(target, source=Source(format_.zarr_format, documents, versions))
         return self.metadata

@@ -35,5 +35,5 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     copies = source.consolidated
     if copies is not None:
         moved = [new_keys[key] for key in copies.documents if key in new_keys]
-        await copies.update(store, moved, seconds=source.config.total_timeout)
+        await copies.update(store, moved, config=source.config)
     await erase_node(source, all_files=True)  # they have moved as well

@@ -105,7 +105,7 @@ class Consolidation(Scenario):
         copies = handle_of(group).consolidated
         assert copies is not None
         self.copies = {key: json.loads(data) for key, data in copies.documents.items()}
-        for path in {path for _, path, _ in self.changes}:
+        for path in sorted({path for _, path, _ in self.changes}):
             for key in handle_of(group).format.document_keys(path):
                 data = await store.get(key)
                 if data is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, MutableSequence
@@ -21,7 +22,7 @@ from tests.simulation.history import History
 from tests.simulation.scheduler import Client, Killed, Scheduler, client_of_this_call
 from zarrasync.stores import lock_file
 
-__all__ = ["Files"]
+__all__ = ["RANDOM_NAME", "Files"]
 
 _CALLS = (
     "open", "write", "pread", "preadv", "readv", "replace", "rename", "link", "unlink", "mkdir", "rmdir", "scandir",
@@ -80,7 +81,7 @@ class Files:
                     self.close_all(client)
                 raise
             if self._history.detailed:
-                self._history.note(f"{client.name}: {name}{_shown(args)}")
+                self._history.note(f"{client.name}: {name} {_shown(args)}")
             result = real(*args, **options)
             if name == "open":
                 self._open.setdefault(client, set()).add(result)
@@ -115,8 +116,12 @@ class Files:
 _close = os.close
 
 
+RANDOM_NAME = re.compile(r"/\S*/zarrasync-\w+|\.[0-9a-f]+\.[0-9a-f]+-[0-9a-f]+(?=\.zarrasync-partial)")
+"""What differs between processes: the directory, and the unique part of the names of temporary files."""
+
+
 def _shown(args: tuple[Any, ...]) -> str:
-    return str(tuple(value if isinstance(value, str | int) else "…" for value in args))
+    return " ".join(RANDOM_NAME.sub("", value) for value in args if isinstance(value, str))
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -190,7 +190,7 @@ class LocalStore(Store):
         try:
             places = places_of(paths)
             if any("/" in name for *_, name in places):  # these places would change when the directories are created
-                for directory in {os.path.dirname(path) for path in paths}:
+                for directory in dict.fromkeys(map(os.path.dirname, paths)):
                     os.makedirs(directory, exist_ok=True)
                 places = places_of(paths)
             return sorted(("file", *place) for place in places)

@@ -83,7 +83,7 @@ class Manifest:
             raise ValueError("the manifest has no object 'files'")
         manifest = cls({key: _parse_file(key, value) for key, value in files.items()})
         if manifest.digest != document.get("digest"):
-            raise ValueError("the manifest is damaged: its digest is not that of the files it contains")
+            raise ValueError("the manifest is damaged: its digest does not match its list of files")
         return manifest
 
 

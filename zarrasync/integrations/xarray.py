@@ -174,7 +174,7 @@ Loadable = TypeVar("Loadable", Dataset, DataArray, DataTree)
 
 
 def load(data: Loadable) -> Loadable:
-    """Read all values of a dataset, an array or a tree into memory, those of all variables at the same time.
+    """Read all values of a dataset, an array or a tree into memory, all variables at the same time.
 
     ``data.load()`` does the same, but reads one variable after the other. It can also be called inside a running event
     loop, as in notebooks.

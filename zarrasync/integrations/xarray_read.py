@@ -38,7 +38,7 @@ _NETCDF_ARRAY = ("_nczarr_array", "_NCZARR_ARRAY")
 
 
 class _LazyArray(BackendArray):
-    """An array that is read when it is indexed, unless its values were fetched together with those of others.
+    """An array that is read when it is indexed, unless its values were fetched when the dataset was opened.
 
     Attributes:
         array: The array.

@@ -83,9 +83,15 @@ sync.open(store)
     ),
     "UnknownCodecError": Example(
         """
-sync.create_array({}, shape=3, dtype="i4", compressors="gzp")
+group = sync.create_group({})
+array = group.create_array("a", shape=3, dtype="i4", compressors="zstd")
+array = group.create_array("b", shape=3, dtype="i4", compressors="zstd")
+group.store.values["b/zarr.json"] = group.store.values["b/zarr.json"].replace(b"zstd", b"example.zip")
+array = sync.open_array(group.store, path="a")
+sync.open_array(group.store, path="b")
 """,
-        "Correct the name, install the package with the codec, or register the codec with `register_codec`.",
+        "Correct the name, install the package with the codec, or register the codec with `register_codec`. The other members of "
+        "the group can be opened. `members()` and `xarray.open_dataset` omit the array with a warning, and `tree()` marks it.",
     ),
     "UnsupportedByFormat": Example(
         """

@@ -67,6 +67,14 @@ async def test_new_directories_are_flushed(tmp_path, monkeypatch):
     flushed.clear()
     await store.set("a/c/0/1", b"x")
     assert len(flushed) == 2  # the file, and its directory
+    array = await za.create_array(store, path="b", shape=(4, 4), chunks=(2, 2), dtype="i4")
+    flushed.clear()
+    await array[1:3, 1:3].write(1)  # locks several chunks in directories that do not exist
+    assert {f"{root}/new/root.zarr/b{name}" for name in ("", "/c", "/c/0", "/c/1")} <= set(flushed)
+    whole = sync.create_array(store, path="d", shape=(4, 4), chunks=(2, 2), dtype="i4")
+    flushed.clear()
+    whole[...] = 1
+    assert {f"{root}/new/root.zarr/d{name}" for name in ("", "/c", "/c/0", "/c/1")} <= set(flushed)
 
 
 async def test_names_of_temporary_files_are_refused(tmp_path):

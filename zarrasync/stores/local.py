@@ -191,7 +191,7 @@ class LocalStore(Store):
             places = places_of(paths)
             if any("/" in name for *_, name in places):  # these places would change when the directories are created
                 for directory in dict.fromkeys(map(os.path.dirname, paths)):
-                    os.makedirs(directory, exist_ok=True)
+                    make_directory(directory, fsync=self._fsync)
                 places = places_of(paths)
             return sorted(("file", *place) for place in places)
         except OSError as error:

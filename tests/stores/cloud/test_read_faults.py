@@ -45,7 +45,7 @@ def test_status_403_is_an_error_unless_configured(bucket: Bucket, backend: str):
     expected = VALUES.copy()
     expected[100:, 100:] = -1
     np.testing.assert_array_equal(lenient[...], expected)
-    with pytest.raises(ValueError, match="missing may contain"):
+    with pytest.raises(ValueError, match="missing must contain"):
         stores.resolve("s3://bucket", bucket.options(backend=backend, missing=(500,)))
 
 

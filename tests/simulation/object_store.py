@@ -27,6 +27,8 @@ from zarrasync.stores.values import ABSENT, Request, Value, clip
 __all__ = ["Bucket", "Faults", "SimulatedStore"]
 
 _OVERLOADED = (429, 503)
+_PATIENCE = 4.9
+"""Seconds for which the library waits for a change whose caller was cancelled."""
 
 
 @dataclass(frozen=True)
@@ -166,20 +168,20 @@ class Bucket:
         try:
             return await message.answer
         except asyncio.CancelledError:
-            message.abandoned = True
+            message.abandoned = self.scheduler.now
             raise
 
 
 class _Message:
     """A request on its way."""
 
-    __slots__ = ("_bucket", "_client", "_fault", "_key", "_kind", "_serve", "abandoned", "answer")
+    __slots__ = ("_bucket", "_client", "_fault", "_key", "_kind", "_sent", "_serve", "abandoned", "answer")
 
     def __init__(self, bucket: Bucket, client: Client, kind: str, key: str, serve: Callable[[], Any]) -> None:
         self._bucket, self._client, self._kind, self._key, self._serve = bucket, client, kind, key, serve
         self._fault = bucket._fault(kind)
         self.answer: asyncio.Future[Any] = client.loop.create_future()
-        self.abandoned = False
+        self._sent, self.abandoned = bucket.scheduler.now, 0.0
 
     def arrive(self) -> None:
         """Carry out the request, or not, and send the answer."""
@@ -218,6 +220,8 @@ class _Message:
         bucket = self._bucket
         if self._kind == "get":
             return False
+        if self.abandoned and self.abandoned - self._sent < _PATIENCE:
+            return True  # the library says that it waits for longer
         if self._client.dead:
             return bucket.scheduler.random.random() < 0.5
         return self._kind == "put if" and bucket.scheduler.random.random() < bucket.faults.late

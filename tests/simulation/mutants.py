@@ -1,0 +1,240 @@
+"""Planted bugs: each is made in a copy of the package, and the simulations must find it.
+
+``python -m tests.simulation.mutants`` prints which seed found each of them. Names of mutants as arguments choose some.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support import ROOT
+
+__all__ = ["MUTANTS", "Mutant", "find"]
+
+SEEDS = 1000
+
+
+class Mutant(NamedTuple):
+    """A bug.
+
+    Attributes:
+        name: What is wrong.
+        scenario: The scenario that should find it.
+        module: The file, relative to the package.
+        old: What is replaced, which occurs once.
+        new: What replaces it.
+    """
+
+    name: str
+    scenario: str
+    module: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    Mutant(
+        "partial writes do not compare versions",
+        "arrays",
+        "transfer/write_chunks.py",
+        "await self._store.put(key, data, if_version=ABSENT if value is None else value.version)",
+        "await self._store.put(key, data)",
+    ),
+    Mutant(
+        "changes of metadata do not compare versions",
+        "arrays",
+        "nodes/metadata_cell.py",
+        "partial(put_documents, store, changed, before.versions)",
+        "partial(put_documents, store, changed, {})",
+    ),
+    Mutant(
+        "a change is made from old metadata with the new version",
+        "arrays",
+        "nodes/metadata_cell.py",
+        "present = cached if cached is not None else await self._load()",
+        "present = cached if cached is not None else replace(self.metadata, source=(await self._load()).source)",
+    ),
+    Mutant(
+        "a write whose answer was lost is repeated without looking for its mark",
+        "arrays",
+        "stores/remote.py",
+        "            if current.mark == mark:\n                return current.version\n            failure = unknown.failure\n"
+        "            if current.version != expected and unknown.answered:\n",
+        "            failure, version = unknown.failure, current.version\n            expected = version\n"
+        "            if current.version != expected and unknown.answered:\n",
+    ),
+    Mutant(
+        "a conflict with an own write is taken for another writer's",
+        "arrays",
+        "stores/remote.py",
+        "if current is not None and current.mark == mark:",
+        "if unknown is not None and current is not None and current.mark == mark:",
+    ),
+    Mutant(
+        "a cancelled write is not waited for",
+        "arrays",
+        "stores/remote.py",
+        "return await (shielded(attempt) if verb in _CHANGES else attempt())",
+        "return await attempt()",
+    ),
+    Mutant(
+        "a lock of files is released early",
+        "arrays",
+        "stores/local_locks.py",
+        "        self._key_lock = key_lock\n        return waited",
+        "        self._key_lock = key_lock\n        unlock_byte(self._file, self._position)\n        return waited",
+    ),
+    Mutant(
+        "a cached shard index is believed although the shard has changed",
+        "arrays",
+        "transfer/shard_search.py",
+        "if value is None or (version is not None and value.version != version):",
+        "if value is None:",
+    ),
+    Mutant(
+        "appends to object stores do not reserve rows",
+        "arrays",
+        "nodes/append_resize.py",
+        "if store.bounded or (store.conditional and not store.exclusive):",
+        "if store.bounded:",
+    ),
+    Mutant(
+        "appends to files publish the shape before the rows",
+        "arrays",
+        "nodes/append_resize.py",
+        "if store.bounded or (store.conditional and not store.exclusive):",
+        "if store.bounded or store.conditional:",
+    ),
+    Mutant(
+        "no note is left of rows beyond the shape",
+        "arrays",
+        "nodes/append_resize.py",
+        "await handle.store.set_pending(handle.document_key, _pending_note(grown))",
+        "pass",
+    ),
+    Mutant(
+        "a partial write forgets the rest of the chunk",
+        "arrays",
+        "transfer/write_chunks.py",
+        "data = await self._merge(part, None if value is None else value.data, compute)\n            try:",
+        "data = await self._merge(part, None, compute)\n            try:",
+    ),
+    Mutant(
+        "a value is renamed before it is written",
+        "arrays",
+        "stores/local.py",
+        "                    write_fully(handle, data)\n",
+        "                    if if_version is None:\n                        os.link(temporary, path) if not os.path.exists(path) else None\n"
+        "                    write_fully(handle, data)\n",
+    ),
+    Mutant(
+        "waiters are not woken when a request ends",
+        "arrays",
+        "_concurrency/gates.py",
+        "            self._free += min(amount, self.capacity)\n            self._admit()",
+        "            self._free += min(amount, self.capacity)",
+    ),
+    Mutant(
+        "a smaller shape leaves chunks outside",
+        "resizes",
+        "nodes/append_resize.py",
+        "        await chunks.store.erase_values(batch)",
+        "        pass",
+    ),
+    Mutant(
+        "a smaller shape leaves values in chunks at its edge",
+        "resizes",
+        "nodes/append_resize.py",
+        "            await fill_box(chunks, tuple(box))",
+        "            pass",
+    ),
+    Mutant(
+        "two processes may create the same node",
+        "creations",
+        "nodes/create.py",
+        "{marker: ABSENT} if is_conditional else {}",
+        "{}",
+    ),
+    Mutant(
+        "a node is stored before the groups above it",
+        "creations",
+        "nodes/create.py",
+        "    if not handle.format.implicit_groups:\n        missing",
+        "    await _put_new(creation, creation.documents)\n    if not handle.format.implicit_groups:\n        missing",
+    ),
+    Mutant(
+        "an array is replaced without erasing its chunks",
+        "replacements",
+        "nodes/erase.py",
+        "    await store.erase_prefix(prefix)",
+        "    pass",
+    ),
+    Mutant(
+        "consolidated metadata is replaced whatever it is by now",
+        "consolidation",
+        "nodes/consolidated.py",
+        "(ABSENT if stored is None else stored.version) if store.conditional else None",
+        "None",
+    ),
+    Mutant(
+        "chunks that an interrupted replacement has left count as ingested",
+        "ingestions",
+        "nodes/create.py",
+        "        await _erase_leftovers(handle, creation.metadata)",
+        "        pass",
+    ),
+    Mutant(
+        "chunks that are not stored count as ingested",
+        "ingestions",
+        "bulk/blocks.py",
+        "        is_stored = self.plan.is_stored(region)",
+        "        is_stored = self.plan.is_stored(region) or bool(self.report.skipped)",
+    ),
+]
+
+
+def find(mutant: Mutant, seeds: int = SEEDS, first: int = 0) -> str:
+    """Run simulations of a copy of the package with a bug. Return what they found, or an empty string."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "zarrasync"
+        shutil.copytree(ROOT / "zarrasync", package, ignore=shutil.ignore_patterns("__pycache__"))
+        path = package / mutant.module
+        text = path.read_text()
+        if text.count(mutant.old) != 1:
+            raise ValueError(f"{mutant.module} has {text.count(mutant.old)} places for {mutant.name!r}, not 1")
+        path.write_text(text.replace(mutant.old, mutant.new))
+        options = [f"--seeds={seeds}", f"--first={first}", f"--scenario={mutant.scenario}", "--stop"]
+        command = [sys.executable, "-m", "tests.simulation", *options]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    found = re.search(r"^seed (\d+): \w+: (.*)", done.stdout, re.MULTILINE)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(done.stdout + done.stderr)
+    return f"{found[1]}: {found[2][:80]}" if found else ""
+
+
+def main(names: list[str]) -> int:
+    """Print a table of the mutants; 1 if one was not found."""
+    missed = 0
+    print(f"| planted bug | scenario | found by seed (of {SEEDS}) | seconds |\n|---|---|---|---|")
+    for mutant in MUTANTS:
+        if names and not any(name in mutant.name for name in names):
+            continue
+        begin = time.monotonic()
+        found = find(mutant)
+        missed += not found
+        seconds = time.monotonic() - begin
+        print(f"| {mutant.name} | {mutant.scenario} | {found or '**not found**'} | {seconds:.0f} |", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ PAGE_RULES = AnA,$(SOURCE_RULES)
 harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
   --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
-.PHONY: help demo test simulate check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
+.PHONY: help demo test simulate mutants check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -28,6 +28,9 @@ test: $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS i
 
 simulate: $(VENV)/test.stamp  ## Run simulations of faults and crashes: SEEDS=100000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes $$(nproc)
+
+mutants: $(VENV)/test.stamp  ## Check that the simulations find each planted bug
+	$(BIN)/python -m tests.simulation.mutants
 
 check: lint prose type generated calls test docs  ## Run the checks, the tests, and the build of the documentation
 

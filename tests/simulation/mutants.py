@@ -94,7 +94,7 @@ MUTANTS = [
     ),
     Mutant(
         "a cached shard index is believed although the shard has changed",
-        "arrays",
+        "shards",
         "transfer/shard_search.py",
         "if value is None or (version is not None and value.version != version):",
         "if value is None:",

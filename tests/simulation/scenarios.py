@@ -8,12 +8,14 @@ from tests.simulation.creations import Creations, Replacements
 from tests.simulation.ingestions import Ingestions
 from tests.simulation.plan import Plan
 from tests.simulation.resizes import Resizes
+from tests.simulation.shards import Shards
 from tests.simulation.world import Scenario
 
 __all__ = ["SCENARIOS", "draw"]
 
 SCENARIOS: dict[str, type[Scenario]] = {
     "arrays": Arrays,
+    "shards": Shards,
     "resizes": Resizes,
     "creations": Creations,
     "replacements": Replacements,

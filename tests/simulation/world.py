@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -63,11 +63,15 @@ class Outcome:
         plan: What was done.
         history: What happened.
         error: What was wrong, if anything.
+        steps: By the number of a client how many steps it made.
+        calls: By the number of a client how many calls of the operating system it made that can fail.
     """
 
     plan: Plan
     history: History
     error: BaseException | None = None
+    steps: dict[int, int] = field(default_factory=dict)
+    calls: dict[int, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         error = "no promise was broken" if self.error is None else f"{type(self.error).__name__}: {self.error}"
@@ -198,8 +202,16 @@ def run(plan: Plan, kind: type[Scenario], *, detailed: bool = False, most_steps:
         if most_steps:
             world.scheduler.most_steps = most_steps
         with world.files.installed() if world.files else contextlib.nullcontext(), simulated(world.scheduler):
+            error: BaseException | None = None
             try:
                 world.run(kind(world))
-            except (Exception, Killed, Stuck) as error:
-                return Outcome(plan, world.history, error)
-    return Outcome(plan, world.history)
+            except (Exception, Killed, Stuck) as raised:
+                error = raised
+    calls = world.files.calls if world.files else {}
+    return Outcome(
+        plan,
+        world.history,
+        error,
+        {number: client.steps for number, client in world.clients.items()},
+        {number: calls.get(client.name, 0) for number, client in world.clients.items()},
+    )

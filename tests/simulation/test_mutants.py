@@ -1,0 +1,24 @@
+"""The simulations find planted bugs; ``make mutants`` shows which seed finds each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mutants import MUTANTS, SEEDS, Mutant, find
+from tests.support import ROOT
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_place_of_each_bug_is_there(mutant: Mutant):
+    assert (ROOT / "zarrasync" / mutant.module).read_text().count(mutant.old) == 1
+
+
+@pytest.mark.parametrize("mutant", MUTANTS[:2] + MUTANTS[-2:], ids=lambda mutant: mutant.name)
+def test_some_bugs_are_found(mutant: Mutant):
+    assert find(mutant, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_bug_is_found(mutant: Mutant):
+    assert find(mutant, SEEDS)

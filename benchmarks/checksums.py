@@ -1,4 +1,4 @@
-"""Measure what the checksum of zstd frames costs, beside no checksum and the codec ``crc32c``.
+"""Measure the cost of the checksum of zstd frames, compared with no checksum and the codec ``crc32c``.
 
 python benchmarks/checksums.py   prints a Markdown table of CPU time per chunk
 """

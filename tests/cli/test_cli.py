@@ -65,7 +65,7 @@ def test_transcripts(page, workdir, capsys):
 
 def test_every_command_has_help_with_examples(capsys):
     commands: Any = make_parser()._subparsers._group_actions[0].choices
-    assert len(commands) == 15
+    assert len(commands) == 16
     for name, own in commands.items():
         with pytest.raises(SystemExit, match="0"):
             main([name, "--help"])

@@ -1,7 +1,8 @@
-"""Names of temporary files, which tell whether the process that made them still runs.
+"""Names of temporary files, which show whether the process that made them still runs.
 
 A name contains the machine, the process number and the start time of its owner. A process that is killed cannot remove
-its files, and nobody else may while it runs. On another machine, or after a restart, only the age of a file can tell.
+its files, and no other process may remove them while it runs. On another machine, or after a restart, only the age of a
+file shows that it is abandoned.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from zarrasync.errors import InvalidKeyError
 __all__ = ["TEMPORARY_SUFFIX", "check_key", "check_keys", "check_prefix", "is_key", "join", "normalize_path"]
 
 TEMPORARY_SUFFIX = ".zarrasync-partial"
-"""Reserved suffix of names: those of incomplete files and directories, which are not values."""
+"""Reserved suffix of the names of incomplete files and directories, which are not values."""
 
 # Keys that would leave the store or that file systems interpret: empty segments, ".", ".." and NUL. Lone surrogates cannot
 # be encoded. On Windows, a backslash separates directories and a colon follows the name of a drive.

@@ -15,8 +15,8 @@ __all__ = ["consolidate"]
 async def consolidate(group: NodeHandle) -> None:
     """Store copies of all documents below a group in a document of the group.
 
-    Changes made through a group with consolidated metadata wait for the lock and are added afterwards. Those of other
-    processes are noticed, and all documents are read again.
+    Changes made through a group with consolidated metadata wait for the lock and are added afterwards. Changes by
+    other processes are detected, and then all documents are read again.
 
     Raises:
         UnsupportedOperation: If the store does not support consolidated metadata.

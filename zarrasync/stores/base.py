@@ -46,8 +46,8 @@ class Store(ABC):
         listable: Whether keys can be listed.
         conditional: Whether ``put`` can compare versions.
         exclusive: Whether ``lock`` excludes all other writers, so that only the holder changes a locked value.
-        supports_consolidated_metadata: Whether groups may have consolidated metadata. Stores with fast listings of
-            their own ignore it.
+        supports_consolidated_metadata: Whether groups may have consolidated metadata. Stores with fast
+            listings ignore it.
         bounded: Whether the store rejects chunks outside the array that its metadata document describes.
         blocking: Whether coroutines never suspend and must not run on an event loop.
         parallel: Whether operations of a blocking store let other threads run meanwhile.

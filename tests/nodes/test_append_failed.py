@@ -171,3 +171,23 @@ async def test_shrinking_stores_nothing_where_nothing_was(api: Api):
         await api(array.resize((29, 27)))
         assert await api(array.nchunks_initialized()) == 1
         assert await api(array.view[28, 5].read()) == 9
+
+
+async def test_rows_that_cannot_be_erased_stay(api: Api):
+    """Otherwise their values would come back when the array grows."""
+
+    class Broken(Full):
+        exclusive = False  # as object stores, where appends reserve rows
+
+        async def erase_values(self, keys: Any) -> None:
+            raise StoreError("the service does not respond", key="c/1/0")
+
+    store = Broken()
+    array = await api(api.create_array(store, shape=(2, 2), dtype="i4", chunks=(2, 1)))
+    store.room = 1
+    with pytest.raises(StoreError, match="full"):
+        await api(array.append(np.full((2, 2), 5)))
+    found = await za.open_array(store, mode="r+")
+    assert found.shape == (4, 2)
+    await found.resize((6, 2))
+    assert (await found[4:]).tolist() == [[0, 0], [0, 0]]

@@ -344,10 +344,8 @@ async def give_back_rows(cell: Cell, axis: int, start: int, stop: int) -> None:
         return _grow(present, axis, start - stop) if present.shape[axis] == stop else present
 
     box = tuple(slice(start, stop) if number == axis else slice(None) for number in range(cell.metadata.ndim))
-    try:
-        await fill_box(chunks_at(cell.handle, cell.metadata), box)
-    finally:
-        await cell.change(shrink, fresh=True)
+    await fill_box(chunks_at(cell.handle, cell.metadata), box)
+    await cell.change(shrink, fresh=True)
 
 
 def _grow(metadata: ArrayMetadata, axis: int, count: int) -> ArrayMetadata:

@@ -13,7 +13,8 @@ WHERE = re.compile(
 )
 """Where an operation failed: the store, the axis, the name, the parameter, the shape, or the format."""
 REMEDY = re.compile(
-    r"Did you mean|[;:] (pass|use|open|read|restore|write|check|did you mean|let one|keys must)\b|; .*\bpass\b|expected an? "
+    r"Did you mean|[;:] (pass|use|open|read|install|restore|write|check|did you mean|let one|keys must)\b"
+    r"|; .*\bpass\b|expected an? "
 )
 """What to do, as an imperative, a suggestion, or the requirement that was not met."""
 WITHOUT_REMEDY = {"StoreError": "the operating system gives the reason, which may be any"}

@@ -70,7 +70,7 @@ class Files:
     def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
             client = client_of_this_call.get()
-            if client is None:
+            if client is None or not self._concerns(client, args[0], options.get("dir_fd", options.get("src_dir_fd"))):
                 return real(*args, **options)
             try:
                 self._step(client, name)
@@ -90,6 +90,14 @@ class Files:
             return result
 
         return call
+
+    def _concerns(self, client: Client, file: Any, directory: int | None) -> bool:
+        """Return whether a call is about files of the simulation, and not about modules to import, for instance."""
+        handles = self._open.get(client, ())
+        if directory is not None or isinstance(file, int):
+            return file in handles or directory in handles
+        path = os.fspath(file)
+        return path.startswith(self.root) or path.endswith(lock_file._LOCK_FILE)
 
     def _step(self, client: Client, name: str) -> None:
         client.count_step()
@@ -116,7 +124,7 @@ class Files:
 _close = os.close
 
 
-RANDOM_NAME = re.compile(r"/\S*/zarrasync-\w+|\.[0-9a-f]+\.[0-9a-f]+-[0-9a-f]+(?=\.zarrasync-partial)")
+RANDOM_NAME = re.compile(r"/\S*/zarrasync-\w+|(\.[0-9a-f]+){2,3}-[0-9a-f]+(?=\.zarrasync-partial)")
 """What differs between processes: the directory, and the unique part of the names of temporary files."""
 
 

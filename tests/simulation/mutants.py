@@ -143,6 +143,13 @@ MUTANTS = [
         "            self._free += min(amount, self.capacity)",
     ),
     Mutant(
+        "parts of chunks are written where versions cannot be compared",
+        "unconditional",
+        "transfer/unaligned.py",
+        "is_allowed(chunks.config.unaligned, safe=chunks.store.guarded)",
+        "is_allowed(chunks.config.unaligned, safe=True)",
+    ),
+    Mutant(
         "a smaller shape leaves chunks outside",
         "resizes",
         "nodes/append_resize.py",

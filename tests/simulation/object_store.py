@@ -95,6 +95,7 @@ class Bucket:
         faults: What goes wrong.
         history: Receives what was carried out.
         equal_tags: Whether equal values have equal versions, as in S3.
+        conditional: Whether the service supports conditional writes.
         objects: The values.
     """
 
@@ -102,6 +103,7 @@ class Bucket:
     faults: Faults
     history: History
     equal_tags: bool = True
+    conditional: bool = True
     objects: dict[str, _Stored] = field(default_factory=dict)
 
     def _note(self, client: Client, text: str) -> None:
@@ -292,6 +294,9 @@ class SimulatedStore(RemoteStore):
         return await self._put_if_unchanged(partial(self._put_if, key, value), partial(self._look_up, key), if_version)
 
     async def _put_if(self, key: str, value: bytes, expected: object, mark: str) -> object:
+        if not self._bucket.conditional:
+            await self._call(key, "write", "get", lambda: None)  # the answer is 501
+            raise self._conditions_unsupported()
         serve = partial(self._bucket.put, self._client, key, value, expected, mark)
         gate = self.limiter()
         await gate.acquire()

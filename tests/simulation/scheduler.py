@@ -400,4 +400,4 @@ class Scheduler:
                 thread.resume()
         self._threads.clear()
         for client in self.clients:
-            client.dispose()
+            copy_context().run(client.dispose)  # what it changes in its context ends with it

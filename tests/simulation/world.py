@@ -17,7 +17,7 @@ from tests.simulation.object_store import Bucket, Faults, SimulatedStore
 from tests.simulation.plan import Actor, Plan, Step
 from tests.simulation.scheduler import Client, Killed, Scheduler, Stuck
 from zarrasync import config
-from zarrasync.stores import LocalStore, Store
+from zarrasync.stores import CachingStore, LocalStore, Store
 
 __all__ = ["Outcome", "Scenario", "Violation", "World", "run"]
 
@@ -91,14 +91,28 @@ class World:
         self.plan = plan
         self.scheduler = Scheduler(plan.seed)
         self.history = History(self.scheduler, detailed)
-        self.bucket = Bucket(self.scheduler, Faults(), self.history, plan.equal_tags)
+        self.bucket = Bucket(
+            self.scheduler, Faults(), self.history, plan.equal_tags, plan.details.get("conditions", True)
+        )
         self.clients: dict[int, Client] = {}
+        self._caches: dict[Client, Store] = {}
         failing = {(_name(number), count): code for (number, count), code in plan.failing.items()}
         self.files = Files(self.scheduler, self.history, failing) if plan.store == "files" else None
 
     def store(self, client: Client) -> Store:
         """Return a client's view of the store."""
-        return SimulatedStore(self.bucket, client) if self.files is None else LocalStore(self.files.root)
+        store = SimulatedStore(self.bucket, client) if self.files is None else LocalStore(self.files.root)
+        if not self.plan.details.get("cached") or client not in self.clients.values():
+            return store
+        if client not in self._caches:
+            self._caches[client] = CachingStore(store, max_age=self.plan.details["max_age"])
+        return self._caches[client]
+
+    def _new_client(self, name: str) -> Client:
+        client = self.scheduler.client(name)
+        if self.files is not None:
+            client.on_death.append(partial(self.files.close_all, client))
+        return client
 
     @property
     def exclusive(self) -> bool:
@@ -129,7 +143,7 @@ class World:
             self.scheduler.stall(self.clients[number], seconds)
 
     def _run_alone(self, name: str, step: Any) -> None:
-        client = self.scheduler.client(name)
+        client = self._new_client(name)
 
         async def work() -> None:
             await asyncio.sleep(1000)  # what is under way arrives
@@ -146,10 +160,8 @@ class World:
     def _start(self, scenario: Scenario, number: int, actor: Actor) -> asyncio.Task[Any]:
         client = self.clients.get(actor.client)
         if client is None:
-            client = self.clients[actor.client] = self.scheduler.client(_name(actor.client))
+            client = self.clients[actor.client] = self._new_client(_name(actor.client))
             client.dies_at = self.plan.deaths.get(actor.client, 0)
-            if self.files is not None:
-                client.on_death.append(partial(self.files.close_all, client))
         return client.start(self._act(scenario, client, actor), f"actor {number}")
 
     async def _act(self, scenario: Scenario, client: Client, actor: Actor) -> None:

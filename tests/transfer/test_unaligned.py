@@ -53,7 +53,7 @@ async def test_assignments_that_cut_chunks(api: Api, unaligned: str, tmp_path: P
         await api(array.view[5:30].write(8))
         await api(array.append(VALUES[:30]))
         assert array.shape == (120 if refused else 150, 70)
-    with pytest.raises(ValueError, match="config unaligned is 'safe', 'allow' or 'error', not 'never'"):
+    with pytest.raises(ValueError, match="config unaligned must be 'safe', 'allow' or 'error', found 'never'"):
         await api(api.open_array(plain, path="x", config={"unaligned": "never"}))
 
 

@@ -26,7 +26,7 @@ from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges, has_same_values
 from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import all_members, handle_of
+from zarrasync.nodes.access import all_members, handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import CodecsLike, open
 from zarrasync.nodes.group import AsyncGroup, make_node
@@ -209,7 +209,10 @@ async def _copy_nodes(
     listed = target
     with suppress(UnsupportedOperation):
         listed = await run_on_store(target.with_listing, target.store)
-    created = await create_copies(listed, metadata, plan)
+    created = {
+        path: with_handle(node, replace(handle_of(node), store=target.store))  # the listing is outdated now
+        for path, node in (await create_copies(listed, metadata, plan)).items()
+    }
     pairs = [
         (node, copied)
         for path, node in nodes

@@ -173,7 +173,14 @@ def _open_groups(path: str) -> Mapping[str, Any]:
     """Return the datasets of a file by the paths of their groups. They stay open until the process ends."""
     import xarray
 
+    options: dict[str, Any] = {"chunks": None, **_WITHOUT_DECODING}
     try:
-        return xarray.open_groups(path, chunks=None, **_WITHOUT_DECODING)
+        return xarray.open_groups(path, **options)
     except (NotImplementedError, ValueError):  # the format or the library does not support groups
-        return {"/": xarray.open_dataset(path, chunks=None, **_WITHOUT_DECODING)}
+        return {"/": xarray.open_dataset(path, **options)}
+    except OSError:
+        if "h5netcdf" not in xarray.backends.list_engines() or not path.endswith((".h5", ".hdf5", ".nc", ".nc4")):
+            raise
+        return xarray.open_groups(
+            path, engine="h5netcdf", **options
+        )  # it reads HDF5 files that netCDF's library rejects

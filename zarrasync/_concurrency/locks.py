@@ -27,12 +27,13 @@ class _Holder:
 
 _holders: dict[Hashable, _Holder] = {}
 _holders_lock = thread_lock()
-_held_locks: ContextVar[int] = ContextVar("zarrasync_held_locks", default=0)
+_held_locks: ContextVar[frozenset[object]] = ContextVar("zarrasync_held_locks", default=frozenset())
+"""The locks of the current call. A lock of an abandoned coroutine may be released in the context of another call."""
 
 
 def holds_key_lock() -> bool:
     """Return whether the current call holds a lock on a value, so that it may change the value it reads."""
-    return _held_locks.get() > 0
+    return bool(_held_locks.get())
 
 
 class KeyLock:
@@ -62,7 +63,7 @@ class KeyLock:
             holder = _holders.get(self._identity)
             if holder is None:
                 _holders[self._identity] = _Holder(loop)
-                _held_locks.set(_held_locks.get() + 1)
+                _held_locks.set(_held_locks.get() | {self})
                 return False
             blocked = BLOCKED_LOOP.get()
             if blocked is not None and blocked in (holder.loop, *(waiting for _, waiting in holder.waiters)):
@@ -81,12 +82,12 @@ class KeyLock:
                 elif (waiter, loop) in holder.waiters:
                     holder.waiters.remove((waiter, loop))
             raise
-        _held_locks.set(_held_locks.get() + 1)
+        _held_locks.set(_held_locks.get() | {self})
         return True
 
     def release(self) -> None:
         """Give the lock to the next waiter, or free it."""
-        _held_locks.set(_held_locks.get() - 1)
+        _held_locks.set(_held_locks.get() - {self})
         with _holders_lock:
             _pass_on(self._identity)
 
@@ -109,7 +110,7 @@ class KeyLocks:
         with _holders_lock:
             if _holders.keys().isdisjoint(self._identities):
                 _holders.update({identity: _Holder(loop) for identity in self._identities})
-                _held_locks.set(_held_locks.get() + 1)
+                _held_locks.set(_held_locks.get() | {self})
                 return
         async with AsyncExitStack() as stack:
             for identity in self._identities:
@@ -120,7 +121,7 @@ class KeyLocks:
         if self._stack is not None:
             await self._stack.aclose()
             return
-        _held_locks.set(_held_locks.get() - 1)
+        _held_locks.set(_held_locks.get() - {self})
         with _holders_lock:
             for identity in self._identities:
                 _pass_on(identity)

@@ -209,15 +209,14 @@ async def _copy_nodes(
     listed = target
     with suppress(UnsupportedOperation):
         listed = await run_on_store(target.with_listing, target.store)
-    created = {
-        path: with_handle(node, replace(handle_of(node), store=target.store))  # the listing is outdated now
-        for path, node in (await create_copies(listed, metadata, plan)).items()
-    }
+    created = await create_copies(listed, metadata, plan)
     pairs = [
         (node, copied)
         for path, node in nodes
         if isinstance(node, AsyncArray) and isinstance(copied := created[path], AsyncArray)
     ]
+    if listed is not target:  # the listing is outdated now
+        pairs = [(node, with_handle(copied, replace(handle_of(copied), store=target.store))) for node, copied in pairs]
     turn = asyncio.Lock()  # encoding one large array can take the whole memory budget
 
     async def copy_one(pair: tuple[AsyncArray, AsyncArray]) -> None:

@@ -1,4 +1,4 @@
-"""Scenario: ingestion that is interrupted and run again, also two runs at a time.
+"""Scenario: ingestion, or copying, that is interrupted and run again, also two runs of ingestion at a time.
 
 Promises: a run that ends has stored all values; whatever interrupted the runs before it, another run stores what is
 missing; no value of an array that ``mode="w"`` replaces is left.
@@ -17,7 +17,7 @@ from tests.simulation.history import Call
 from tests.simulation.object_store import Faults
 from tests.simulation.plan import Actor, Plan, Step, draw_deaths, draw_failing, draw_faults, draw_layout, draw_stalls
 from tests.simulation.world import Scenario, Violation
-from zarrasync.stores import Store
+from zarrasync.stores import MemoryStore, Store
 
 __all__ = ["Ingestions"]
 
@@ -25,7 +25,7 @@ _PATH = "g/a"
 
 
 class Ingestions(Scenario):
-    """Runs of ``ingest`` with the same source."""
+    """Runs of ``ingest`` or ``copy`` with the same source."""
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
@@ -34,13 +34,15 @@ class Ingestions(Scenario):
         self.source[: self.plan.details["empty"]] = 0
         self.runs: list[tuple[Call, str]] = []
         self.final = self.source
+        self.origin = MemoryStore()
 
     @staticmethod
     def draw(seed: int) -> Plan:
         random = Random(seed)
         layout, on_files, replaces = draw_layout(random), random.random() < 0.3, random.random() < 0.5
         first = [Actor(0, (Step("replace" if replaces else "ingest", (), 1, _draw_cancel(random)),))]
-        if not replaces and random.random() < 0.6:
+        copies = random.random() < 0.3
+        if not replaces and not copies and random.random() < 0.6:
             first.append(Actor(1, (Step("ingest", (), 2, _draw_cancel(random), random.random() * 0.2),)))
         second = Actor(2, (Step("ingest", (), 3, _draw_cancel(random)),), 1)
         faults = replace(draw_faults(random), alone=replaces)
@@ -56,16 +58,22 @@ class Ingestions(Scenario):
             draw_deaths(random, 3, 200),
             draw_stalls(random, 3),
             failing=draw_failing(random, 3) if on_files else {},
-            details={"replaces": replaces, "empty": random.randint(0, 3)},
+            details={"replaces": replaces, "empty": random.randint(0, 3), "copies": copies},
         )
 
     async def set_up(self, store: Store) -> None:
         await za.create_group(store, path="g", zarr_format=self.plan.layout.options.get("zarr_format", 3))
+        if self.plan.details["copies"]:
+            array = await za.create_array(self.origin, **self.plan.layout.parameters())
+            await array[...].write(self.source)
         if self.plan.details["replaces"]:
             array = await za.create_array(store, path=_PATH, **self.plan.layout.parameters())
             await array[...].write(-1)
 
     async def _ingest(self, store: Store, mode: Any) -> None:
+        if self.plan.details["copies"]:
+            await za.copy(self.origin, store, dest_path=_PATH, overwrite=mode == "w", resume=mode == "a")
+            return
         options = {
             name: value for name, value in self.plan.layout.parameters().items() if name not in ("shape", "dtype")
         }

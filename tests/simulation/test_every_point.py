@@ -48,7 +48,7 @@ def plan_of(scenario: str, store: str, layout: Layout) -> Plan:
     actors = [Actor(0, STEPS[scenario])]
     if scenario == "arrays":
         actors.append(Actor(1, (Step("scan"), Step("append", (2,), 9), Step("scan"))))
-    details = {"replaces": True, "empty": 1} if scenario == "ingestions" else {}
+    details = {"replaces": True, "empty": 1, "copies": False} if scenario == "ingestions" else {}
     if scenario == "resizes":
         layout = replace(layout, shape=(10, layout.shape[1]))
     return Plan(0, scenario, store, layout, tuple(actors), details=details)

@@ -17,7 +17,7 @@ import zarr
 from tests.support.api import Api
 from zarrasync import sync
 
-VALUES = np.arange(20.0).reshape(4, 5)
+VALUES = np.arange(1.0, 21).reshape(4, 5)  # not 0, which format 2 declares as missing
 
 
 @contextmanager

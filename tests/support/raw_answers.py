@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 BODY = b"abc"
 DOCUMENT = json.dumps(
@@ -42,6 +43,43 @@ class Answer(NamedTuple):
     closes: bool = False
 
 
+Handler: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def listening(serve: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """Run a server on this event loop, and yield its port. At the end, its connections and handlers have ended.
+
+    Args:
+        serve: Handles a connection, which is closed afterwards. It may raise if the client disconnects.
+        context: For TLS.
+    """
+    connections: list[tuple[asyncio.Task[None], asyncio.StreamWriter]] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await serve(reader, writer)
+        finally:
+            writer.close()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if server.is_serving():
+            connections.append((asyncio.create_task(handle(reader, writer)), writer))
+        else:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for _, writer in connections:
+            writer.transport.abort()  # close() would wait until the client has received everything
+        await asyncio.gather(*(task for task, _ in connections))
+        await server.wait_closed()
+
+
 @asynccontextmanager
 async def answering(answer: Callable[[bytes], tuple[bytes, bool]]) -> AsyncIterator[str]:
     """Run a server, and yield its URL.
@@ -51,20 +89,14 @@ async def answering(answer: Callable[[bytes], tuple[bytes, bool]]) -> AsyncItera
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            closes = False
-            while not closes:
-                data, closes = answer(await reader.readuntil(b"\r\n\r\n"))
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+        closes = False
+        while not closes:
+            data, closes = answer(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(data)
+            await writer.drain()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        server.close_clients() if hasattr(server, "close_clients") else None
+    async with listening(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def serve_array(chunk: Callable[[], tuple[bytes, bool]]) -> Callable[[bytes], tuple[bytes, bool]]:

@@ -18,7 +18,7 @@ import zstandard
 
 from tests.support import bombs
 from tests.support.api import Api
-from tests.support.raw_answers import head
+from tests.support.raw_answers import head, listening
 from zarrasync import errors, stores
 
 SIZE = 160 << 20
@@ -49,49 +49,33 @@ def sized(data: bytes, *lines: str, status: str = "HTTP/1.1 200 OK") -> bytes:
 async def serving(answer: Callable[[str], bytes], *, endless: str = "") -> AsyncIterator[str]:
     """Serve answers by path on a thread of its own, and yield the URL. The endless one repeats its last part."""
     loop, ready, url = asyncio.new_event_loop(), threading.Event(), list[str]()
+    ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                request = await reader.readuntil(b"\r\n\r\n")
-                path = request.split()[1].decode()
-                writer.write(answer(path))
-                while endless and path == endless:
-                    writer.write(b"%x\r\n%s\r\n" % (1 << 16, bytes(1 << 16)))
-                    await writer.drain()
+        while True:
+            request = await reader.readuntil(b"\r\n\r\n")
+            path = request.split()[1].decode()
+            writer.write(answer(path))
+            while endless and path == endless:
+                writer.write(b"%x\r\n%s\r\n" % (1 << 16, bytes(1 << 16)))
                 await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.transport.abort()
+            await writer.drain()
 
-    async def start() -> asyncio.Server:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        url.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        ready.set()
-        return server
+    async def run() -> None:
+        async with listening(serve) as port:
+            url.append(f"http://127.0.0.1:{port}")
+            ready.set()
+            await ended.wait()
 
-    def run() -> None:
-        server = loop.run_until_complete(start())
-        loop.run_forever()
-        server.close()
-        loop.run_until_complete(end(asyncio.all_tasks(loop)))
-        loop.close()
-
-    async def end(tasks: set[asyncio.Task[object]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # the transports are closed in the next turn
-
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
     thread.start()
     ready.wait()
     try:
         yield url[0]
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(ended.set)
         thread.join()
+        loop.close()
 
 
 def peak_of(function: Callable[[], object]) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.raw_answers import listening
 from tests.support.servers import http_server
 from zarrasync import stores
 from zarrasync.errors import StoreError
@@ -53,21 +54,15 @@ class Server:
                     await asyncio.sleep(0)  # so that pieces usually arrive separately
         except (asyncio.IncompleteReadError, ConnectionError):
             self.hung_up.set()
-        finally:
-            writer.close()
 
 
 @asynccontextmanager
 async def serving(script: Script, context: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server(script)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
     scheme, host = ("https", "localhost") if context else ("http", "127.0.0.1")
-    server.url = f"{scheme}://{host}:{listening.sockets[0].getsockname()[1]}"
-    try:
+    async with listening(server.serve, context) as port:
+        server.url = f"{scheme}://{host}:{port}"
         yield server
-    finally:
-        listening.close()
-        await listening.wait_closed()
 
 
 def always(*pieces: bytes | None) -> Script:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from tests.support.raw_answers import BODY, MALFORMED, VALID, Answer, answering, chunked, serve_array, sized
+from tests.support.raw_answers import BODY, MALFORMED, VALID, Answer, answering, chunked, listening, serve_array, sized
 from zarrasync import stores, sync
 from zarrasync.errors import StoreError, UnsupportedOperation, ZarrError
 from zarrasync.stores import Request
@@ -133,18 +133,15 @@ async def test_bytes_after_an_answer_close_the_connection(late: bytes):
             while True:
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(sized())
-        except (asyncio.IncompleteReadError, ConnectionError):
+        finally:
             closed.set()
-            writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with stores.HTTPStore(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as store:
+    async with listening(serve) as port, stores.HTTPStore(f"http://127.0.0.1:{port}") as store:
         assert await store.get("a") == BODY
         connections[0].write(late)
         await asyncio.wait_for(closed.wait(), 5)
         assert await store.get("b") == BODY
         assert len(connections) == 2
-    server.close()
 
 
 async def test_a_chunked_body_is_decoded_once():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import zarrasync as za
-from tests.support.raw_answers import BODY, answering, head, sized
+from tests.support.raw_answers import BODY, answering, head, listening, sized
 from zarrasync import stores
 from zarrasync.errors import StoreError
 from zarrasync.stores import Request
@@ -128,13 +128,11 @@ async def test_encryption_is_not_given_up(certificate: tuple[Path, ssl.SSLContex
             await reader.readuntil(b"\r\n\r\n")
             writer.write(redirect(f"{plain}/k"))
             await writer.drain()
-            writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-        port = server.sockets[0].getsockname()[1]
-        async with store_of(
-            f"https://localhost:{port}", request_options={"ssl": ssl.create_default_context(cafile=path)}
-        ) as store:
+        client = ssl.create_default_context(cafile=path)
+        async with (
+            listening(serve, context) as port,
+            store_of(f"https://localhost:{port}", request_options={"ssl": client}) as store,
+        ):
             with pytest.raises(StoreError, match="not encrypted"):
                 await store.get("k")
-        server.close()

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from zarrasync.codecs.spec import Buffer
 from zarrasync.formats import is_document
-from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key
+from zarrasync.model.paths import check_key
 from zarrasync.nodes.node import run_on_store
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, parse_range
@@ -165,9 +165,8 @@ def _check_length(key: str) -> None:
 
 
 def _is_hidden(key: str) -> bool:
-    """Return whether a key leads to a hidden file, such as one in ``.git``, or to an incomplete one."""
-    names = key.split("/")
-    return key.endswith(TEMPORARY_SUFFIX) or any(name[:1] == "." and not is_document(name) for name in names)
+    """Return whether a key leads to a hidden file, such as one in ``.git``."""
+    return any(name[:1] == "." and not is_document(name) for name in key.split("/"))
 
 
 def _first_request(key: str, byte_range: ByteRange | None) -> Request:

@@ -53,11 +53,10 @@ class Manifest:
         for key, file in self.files.items():
             path, _, name = key.rpartition("/")
             _directory(directories, path)[1].append(_Entry(file.md5, name, file.size, 1))
-        for path in sorted(directories, key=_depth, reverse=True):  # each after all below it
-            entry = _digest_directory(path.rpartition("/")[2], *directories[path])
-            if path:
-                directories[path.rpartition("/")[0]][0].append(entry)
-        return entry.digest
+        for path in sorted(filter(None, directories), key=_depth, reverse=True):  # each after all below it
+            parent, _, name = path.rpartition("/")
+            directories[parent][0].append(_digest_directory(name, *directories[path]))
+        return _digest_directory("", *directories[""]).digest
 
     def dumps(self) -> str:
         """Return the manifest as a JSON document with one file a line."""

@@ -172,6 +172,7 @@ def _open_with_xarray(path: str, group_path: str) -> Contents:
 def _open_groups(path: str) -> Mapping[str, Any]:
     """Return the datasets of a file by the paths of their groups. They stay open until the process ends."""
     import xarray
+    from xarray.backends import list_engines
 
     options: dict[str, Any] = {"chunks": None, **_WITHOUT_DECODING}
     try:
@@ -179,7 +180,7 @@ def _open_groups(path: str) -> Mapping[str, Any]:
     except (NotImplementedError, ValueError):  # the format or the library does not support groups
         return {"/": xarray.open_dataset(path, **options)}
     except OSError:
-        if "h5netcdf" not in xarray.backends.list_engines() or not path.endswith((".h5", ".hdf5", ".nc", ".nc4")):
+        if "h5netcdf" not in list_engines() or not path.endswith((".h5", ".hdf5", ".nc", ".nc4")):
             raise
         return xarray.open_groups(
             path, engine="h5netcdf", **options

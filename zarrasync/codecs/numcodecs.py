@@ -363,7 +363,7 @@ class _BoundSerializer(BoundWhole):
 
 def _fill_by_pcodec(data: Buffer, memory: Array) -> None:
     """Decompress pcodec into memory of exactly the right size, as its header may declare any size."""
-    from pcodec import standalone
+    from pcodec import standalone  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
     progress = standalone.simple_decompress_into(bytes(data), memory)
     if progress.n_processed != len(memory) or not progress.finished:

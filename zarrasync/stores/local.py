@@ -75,7 +75,7 @@ class LocalStore(Store):
         return Path(self._base)
 
     @cached_property
-    def identity(self) -> Hashable:
+    def identity(self) -> Hashable:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         return ("file", os.path.realpath(self._base))
 
     def location(self, key: str) -> Hashable:

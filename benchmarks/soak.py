@@ -39,8 +39,6 @@ while time.time() < end:
     field.update_attributes({f"writer {seed}": row})
     length = chance.randrange(100, 300)
     sync.open_array(path, path=f"own/{seed}", mode="r+").resize((length, 100))
-    if log.shape[0] > 20_000 and seed == 1:
-        sync.create_array(path, path="log", shape=(0, 16), dtype="i4", chunks=(256, 16), overwrite=True)
     time.sleep(0.05)
 """
 

@@ -11,9 +11,8 @@ from zarrasync.stores.base import Store
 __all__ = ["concerns_key", "is_missing_bucket", "message_of", "redact_queries", "store_error"]
 
 _ANONYMOUS = "for public data pass storage_options={'anon': True}"
-_HINTS = {
-    "PermissionError": "the credentials in use do not allow it; " + _ANONYMOUS,
-}
+_REFUSALS = {"PermissionError", "PermissionDeniedError", "UnauthenticatedError"}
+"""Errors of fsspec's file systems and of obstore if a service refuses a request. obstore has others for local files."""
 _OTHER_REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect without LOCATION")
 """Messages of S3 and its clients if a bucket is in another region than the requested one."""
 _NO_BUCKET = re.compile(
@@ -42,7 +41,8 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
         store: The store.
     """
     kind = type(error).__name__
-    hint = f" ({_HINTS[kind]})" if kind in _HINTS and not store.near else ""
+    is_refusal = kind in _REFUSALS and not store.near
+    hint = f" (the credentials in use do not allow it; {_ANONYMOUS})" if is_refusal else ""
     if match := _OTHER_REGION.search(str(error)):
         options = {"client_kwargs": {"region_name": match[1] or "…"}}
         hint = f" (the bucket lies in another region: pass storage_options={options})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import subprocess
 import sys
 import textwrap
@@ -21,6 +22,7 @@ import zarrasync as za
 from tests.support.gated_store import GatedStore
 from zarrasync import stores, sync
 from zarrasync._concurrency.gates import FifoGate
+from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.stores import MemoryStore
 
 
@@ -245,3 +247,32 @@ def test_threads_that_helpers_call_for_are_waited_for():
         with expected:
             run_jobs([first, maker], Config(threads=4), CancelFlag(), 3)
         assert done == [1]
+
+
+def test_a_closed_loop_is_not_kept_by_results_that_come_too_late():
+    loop, release, began = asyncio.new_event_loop(), threading.Event(), threading.Event()
+
+    async def work() -> None:
+        began.set()
+        release.wait()
+
+    async def start() -> None:
+        jobs.append(asyncio.ensure_future(run_in_worker(work)))
+        while not began.is_set():
+            await asyncio.sleep(0)
+
+    jobs: list[asyncio.Future[None]] = []
+    loop.run_until_complete(start())
+    loop.close()
+    closed, pending = weakref.ref(loop), weakref.ref(jobs[0])
+    jobs[0]._log_destroy_pending = False  # type: ignore[attr-defined]  # a task has it
+    jobs.clear()
+    release.set()
+    del loop
+    for _ in range(200):  # until the thread has let go of its job
+        gc.collect()
+        if closed() is None:
+            break
+        time.sleep(0.01)
+    assert closed() is None
+    assert pending() is None

@@ -10,9 +10,10 @@ from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from typing import Any
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 from tests.simulation.scheduler import Client, Scheduler, client_of_this_call
-from zarrasync._concurrency import clock, gates, limiter, locks, pools
+from zarrasync._concurrency import clock, deliveries, gates, limiter, locks, pools
 
 __all__ = ["SimulatedEnvironment", "simulated"]
 
@@ -163,6 +164,7 @@ def simulated(scheduler: Scheduler) -> Iterator[None]:
             (gates, "_budgets", {}),
             (gates, "_turns", {}),
             (limiter, "_limiters", {}),
+            (deliveries, "_by_loop", WeakKeyDictionary()),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
 from collections import deque
 from typing import Any
@@ -34,8 +33,11 @@ class Deliveries:
         loop = self._loop()
         if loop is not None:
             self._scheduled = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
+            try:
                 loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop is closed, so no task waits
+                self._scheduled = False
+                self._ready.clear()  # the futures would keep the loop in memory
 
     def _drain(self) -> None:
         self._scheduled = False

@@ -55,7 +55,6 @@ def test_first_programs_can_be_run_again(page, tmp_path):
         run_python(blocks_of(page, "python"), tmp_path)
 
 
-@pytest.mark.slow
 def test_quickstart(tmp_path):
     pytest.importorskip("global_land_mask")
     done = subprocess.run(

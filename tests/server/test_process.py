@@ -72,7 +72,6 @@ async def test_requests_under_way_end_when_the_server_is_terminated(tmp_path):
         process.stdout.close()
 
 
-@pytest.mark.slow
 async def test_two_hundred_clients(tmp_path):
     """Tiles and chunks for some seconds, without errors and without growing memory."""
     field = np.round(np.sin(np.arange(2048) / 100) * np.cos(np.arange(2048) / 80)[:, None], 2).astype("f4")

@@ -153,7 +153,7 @@ async def test_headers_for_browsers_and_caches():
         _, _, headers = await client.get("/raw/x/zarr.json", Origin="https://elsewhere.org")
         assert headers["Access-Control-Allow-Origin"] == "*"
         assert "Content-Range" in headers["Access-Control-Expose-Headers"]
-        assert headers["Cache-Control"] == "public, max-age=5"
+        assert headers["Cache-Control"] == "max-age=5"
         assert headers["Content-Type"].startswith("application/json")
         assert headers["X-Content-Type-Options"] == "nosniff"
         status, _, headers = await client.get("/zarr/anything", method="OPTIONS")

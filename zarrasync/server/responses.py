@@ -77,8 +77,11 @@ def _dumps(value: Any) -> str:
 
 
 def cache_control(max_age: float) -> str:
-    """Return the ``Cache-Control`` header for responses that may be reused for ``max_age`` seconds."""
-    return f"public, max-age={int(min(max_age, 31_536_000))}"
+    """Return the ``Cache-Control`` header for responses that may be reused for ``max_age`` seconds.
+
+    Without ``public``, caches that users share do not reuse responses to requests with ``Authorization`` (RFC 9111, section 3.5).
+    """
+    return f"max-age={int(min(max_age, 31_536_000))}"
 
 
 # ------------------------------------------------------------------ validators and ranges

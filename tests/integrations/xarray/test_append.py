@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("first", ["a", "b", "time"])
 def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatch: pytest.MonkeyPatch):
     """Nor are other variables left out, which would need a decision."""
-    monkeypatch.setattr("zarrasync.integrations.xarray_reserve._CATCH_UP_SECONDS", 0.2)
+    monkeypatch.setattr("zarrasync.integrations.xarray.reserve._CATCH_UP_SECONDS", 0.2)
 
     def rows(*names: str) -> Any:
         return xr.Dataset({name: ("time", [1.0, 2.0]) for name in names})

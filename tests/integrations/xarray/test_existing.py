@@ -17,8 +17,9 @@ from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, NodeT
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
-from zarrasync.integrations import xarray_encode, xarray_plan  # after the skip
-from zarrasync.integrations.xarray import write_dataset  # after the skip
+from zarrasync.integrations.xarray import encode as encode_module
+from zarrasync.integrations.xarray import plan as plan_module
+from zarrasync.integrations.xarray import write_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -122,7 +123,7 @@ def test_concurrent_writers_do_not_block_the_threads_of_readers(tmp_path: Path, 
 
     fs, count = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), min(32, (os.cpu_count() or 1) + 4)
     write_dataset(xr.Dataset({"a": ("x", np.arange(4.0))}), tmp_path / "source")
-    done, all_encode, encode = [], threading.Barrier(count), xarray_encode.encode_variable
+    done, all_encode, encode = [], threading.Barrier(count), encode_module.encode_variable
 
     def encode_at_once(*args: Any) -> Any:
         all_encode.wait(60)
@@ -134,7 +135,7 @@ def test_concurrent_writers_do_not_block_the_threads_of_readers(tmp_path: Path, 
         write_dataset(source, tmp_path / str(number), encoding=encoding)
         done.append(number)
 
-    monkeypatch.setattr(xarray_plan, "encode_variable", encode_at_once)
+    monkeypatch.setattr(plan_module, "encode_variable", encode_at_once)
     threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()

@@ -12,7 +12,7 @@ from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value
 
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
-from zarrasync.integrations.xarray_encode import (
+from zarrasync.integrations.xarray.encode import (
     applicable_encoding,
     are_lossless,
     cast_lossless,
@@ -23,7 +23,7 @@ from zarrasync.integrations.xarray_encode import (
     prepare_like,
     without_nan,
 )
-from zarrasync.integrations.xarray_read import FILL, FILTERS
+from zarrasync.integrations.xarray.read import FILL, FILTERS
 from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.create import plan_array
 

@@ -14,8 +14,8 @@ from zarrasync._concurrency.gather import gather, gather_all
 from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import Region
-from zarrasync.integrations.xarray_job import Reservation, WriteJob
-from zarrasync.integrations.xarray_plan import VariablePlan
+from zarrasync.integrations.xarray.job import Reservation, WriteJob
+from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.nodes.access import give_back_rows, handle_of, reserve_rows, with_handle
 
 __all__ = ["Target", "give_back", "reserve"]

@@ -11,8 +11,8 @@ from xarray import Dataset, Variable
 from zarrasync import AsyncArray, AsyncGroup
 from zarrasync import config as settings
 from zarrasync.formats import Format
-from zarrasync.integrations.xarray_plan import VariablePlan
-from zarrasync.integrations.xarray_regions import RegionLike
+from zarrasync.integrations.xarray.plan import VariablePlan
+from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.model.paths import join
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pandas import isnull
-from xarray import Variable
-from xarray.backends.zarr import encode_zarr_variable
+from xarray import Dataset, Variable
+from xarray.backends.zarr import FillValueCoder, encode_zarr_variable
 from xarray.coding.strings import check_vlen_dtype
 from xarray.conventions import decode_cf_variable
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.errors import CodecError
-from zarrasync.integrations.xarray_read import FILTERS
+from zarrasync.integrations.xarray.read import FILL, FILTERS
 
 __all__ = [
     "applicable_encoding",
@@ -29,6 +29,7 @@ __all__ = [
     "inherit_encoding",
     "keep_units_quietly",
     "prepare_like",
+    "stored_variables",
     "without_nan",
 ]
 
@@ -67,6 +68,21 @@ def without_nan(attributes: Mapping[Any, Any], dtype: np.dtype[Any]) -> dict[Any
     others = {name: value for name, value in attributes.items() if name != "missing_value"}
     finite = missing[~np.isnan(missing)]
     return {**others, "missing_value": finite} if finite.size else others
+
+
+def stored_variables(dataset: Dataset) -> dict[str, Variable]:
+    """Return the variables of a dataset that was not decoded, with attributes that Zarr can store.
+
+    ``_FillValue`` is encoded as xarray's own engine encodes it.
+    """
+    variables = {}
+    for name, variable in dataset.variables.items():
+        attributes = without_nan(variable.attrs, variable.dtype)
+        if FILL in attributes:
+            attributes[FILL] = FillValueCoder.encode(attributes[FILL], variable.dtype)
+        variables[str(name)] = variable.copy(deep=False)
+        variables[str(name)].attrs = attributes
+    return variables
 
 
 def applicable_encoding(variable: Variable) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
 from zarrasync.indexing.regions import Region, resolve_corners
 from zarrasync.integrations.dask_detect import is_dask_array
-from zarrasync.integrations.xarray_job import WriteJob, WriteRequest
-from zarrasync.integrations.xarray_plan import Planner, VariablePlan, check_lengths, check_sizes, json_attributes
-from zarrasync.integrations.xarray_read import stored_variable
-from zarrasync.integrations.xarray_regions import locate_region
-from zarrasync.integrations.xarray_reserve import Target, give_back, reserve
+from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
+from zarrasync.integrations.xarray.plan import Planner, VariablePlan, check_lengths, check_sizes, json_attributes
+from zarrasync.integrations.xarray.read import stored_variable
+from zarrasync.integrations.xarray.regions import locate_region
+from zarrasync.integrations.xarray.reserve import Target, give_back, reserve
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import chunks_of, handle_of, with_handle

@@ -1,0 +1,13 @@
+"""The xarray backend ``engine="zarrasync"``, and ``write_dataset`` to write datasets.
+
+Arrays are lazy and can be pickled, and ``await dataset.load_async()`` reads all variables concurrently. Dimensions come
+from ``dimension_names`` or xarray's attribute ``_ARRAY_DIMENSIONS``. Fill values and encodings follow xarray's own
+engine for Zarr.
+"""
+
+from zarrasync.integrations.xarray.backend import ZarrasyncBackend
+from zarrasync.integrations.xarray.encode import stored_variables
+from zarrasync.integrations.xarray.functions import write_dataset, write_dataset_async
+from zarrasync.integrations.xarray.loading import load
+
+__all__ = ["ZarrasyncBackend", "load", "stored_variables", "write_dataset", "write_dataset_async"]

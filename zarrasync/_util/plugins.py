@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["CODECS", "DATA_TYPES", "TRANSFORMERS", "count_registration", "entry_points_in", "find", "generation"]
+__all__ = [
+    "CODECS",
+    "CONVENTIONS",
+    "DATA_TYPES",
+    "TRANSFORMERS",
+    "count_registration",
+    "entry_points_in",
+    "find",
+    "generation",
+]
 
 CODECS = "zarrasync.codecs"
+CONVENTIONS = "zarrasync.conventions"
 DATA_TYPES = "zarrasync.data_types"
 TRANSFORMERS = "zarrasync.storage_transformers"
 """Groups of entry points."""

@@ -14,6 +14,7 @@ from zarrasync.bulk.digest_files import compare_manifest
 from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.reports import Finding, Report
 from zarrasync.bulk.validate_chunks import check_chunks
+from zarrasync.bulk.validate_conventions import check_conventions
 from zarrasync.bulk.validate_documents import check_consolidated, check_documents
 from zarrasync.bulk.validate_hierarchy import (
     Validation,
@@ -122,6 +123,7 @@ async def _validate(
     else:
         validation.root = replace(validation.root, store=ListedStore(validation.root.store, KeyIndex(keys)))
         await find_nodes(validation)
+        validation.is_complete = True
     for path, node in validation.nodes.items():
         check_parent(validation, path)
         await check_node(validation, path)
@@ -132,5 +134,6 @@ async def _validate(
     if keys is not None:
         await check_keys(validation, keys)
     check_lengths(validation)
+    check_conventions(validation)
     if consolidated is not None:
         await check_consolidated(validation, consolidated)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zarrasync.bulk.reports import Finding, Report, Severity
-from zarrasync.display.text import axis_names
 from zarrasync.errors import InvalidKeyError, MetadataError, UnsupportedOperation, ZarrError
 from zarrasync.formats import CANDIDATES
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
@@ -18,8 +18,6 @@ __all__ = ["Validation", "check_keys", "check_lengths", "check_node", "check_par
 
 _MOST_UNUSED = 20
 """The number of unused keys that are reported one by one."""
-_MULTISCALE = frozenset({"multiscales", "ome"})
-"""Attributes of groups whose arrays are the same image at several resolutions."""
 
 
 @dataclass
@@ -31,12 +29,14 @@ class Validation:
         report: The report that problems are added to.
         nodes: The readable nodes by path.
         unreadable: The paths of nodes whose documents are invalid.
+        is_complete: Whether all nodes below the root were looked for.
     """
 
     root: NodeHandle
     report: Report
     nodes: dict[str, FoundNode] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
+    is_complete: bool = False
 
     def add(self, severity: Severity, key: str, message: str, location: str = "") -> None:
         """Add a problem."""
@@ -132,11 +132,14 @@ async def _find_other_formats(handle: NodeHandle) -> list[FoundNode]:
 def check_lengths(validation: Validation) -> None:
     """Report dimensions whose size differs between arrays of a group, as after an interrupted append."""
     lengths: dict[tuple[str, str], dict[int, list[str]]] = {}
+    levels = {
+        path: {level.path for level in meaning_of(node.metadata).levels} for path, node in validation.nodes.items()
+    }
     for path, node in validation.nodes.items():
         group, _, name = path.rpartition("/")
         if not isinstance(node.metadata, ArrayMetadata) or not path or group not in validation.nodes:
             continue
-        if not _MULTISCALE.isdisjoint(validation.nodes[group].metadata.attributes):
+        if name in levels[group]:
             continue
         for dim, length in zip(axis_names(node.metadata) or (), node.metadata.shape, strict=False):
             if dim is not None:

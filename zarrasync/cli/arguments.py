@@ -15,8 +15,8 @@ from zipfile import ZipFile
 from zarrasync import stores, sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.cli.console import Console
-from zarrasync.display.text import axis_names
 from zarrasync.indexing.parse_text import parse_selection
+from zarrasync.metadata.conventions import axis_names
 
 __all__ = [
     "FORMATS",

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from zarrasync.display import html
+from zarrasync.display.meaning import meaning_facts
 from zarrasync.display.text import printable, size_text
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.stores import Store
 
@@ -75,6 +77,7 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
     codecs = ", ".join(codec.label for codec in metadata.codecs.codecs)
     if metadata.shards is not None:
         codecs += f" of {', '.join(codec.label for codec in metadata.inner_codecs.codecs)}"
+    names = axis_names(metadata)
     items = {
         "Name": name,
         "Type": "Array",
@@ -83,7 +86,8 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Shape": str(metadata.shape),
         "Chunk shape": _write_shape(metadata) if metadata.shards is None else str(metadata.chunks),
         "Shard shape": _write_shape(metadata) if metadata.shards is not None else "None",
-        "Dimension names": str(metadata.dimension_names),
+        "Dimension names": str(None if names is None else tuple(names)),
+        **meaning_facts(meaning_of(metadata)),
         "Fill value": format_fill_value(metadata.fill_value),
         "Codecs": codecs,
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",
@@ -125,10 +129,8 @@ def _write_shape(metadata: ArrayMetadata) -> str:
 
 def group_info(metadata: GroupMetadata, name: str, store: Store, zarr_format: int | str) -> Info:
     """Return the facts about a group that its metadata contains."""
-    names = ", ".join(metadata.attributes) or "none"
-    return Info(
-        {"Name": name, "Type": "Group", "Zarr format": str(zarr_format), "Attributes": names, "Store": repr(store)}
-    )
+    facts = {"Name": name, "Type": "Group", "Zarr format": str(zarr_format), **meaning_facts(meaning_of(metadata))}
+    return Info({**facts, "Attributes": ", ".join(metadata.attributes) or "none", "Store": repr(store)})
 
 
 def render_tree(

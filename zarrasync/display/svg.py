@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from zarrasync.display.text import axis_names
 from zarrasync.indexing.coverage import Coverage, Touched
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions import axis_names
 from zarrasync.model.chunk_grids import Axis, Grid
 
 __all__ = ["draw"]

@@ -1,4 +1,4 @@
-"""Text for users: counts, sizes, names of axes and chunk shapes. Used by info, HTML, progress and the command line."""
+"""Text for users: counts, sizes and chunk shapes. Used by info, HTML, progress and the command line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 from typing import Any
 
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.conventions import DIMENSIONS
 
-__all__ = ["axis_names", "chunk_shapes", "counted", "printable", "size_text"]
+__all__ = ["chunk_shapes", "counted", "printable", "size_text"]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROL_EXCEPT_WHITESPACE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -38,20 +37,6 @@ def printable(text: str, *, lines: bool = False) -> str:
     """
     pattern = _CONTROL_EXCEPT_WHITESPACE if lines else _CONTROL
     return pattern.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-def axis_names(metadata: ArrayMetadata) -> list[str | None] | None:
-    """Return the names of an array's axes, or ``None`` if the axes have no names.
-
-    In formats without dimension names, xarray's attribute ``_ARRAY_DIMENSIONS`` contains them.
-    """
-    if metadata.dimension_names is not None:
-        return list(metadata.dimension_names)
-    names = metadata.attributes.get(DIMENSIONS)
-    is_valid = (
-        isinstance(names, list | tuple) and len(names) == metadata.ndim and all(isinstance(n, str) for n in names)
-    )
-    return [str(name) for name in names or ()] if is_valid else None
 
 
 def chunk_shapes(metadata: ArrayMetadata) -> dict[str, Any]:

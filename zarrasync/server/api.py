@@ -13,10 +13,11 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
-from zarrasync.display.text import axis_names, chunk_shapes
+from zarrasync.display.text import chunk_shapes
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.axis_order import in_c_order
 from zarrasync.indexing.parse_text import parse_selection
+from zarrasync.metadata.conventions import axis_names
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray

@@ -12,8 +12,8 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary, sample
 from zarrasync.display import values as value_text
-from zarrasync.display.text import axis_names
 from zarrasync.errors import NodeTypeError
+from zarrasync.metadata.conventions import axis_names
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection

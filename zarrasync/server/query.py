@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from zarrasync.display.text import axis_names
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.parse_text import Basic, parse_selection
+from zarrasync.metadata.conventions import axis_names
 from zarrasync.server.images import Style
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.pyramid import Pyramid

@@ -1,0 +1,28 @@
+"""Conventions on attributes: OME-Zarr, zarr-conventions, CF and xarray. No IO.
+
+A convention is a function that returns the ``Meaning`` of a node's attributes. Representations, the server, the xarray
+engine and ``validate`` use the meaning of a node and depend on no convention.
+"""
+
+from __future__ import annotations
+
+from zarrasync.metadata.conventions.meaning import CRS, Axis, Level, Link, Meaning, Violation
+from zarrasync.metadata.conventions.registry import axes_of, axis_names, meaning_of, register_convention
+from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS, MISSING, XarrayProperties, convert_properties
+
+__all__ = [
+    "CRS",
+    "DIMENSIONS",
+    "MISSING",
+    "Axis",
+    "Level",
+    "Link",
+    "Meaning",
+    "Violation",
+    "XarrayProperties",
+    "axes_of",
+    "axis_names",
+    "convert_properties",
+    "meaning_of",
+    "register_convention",
+]

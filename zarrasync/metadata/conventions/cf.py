@@ -1,0 +1,104 @@
+"""Attributes of xarray and of the climate and forecast conventions (CF): dimensions, quantities, packing and times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zarrasync.metadata.conventions.meaning import CRS, Link, Meaning
+from zarrasync.metadata.conventions.reader import Reader, is_number
+
+__all__ = ["ATTRIBUTES", "interpret_cf"]
+
+ATTRIBUTES = (
+    "Conventions",
+    "units",
+    "standard_name",
+    "long_name",
+    "calendar",
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "grid_mapping",
+    "grid_mapping_name",
+    "coordinates",
+    "crs_wkt",
+    "spatial_ref",
+)
+"""Attributes of which an array or group with a meaning to CF has at least one."""
+_CALENDARS = [
+    "standard",
+    "gregorian",
+    "proleptic_gregorian",
+    "noleap",
+    "365_day",
+    "all_leap",
+    "366_day",
+    "360_day",
+    "julian",
+    "utc",
+    "tai",
+    "none",
+]
+
+
+def interpret_cf(attributes: Mapping[str, Any]) -> Meaning | None:
+    """Return the meaning of the attributes of an array or a group."""
+    reader = Reader()
+    conventions = attributes.get("Conventions")
+    facts = {
+        "Quantity": _quantity(attributes, reader),
+        "Times": _times(attributes, reader),
+        "Packing": _packing(attributes, reader),
+    }
+    wkt = next((attributes[name] for name in ("crs_wkt", "spatial_ref") if isinstance(attributes.get(name), str)), "")
+    units = attributes.get("units")
+    return Meaning(
+        titles=(conventions,) if isinstance(conventions, str) and conventions else (),
+        crs=CRS(wkt=wkt) if wkt else None,
+        unit=units if isinstance(units, str) and " since " not in units else "",
+        links=_links(attributes),
+        facts={label: text for label, text in facts.items() if text},
+        violations=tuple(reader.violations),
+    )
+
+
+def _quantity(attributes: Mapping[str, Any], reader: Reader) -> str:
+    """Return the quantity and its unit: ``air_temperature [K]``."""
+    texts = {name: attributes[name] for name in ("standard_name", "long_name", "units") if name in attributes}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            reader.warn(name, f"expected a string, found {text!r}")
+    name, units = texts.get("standard_name") or texts.get("long_name") or "", texts.get("units", "")
+    if isinstance(units, str) and " since " in units:
+        units = ""
+    return " ".join(filter(None, (str(name), f"[{units}]" if units else "")))
+
+
+def _times(attributes: Mapping[str, Any], reader: Reader) -> str:
+    units, calendar = attributes.get("units"), attributes.get("calendar", "standard")
+    if calendar not in _CALENDARS:
+        reader.warn("calendar", f"{calendar!r} is not a calendar of CF: {', '.join(_CALENDARS)}")
+    return f"{units}, {calendar} calendar" if isinstance(units, str) and " since " in units else ""
+
+
+def _packing(attributes: Mapping[str, Any], reader: Reader) -> str:
+    """Return how values follow from stored ones: ``stored value × 0.01 + 273.15``."""
+    numbers = {name: attributes[name] for name in ("scale_factor", "add_offset") if name in attributes}
+    for name, number in numbers.items():
+        if not is_number(number):
+            reader.error(name, f"expected a number, found {number!r}")
+    scale, offset = numbers.get("scale_factor", 1), numbers.get("add_offset", 0)
+    if not numbers or not (is_number(scale) and is_number(offset)):
+        return ""
+    return "stored value" + (f" × {scale:g}" if scale != 1 else "") + (f" + {offset:g}" if offset else "")
+
+
+def _links(attributes: Mapping[str, Any]) -> tuple[Link, ...]:
+    """Return the references to coordinates and grid mappings in the group of an array."""
+    links = []
+    for name, kind in (("coordinates", "coordinate"), ("grid_mapping", "grid mapping")):
+        text = attributes.get(name)
+        names = text.replace(":", " ").split() if isinstance(text, str) else ()
+        links += [Link(item, kind, name, is_required=False) for item in names]
+    return tuple(links)

@@ -1,0 +1,206 @@
+"""What conventions specify about a node: axes with units and coordinates, levels of a pyramid, the CRS, related nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CRS", "Axis", "Level", "Link", "Meaning", "Violation", "merge"]
+
+Affine: TypeAlias = tuple[float, float, float, float, float, float]
+"""Coefficients a to f: x = a * column + b * row + c, y = d * column + e * row + f, from the corner of the first cell."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis, and the coordinates of its elements.
+
+    Attributes:
+        name: The name; empty if it is unknown.
+        kind: ``"space"``, ``"time"``, ``"channel"`` or another kind; empty if it is unknown.
+        unit: The unit of the coordinates.
+        step: The distance between elements; ``None`` if the coordinates are unknown.
+        origin: The coordinate of the first element.
+        size: The number of elements that the attributes specify, if they do.
+        attributes: Further CF attributes of the coordinates, such as ``standard_name``.
+    """
+
+    name: str
+    kind: str = ""
+    unit: str = ""
+    step: float | None = None
+    origin: float = 0.0
+    size: int | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name with the unit or the kind: ``x [micrometer]``, ``c (channel)``."""
+        note = f" [{self.unit}]" if self.unit else f" ({self.kind})" if self.kind not in ("", "space") else ""
+        return f"{self.name or 'unnamed'}{note}"
+
+    @property
+    def has_coordinates(self) -> bool:
+        """Whether the coordinates say more than the index does. Channels and the like are only numbered."""
+        return self.step is not None and (self.kind in ("space", "time") or (self.step, self.origin) != (1.0, 0.0))
+
+    def coordinates(self, size: int) -> npt.NDArray[np.float64]:
+        """Return the coordinates of the first elements."""
+        return self.origin + (self.step or 0.0) * np.arange(size, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class CRS:
+    """A coordinate reference system, in at least one notation.
+
+    Attributes:
+        code: Authority and code, such as ``EPSG:4326``.
+        wkt: Well-known text.
+        projjson: PROJJSON.
+    """
+
+    code: str = ""
+    wkt: str = ""
+    projjson: Mapping[str, Any] | None = None
+
+    @property
+    def label(self) -> str:
+        """The code, or else the name."""
+        if self.code:
+            return self.code
+        name = (self.projjson or {}).get("name")
+        quoted = self.wkt.partition('"')[2].partition('"')[0]
+        return name if isinstance(name, str) else quoted or "unnamed CRS"
+
+
+@dataclass(frozen=True)
+class Level:
+    """One resolution of a pyramid.
+
+    Attributes:
+        path: The path of its array or group, relative to the group of the pyramid.
+        axes: The axes. Those of an array correspond by name, or else by position.
+        location: The location of the description in the attributes.
+        affine: The affine transformation of the last two axes, if the convention specifies one.
+    """
+
+    path: str
+    axes: tuple[Axis, ...]
+    location: str
+    affine: Affine | None = None
+
+    @property
+    def label(self) -> str:
+        """The path with the steps along axes that have coordinates: ``0 (y 0.65, x 0.65)``."""
+        steps = [f"{axis.name} {axis.step:g}".strip() for axis in self.axes if axis.step and axis.has_coordinates]
+        return f"{self.path} ({', '.join(steps)})" if steps else self.path
+
+
+@dataclass(frozen=True)
+class Link:
+    """A reference to another node.
+
+    Attributes:
+        path: The path relative to the group, or to the group that contains the array.
+        kind: What it is: ``"well"``, ``"image"``, ``"label image"``, ``"coordinate"``.
+        location: The location of the reference in the attributes.
+        is_required: Whether the node must exist.
+    """
+
+    path: str
+    kind: str
+    location: str
+    is_required: bool = True
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A deviation from a convention.
+
+    Attributes:
+        severity: ``"error"`` for what the convention requires, ``"warning"`` for what it recommends.
+        location: The location in the attributes, such as ``ome.multiscales[0].axes``.
+        message: The problem, and the expected value.
+    """
+
+    severity: Literal["error", "warning"]
+    location: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What conventions specify about a node.
+
+    Attributes:
+        titles: The conventions, and the kind of object: ``OME-Zarr 0.5 image``.
+        axes: The axes of an array, or of the arrays in a group.
+        affine: The affine transformation of the last two axes, if the convention specifies one.
+        levels: The levels of a pyramid, from the finest one on.
+        crs: The coordinate reference system.
+        unit: The unit of the values.
+        is_ordered: Whether the convention requires that levels become smaller.
+        variable: The name of the variable when a level that is an array is opened as a dataset.
+        dtype_kinds: NumPy's codes of the data types that arrays of the levels may have; empty for all.
+        links: Related nodes.
+        facts: More facts for display, by label.
+        violations: Deviations from the conventions.
+    """
+
+    titles: tuple[str, ...] = ()
+    axes: tuple[Axis, ...] = ()
+    affine: Affine | None = None
+    levels: tuple[Level, ...] = ()
+    crs: CRS | None = None
+    unit: str = ""
+    is_ordered: bool = False
+    variable: str = "data"
+    dtype_kinds: str = ""
+    links: tuple[Link, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    violations: tuple[Violation, ...] = ()
+
+    def for_member(self, path: str, own: Meaning) -> Meaning:
+        """Return the meaning of a member of this group: its own, completed with what the group specifies.
+
+        Args:
+            path: The path of the member relative to the group.
+            own: The meaning of the member's own attributes.
+        """
+        level = next((level for level in self.levels if level.path == path), None)
+        is_direct = "/" not in path
+        axes, affine = (self.axes, self.affine) if level is None else (level.axes, level.affine)
+        if level is None and not is_direct:
+            axes, affine = (), None
+        return replace(
+            own,
+            axes=own.axes or axes,
+            affine=own.affine or (None if own.axes else affine),
+            crs=own.crs or (self.crs if is_direct or level is not None else None),
+        )
+
+
+def merge(meanings: Sequence[Meaning]) -> Meaning:
+    """Return what several conventions specify about one node. Of contradicting statements the first one counts."""
+    if len(meanings) == 1:
+        return meanings[0]
+    located = next((meaning for meaning in meanings if meaning.axes), Meaning())
+    pyramid = next((meaning for meaning in meanings if meaning.levels), Meaning())
+    return Meaning(
+        titles=tuple(dict.fromkeys(title for meaning in meanings for title in meaning.titles)),
+        axes=located.axes,
+        affine=located.affine,
+        levels=pyramid.levels,
+        crs=next((meaning.crs for meaning in meanings if meaning.crs is not None), None),
+        unit=next((meaning.unit for meaning in meanings if meaning.unit), ""),
+        is_ordered=pyramid.is_ordered,
+        variable=pyramid.variable,
+        dtype_kinds=pyramid.dtype_kinds,
+        links=tuple(link for meaning in meanings for link in meaning.links),
+        facts={label: text for meaning in reversed(meanings) for label, text in meaning.facts.items()},
+        violations=tuple(violation for meaning in meanings for violation in meaning.violations),
+    )

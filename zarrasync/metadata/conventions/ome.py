@@ -1,0 +1,221 @@
+"""OME-Zarr 0.1 to 0.6: images, label images, plates, wells and collections of images.
+
+Up to version 0.4 the attributes of a group contain the metadata; from version 0.5 on, the attribute ``ome`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zarrasync.metadata.conventions.meaning import Axis, Level, Link, Meaning, merge
+from zarrasync.metadata.conventions.ome_transforms import parse_axes, transformed
+from zarrasync.metadata.conventions.reader import Reader
+
+__all__ = ["ATTRIBUTES", "interpret_ome"]
+
+ATTRIBUTES = ("ome", "multiscales", "plate", "well", "labels", "image-label", "bioformats2raw.layout")
+"""Attributes of which a group in OME-Zarr has at least one."""
+_OLD_AXES = ("t", "c", "z", "y", "x")
+"""The axes of images before version 0.3."""
+
+
+def interpret_ome(attributes: Mapping[str, Any]) -> Meaning | None:
+    """Return the meaning of a group in OME-Zarr, or ``None`` if its attributes follow another convention."""
+    ome = attributes.get("ome")
+    metadata, prefix = (ome, "ome.") if isinstance(ome, Mapping) else (attributes, "")
+    if not prefix and not _is_ome(attributes):
+        return None
+    version = _version(metadata)
+    reader = Reader()
+    if prefix and not isinstance(metadata.get("version"), str):
+        reader.error("ome.version", "the version of OME-Zarr is missing")
+    parts = [
+        interpret(metadata[name], prefix + name, version, reader)
+        for name, interpret in _KINDS.items()
+        if name in metadata
+    ]
+    meaning = merge(parts) if parts else Meaning()
+    if "image-label" in metadata:
+        meaning = replace(meaning, titles=("label image",), variable="labels", dtype_kinds="iu")
+    is_generic = not version and meaning.levels and not meaning.axes  # pyramids of other software
+    title = f"OME-Zarr {version or '0.4'} {meaning.titles[0] if meaning.titles else 'group'}"
+    facts = {**meaning.facts, **_channels(metadata.get("omero"))}
+    return replace(
+        meaning, titles=("multiscales",) if is_generic else (title,), facts=facts, violations=tuple(reader.violations)
+    )
+
+
+def _is_ome(attributes: Mapping[str, Any]) -> bool:
+    """Return whether attributes without ``ome`` are those of version 0.4 or earlier."""
+    if isinstance(attributes.get("multiscales"), list):
+        return True
+    plate, well, labels = (attributes.get(name) for name in ("plate", "well", "labels"))
+    return (
+        (isinstance(plate, Mapping) and "wells" in plate)
+        or (isinstance(well, Mapping) and "images" in well)
+        or (isinstance(labels, list) and set(attributes) <= {"labels"})
+        or "bioformats2raw.layout" in attributes
+    )
+
+
+def _version(metadata: Mapping[str, Any]) -> str:
+    multiscales = metadata.get("multiscales")
+    first = multiscales[0] if isinstance(multiscales, list) and multiscales else None
+    for holder in (metadata, first, metadata.get("plate"), metadata.get("well"), metadata.get("image-label")):
+        version = holder.get("version") if isinstance(holder, Mapping) else None
+        if isinstance(version, str):
+            return version
+    return ""
+
+
+# ------------------------------------------------------------------ images
+
+
+def _interpret_image(value: Any, location: str, version: str, reader: Reader) -> Meaning:
+    """Return the meaning of an image, of which the first pyramid is the default."""
+    pyramids = [_pyramid(item, place, version, reader) for place, item in reader.objects(value, location)]
+    axes, levels = pyramids[0] if pyramids else ((), ())
+    return Meaning(titles=("image",), axes=axes, levels=levels, is_ordered=True, variable="image")
+
+
+def _pyramid(
+    item: Mapping[str, Any], location: str, version: str, reader: Reader
+) -> tuple[tuple[Axis, ...], tuple[Level, ...]]:
+    datasets = reader.objects(item.get("datasets"), f"{location}.datasets")
+    axes = _image_axes(item, datasets, location, version, reader)
+    levels: list[Level] = []
+    for place, dataset in datasets:
+        path = reader.path(dataset, "path", place)
+        if path in [level.path for level in levels]:
+            reader.error(f"{place}.path", f"{path!r} is the path of another level")
+        elif path:
+            levels.append(Level(path, _level_axes(axes, item, dataset, (location, place), reader), place))
+    return axes, tuple(levels)
+
+
+def _image_axes(
+    item: Mapping[str, Any], datasets: list[tuple[str, Mapping[str, Any]]], location: str, version: str, reader: Reader
+) -> tuple[Axis, ...]:
+    """Return the axes of a pyramid without coordinates: those of the system that the levels are transformed to."""
+    if version in ("0.1", "0.2") and "axes" not in item:
+        return tuple(parse_axes(list(_OLD_AXES), location, Reader()))
+    if not version and item.keys().isdisjoint(("axes", "coordinateSystems")):
+        return ()
+    if "coordinateSystems" not in item:
+        return parse_axes(item.get("axes"), f"{location}.axes", reader)
+    systems = reader.objects(item["coordinateSystems"], f"{location}.coordinateSystems")
+    target = next((name for _, dataset in datasets for name in _outputs(dataset)), None)
+    for place, system in systems:
+        if target is None or system.get("name") == target:
+            return parse_axes(system.get("axes"), f"{place}.axes", reader)
+    reader.error(f"{location}.coordinateSystems", f"there is no coordinate system {target!r}, the output of the levels")
+    return ()
+
+
+def _outputs(dataset: Mapping[str, Any]) -> list[str]:
+    """Return the names of the coordinate systems that a level is transformed to."""
+    transformations = dataset.get("coordinateTransformations")
+    names = []
+    for item in transformations if isinstance(transformations, list) else ():
+        output = item.get("output") if isinstance(item, Mapping) else None
+        name = output.get("name") if isinstance(output, Mapping) else output
+        if isinstance(name, str):
+            names.append(name)
+    return names
+
+
+def _level_axes(
+    axes: tuple[Axis, ...],
+    item: Mapping[str, Any],
+    dataset: Mapping[str, Any],
+    locations: tuple[str, str],
+    reader: Reader,
+) -> tuple[Axis, ...]:
+    """Return the axes of a level with the coordinates of its elements."""
+    whole, place = locations
+    name = "coordinateTransformations"
+    if not axes or (name not in dataset and "axes" not in item and "coordinateSystems" not in item):
+        return axes  # versions before 0.4 have no transformations
+    indexed = tuple(replace(axis, step=1.0) for axis in axes)
+    if name in dataset or not _is_old(item):
+        indexed = transformed(indexed, dataset.get(name), f"{place}.{name}", reader)
+    # From version 0.6 on, those of the pyramid lead to another coordinate system.
+    if name in item and "coordinateSystems" not in item:
+        indexed = transformed(indexed, item[name], f"{whole}.{name}", reader)
+    return indexed
+
+
+def _is_old(item: Mapping[str, Any]) -> bool:
+    axes = item.get("axes")
+    return isinstance(axes, list) and all(isinstance(axis, str) for axis in axes)
+
+
+# ------------------------------------------------------------------ collections
+
+
+def _interpret_plate(value: Any, location: str, version: str, reader: Reader) -> Meaning:
+    if not isinstance(value, Mapping):
+        reader.error(location, "expected an object")
+        return Meaning()
+    names = {}
+    for part in ("rows", "columns"):
+        items = reader.objects(value.get(part), f"{location}.{part}")
+        names[part] = [reader.string(item, "name", place) for place, item in items]
+    rows, columns = names["rows"], names["columns"]
+    links = []
+    for place, well in reader.objects(value.get("wells"), f"{location}.wells"):
+        path = reader.path(well, "path", place)
+        row, _, column = path.partition("/")
+        if path and (row not in rows or column not in columns):
+            reader.error(f"{place}.path", f"{path!r} is not the name of a row, a slash, and the name of a column")
+        elif path and (well.get("rowIndex"), well.get("columnIndex")) != (rows.index(row), columns.index(column)):
+            expected = f"rowIndex {rows.index(row)} and columnIndex {columns.index(column)}"
+            reader.error(place, f"the well {path!r} must have {expected}")
+        if path:
+            links.append(Link(path, "well", f"{place}.path"))
+    facts = {"Plate": f"{len(rows)} rows, {len(columns)} columns, {len(links)} wells"}
+    return Meaning(titles=("plate",), links=tuple(links), facts=facts)
+
+
+def _interpret_well(value: Any, location: str, version: str, reader: Reader) -> Meaning:
+    images = value.get("images") if isinstance(value, Mapping) else None
+    items = reader.objects(images, f"{location}.images")
+    paths = [(place, reader.path(item, "path", place)) for place, item in items]
+    links = tuple(Link(path, "image", f"{place}.path") for place, path in paths if path)
+    return Meaning(titles=("well",), links=links, facts={"Images": ", ".join(link.path for link in links)})
+
+
+def _interpret_labels(value: Any, location: str, version: str, reader: Reader) -> Meaning:
+    if not isinstance(value, list) or not all(isinstance(path, str) for path in value):
+        reader.error(location, "expected a list of paths")
+        return Meaning(titles=("labels",))
+    links = tuple(Link(path.strip("/"), "label image", f"{location}[{n}]") for n, path in enumerate(value))
+    return Meaning(titles=("labels",), links=links, facts={"Label images": ", ".join(value)})
+
+
+def _interpret_series(value: Any, location: str, version: str, reader: Reader) -> Meaning:
+    if value != 3:
+        reader.error(location, f"expected 3, found {value!r}")
+    return Meaning(titles=("collection of images",))
+
+
+_KINDS = {
+    "plate": _interpret_plate,
+    "multiscales": _interpret_image,
+    "well": _interpret_well,
+    "labels": _interpret_labels,
+    "bioformats2raw.layout": _interpret_series,
+}
+
+
+def _channels(omero: Any) -> dict[str, str]:
+    """Return the names of the channels, for display."""
+    channels = omero.get("channels") if isinstance(omero, Mapping) else None
+    labels = [
+        channel["label"]
+        for channel in (channels if isinstance(channels, list) else ())
+        if isinstance(channel, Mapping) and isinstance(channel.get("label"), str)
+    ]
+    return {"Channels": ", ".join(labels)} if labels else {}

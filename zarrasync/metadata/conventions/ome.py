@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarrasync.metadata.conventions.meaning import Axis, Level, Link, Meaning, merge
-from zarrasync.metadata.conventions.ome_transforms import parse_axes, transformed
+from zarrasync.metadata.conventions.ome_transforms import check_scale_first, parse_axes, transformed
 from zarrasync.metadata.conventions.reader import Reader
 
 __all__ = ["ATTRIBUTES", "interpret_ome"]
@@ -38,6 +38,7 @@ def interpret_ome(attributes: Mapping[str, Any]) -> Meaning | None:
     ]
     meaning = merge(parts) if parts else Meaning()
     if "image-label" in metadata:
+        _check_colours(metadata["image-label"], f"{prefix}image-label", reader)
         meaning = replace(meaning, titles=("label image",), variable="labels", dtype_kinds="iu")
     is_generic = not version and meaning.levels and not meaning.axes  # pyramids of other software
     title = f"OME-Zarr {version or '0.4'} {meaning.titles[0] if meaning.titles else 'group'}"
@@ -141,6 +142,8 @@ def _level_axes(
     indexed = tuple(replace(axis, step=1.0) for axis in axes)
     if name in dataset or not _is_old(item):
         indexed = transformed(indexed, dataset.get(name), f"{place}.{name}", reader)
+        may_be_identity = "coordinateSystems" in item  # from version 0.6 on
+        check_scale_first(dataset.get(name), f"{place}.{name}", reader, may_be_identity=may_be_identity)
     # From version 0.6 on, those of the pyramid lead to another coordinate system.
     if name in item and "coordinateSystems" not in item:
         indexed = transformed(indexed, item[name], f"{whole}.{name}", reader)
@@ -163,6 +166,7 @@ def _interpret_plate(value: Any, location: str, version: str, reader: Reader) ->
     for part in ("rows", "columns"):
         items = reader.objects(value.get(part), f"{location}.{part}")
         names[part] = [reader.string(item, "name", place) for place, item in items]
+        reader.check_differ(names[part], f"{location}.{part}")
     rows, columns = names["rows"], names["columns"]
     links = []
     for place, well in reader.objects(value.get("wells"), f"{location}.wells"):
@@ -183,6 +187,7 @@ def _interpret_well(value: Any, location: str, version: str, reader: Reader) -> 
     images = value.get("images") if isinstance(value, Mapping) else None
     items = reader.objects(images, f"{location}.images")
     paths = [(place, reader.path(item, "path", place)) for place, item in items]
+    reader.check_differ([path for _, path in paths], f"{location}.images")
     links = tuple(Link(path, "image", f"{place}.path") for place, path in paths if path)
     return Meaning(titles=("well",), links=links, facts={"Images": ", ".join(link.path for link in links)})
 
@@ -208,6 +213,24 @@ _KINDS = {
     "labels": _interpret_labels,
     "bioformats2raw.layout": _interpret_series,
 }
+
+
+def _check_colours(value: Any, location: str, reader: Reader) -> None:
+    """Report colours and properties of labels without a label or with an invalid colour."""
+    for part in ("colors", "properties"):
+        if not isinstance(value, Mapping) or part not in value:
+            continue
+        items = reader.objects(value[part], f"{location}.{part}")
+        for place, item in items:
+            if "label-value" not in item:
+                reader.error(f"{place}.label-value", "the value of the label is missing")
+            if "rgba" in item and part == "colors" and not _is_colour(item["rgba"]):
+                reader.error(f"{place}.rgba", f"expected four integers from 0 to 255, found {item['rgba']!r}")
+        reader.check_differ([repr(item.get("label-value")) for _, item in items], f"{location}.{part}")
+
+
+def _is_colour(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(type(n) is int and 0 <= n <= 255 for n in value)
 
 
 def _channels(omero: Any) -> dict[str, str]:

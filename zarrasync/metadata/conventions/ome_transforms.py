@@ -9,7 +9,7 @@ from typing import Any
 from zarrasync.metadata.conventions.meaning import Axis
 from zarrasync.metadata.conventions.reader import Reader
 
-__all__ = ["parse_axes", "transformed"]
+__all__ = ["check_scale_first", "parse_axes", "transformed"]
 
 _PREFIXES = [
     "atto",
@@ -118,6 +118,24 @@ def _apply(axes: tuple[Axis, ...], item: Mapping[str, Any], location: str, reade
             location, f"the transformation {kind!r} is not a list of scales or offsets; coordinates are unknown"
         )
     return _unknown(axes)
+
+
+def check_scale_first(value: Any, location: str, reader: Reader, *, may_be_identity: bool) -> None:
+    """Report the transformations of a level unless they are one scale, and then at most one translation."""
+    kinds = _kinds(value)
+    allowed = [["scale"], ["scale", "translation"], *([["identity"]] if may_be_identity else [])]
+    if kinds and kinds not in allowed:
+        found = ", ".join(map(str, kinds))
+        reader.error(location, f"a level has one scale, and then at most one translation; found {found}")
+
+
+def _kinds(value: Any) -> list[Any]:
+    """Return the types of transformations, also of those in sequences."""
+    kinds: list[Any] = []
+    for item in value if isinstance(value, list) else ():
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        kinds += _kinds(item.get("transformations")) if kind == "sequence" else [kind]
+    return kinds
 
 
 def _moved(axis: Axis, kind: str, number: float) -> Axis:

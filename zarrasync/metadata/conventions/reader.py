@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zarrasync.metadata.conventions.meaning import Violation
@@ -58,6 +59,12 @@ class Reader:
             self.error(f"{location}.{name}", f"the path {path!r} must be relative to the group and stay inside it")
             return ""
         return path.removeprefix("./").strip("/")
+
+    def check_differ(self, names: Sequence[str], location: str) -> None:
+        """Report names that occur more than once."""
+        repeated = [name for name, count in Counter(names).items() if name and count > 1]
+        if repeated:
+            self.error(location, f"{', '.join(repeated)} must occur only once")
 
     def numbers(self, value: Any, count: int, location: str) -> list[float]:
         """Return a list of finite numbers of a required length; an empty list if it is not one."""

@@ -81,7 +81,8 @@ async def test_labels_plates_and_wells(api: Api):
     root.create_group("A/1", attributes={"ome": {"version": "0.5", "well": well}})
     write_ome_image(store, "0.5", "A/1/0")
     root.create_group("A/1/0/labels", attributes={"ome": {"version": "0.5", "labels": ["cells", "nuclei"]}})
-    write_ome_image(store, "0.5", "A/1/0/labels/cells", **{"image-label": {}})
+    label: dict[str, Any] = {"image-label": {}}
+    write_ome_image(store, "0.5", "A/1/0/labels/cells", **label)
     found = problems(await api(api.validate(store)))
     assert found == {
         "zarr.json $.attributes.ome.plate.wells[1].path": "the well /A/2 does not exist",

@@ -62,7 +62,7 @@ def write_ome_image(
 
 def geo_attributes(*, levels: bool = True) -> dict[str, Any]:
     """Return the attributes of a pyramid of groups with the conventions multiscales, spatial and proj."""
-    layout = [
+    layout: list[dict[str, Any]] = [
         {"asset": "r10m", "spatial:shape": [60, 80], "spatial:transform": [10.0, 0.0, 500000.0, 0.0, -10.0, 4600000.0]},
         {
             "asset": "r20m",

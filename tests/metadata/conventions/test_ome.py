@@ -80,7 +80,8 @@ def test_plates_wells_labels_and_collections():
     labels = meaning({"labels": ["cells", "a/b"]})
     assert [(link.path, link.kind) for link in labels.links] == [("cells", "label image"), ("a/b", "label image")]
     assert meaning({"bioformats2raw.layout": 3}).titles == ("OME-Zarr 0.4 collection of images",)
-    label = meaning(ome_attributes("0.5", **{"image-label": {"colors": [{"label-value": 1, "rgba": [1, 2, 3, 4]}]}}))
+    colours: dict[str, Any] = {"image-label": {"colors": [{"label-value": 1, "rgba": [1, 2, 3, 4]}]}}
+    label = meaning(ome_attributes("0.5", **colours))
     assert (label.titles, label.variable, label.dtype_kinds) == (("OME-Zarr 0.5 label image",), "labels", "iu")
     assert not label.violations
 

@@ -97,7 +97,8 @@ def _problems(validate: Callable[[Any], Any], ome: Mapping[str, Any], prefix: st
         try:
             validate(ome)
         except Exception as error:
-            details: Any = error.errors() if hasattr(error, "errors") else [{"loc": (), "msg": str(error)}]
+            errors = getattr(error, "errors", None)  # of pydantic
+            details: Any = [{"loc": (), "msg": str(error)}] if errors is None else errors()
             return [
                 Violation("error", _location(prefix, item["loc"]), f"{item['msg']} (ome-zarr-models)")
                 for item in details

@@ -45,7 +45,7 @@ class Axis:
 
     @property
     def has_coordinates(self) -> bool:
-        """Whether the coordinates say more than the index does. Channels and the like are only numbered."""
+        """Whether the coordinates differ from the indices, or have a physical meaning. Channels are only numbered."""
         return self.step is not None and (self.kind in ("space", "time") or (self.step, self.origin) != (1.0, 0.0))
 
     def coordinates(self, size: int) -> npt.NDArray[np.float64]:
@@ -83,7 +83,7 @@ class Level:
 
     Attributes:
         path: The path of its array or group, relative to the group of the pyramid.
-        axes: The axes. Those of an array correspond by name, or else by position.
+        axes: The axes. Axes of an array correspond by name, or else by position.
         location: The location of the description in the attributes.
         affine: The affine transformation of the last two axes, if the convention specifies one.
     """
@@ -106,7 +106,7 @@ class Link:
 
     Attributes:
         path: The path relative to the group, or to the group that contains the array.
-        kind: What it is: ``"well"``, ``"image"``, ``"label image"``, ``"coordinate"``.
+        kind: The kind of node: ``"well"``, ``"image"``, ``"label image"``, ``"coordinate"``.
         location: The location of the reference in the attributes.
         is_required: Whether the node must exist.
     """
@@ -122,7 +122,7 @@ class Violation:
     """A deviation from a convention.
 
     Attributes:
-        severity: ``"error"`` for what the convention requires, ``"warning"`` for what it recommends.
+        severity: ``"error"`` if a requirement is violated, ``"warning"`` if a recommendation is.
         location: The location in the attributes, such as ``ome.multiscales[0].axes``.
         message: The problem, and the expected value.
     """

@@ -49,7 +49,7 @@ def interpret_ome(attributes: Mapping[str, Any]) -> Meaning | None:
 
 
 def _is_ome(attributes: Mapping[str, Any]) -> bool:
-    """Return whether attributes without ``ome`` are those of version 0.4 or earlier."""
+    """Return whether attributes without ``ome`` follow version 0.4 or earlier."""
     if isinstance(attributes.get("multiscales"), list):
         return True
     plate, well, labels = (attributes.get(name) for name in ("plate", "well", "labels"))
@@ -99,7 +99,7 @@ def _pyramid(
 def _image_axes(
     item: Mapping[str, Any], datasets: list[tuple[str, Mapping[str, Any]]], location: str, version: str, reader: Reader
 ) -> tuple[Axis, ...]:
-    """Return the axes of a pyramid without coordinates: those of the system that the levels are transformed to."""
+    """Return the axes of the coordinate system that the levels of a pyramid are transformed to, without coordinates."""
     if version in ("0.1", "0.2") and "axes" not in item:
         return tuple(parse_axes(list(_OLD_AXES), location, Reader()))
     if not version and item.keys().isdisjoint(("axes", "coordinateSystems")):
@@ -144,7 +144,7 @@ def _level_axes(
         indexed = transformed(indexed, dataset.get(name), f"{place}.{name}", reader)
         may_be_identity = "coordinateSystems" in item  # from version 0.6 on
         check_scale_first(dataset.get(name), f"{place}.{name}", reader, may_be_identity=may_be_identity)
-    # From version 0.6 on, those of the pyramid lead to another coordinate system.
+    # From version 0.6 on, transformations of the pyramid lead to another coordinate system.
     if name in item and "coordinateSystems" not in item:
         indexed = transformed(indexed, item[name], f"{whole}.{name}", reader)
     return indexed

@@ -87,7 +87,7 @@ def _check_axes(axes: Sequence[Axis], location: str, reader: Reader) -> None:
 
 
 def transformed(axes: tuple[Axis, ...], value: Any, location: str, reader: Reader) -> tuple[Axis, ...]:
-    """Return axes whose coordinates are those of the given axes after a list of transformations.
+    """Return axes whose coordinates result from a list of transformations of the given axes.
 
     Coordinates are unknown after a transformation that is not a scale or a translation.
     """

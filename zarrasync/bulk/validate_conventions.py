@@ -50,7 +50,9 @@ class _NodeCheck:
             self.add(violation.severity, violation.location, violation.message)
         if isinstance(self.metadata, ArrayMetadata):
             parent = meanings.get(self.path.rpartition("/")[0]) if self.path else None
-            context = parent.for_member(self.path.rpartition("/")[2], self.meaning) if parent else self.meaning
+            context = (
+                parent.for_member(self.path.rpartition("/")[2], self.meaning, is_array=True) if parent else self.meaning
+            )
             self._check_array(self.metadata, context.axes)
         if self.validation.is_complete:
             self._check_links()

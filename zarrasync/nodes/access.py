@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 from zarrasync import transfer
 from zarrasync.errors import ZarrError
 from zarrasync.indexing.transform import Transform
+from zarrasync.metadata import NodeMetadata
 from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import AsyncSelection
@@ -29,6 +31,7 @@ __all__ = [
     "fields_of",
     "give_back_rows",
     "handle_of",
+    "parent_metadata",
     "readable_members",
     "replace_attributes",
     "reserve_rows",
@@ -83,6 +86,18 @@ async def readable_members(
     handle = handle_of(group)
     nodes, failures = await run_on_store(partial(walk, handle, 0), handle.store)
     return [(name, make_node(handle.child(name), metadata)) for name, metadata in nodes], failures
+
+
+async def parent_metadata(node: AsyncArray | AsyncGroup) -> NodeMetadata | None:
+    """Return the metadata of the group that contains a node, or ``None`` if it does not exist or cannot be read."""
+    handle = handle_of(node)
+    if not handle.path:
+        return None
+    try:
+        (found,) = await find_all(handle, [handle.path.rpartition("/")[0]], (handle.format,))
+    except ZarrError:
+        return None
+    return None if found is None else found.metadata
 
 
 async def replace_attributes(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 from zarrasync import sync
 from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError
+from zarrasync.integrations.xarray.content import open_content, tree_contents
 from zarrasync.integrations.xarray.read import GroupDataStore, fetch_coordinates
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
@@ -41,13 +42,16 @@ class ZarrasyncBackend(BackendEntrypoint):
         use_cftime: bool | None = None,
         decode_timedelta: bool | None = None,
         group: str | None = None,
+        level: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         zarr_format: int | str | None = None,
         consolidated: bool | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         config: Any = None,
     ) -> Dataset:
-        """Open a group of arrays as a dataset.
+        """Open a group of arrays, an array, or a level of a pyramid as a dataset.
+
+        Coordinates and the reference system that conventions specify (OME-Zarr, zarr-conventions) are added.
 
         Args:
             filename_or_obj: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -58,7 +62,9 @@ class ZarrasyncBackend(BackendEntrypoint):
             drop_variables: Likewise.
             use_cftime: Likewise.
             decode_timedelta: Likewise.
-            group: The group's path in the store.
+            group: The path of the group, or of an array, in the store.
+            level: The level of a pyramid, from 0 for the finest one; negative numbers count from the coarsest one. By
+                default, the finest level if the levels are arrays.
             storage_options: Options for the filesystem of a URL.
             zarr_format: The format; ``None`` to detect it.
             consolidated: Whether to use consolidated metadata; ``None`` to use it if it exists.
@@ -66,12 +72,11 @@ class ZarrasyncBackend(BackendEntrypoint):
             config: Settings.
         """
         try:
-            node = _open(filename_or_obj, group, storage_options, zarr_format, consolidated, config)
-            dropped = _names(drop_variables)
-            arrays = {name: array for name, array in node.arrays() if name not in dropped}
-            group_store = GroupDataStore(node, arrays, mask=use_zarr_fill_value_as_mask)
+            open_node = partial(_open, filename_or_obj, storage_options, zarr_format, consolidated, config)
+            content = open_content(open_node, normalize_path(group or ""), level, _names(drop_variables))
+            group_store = GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
             fetch_coordinates([group_store])
-            return StoreBackendEntrypoint().open_dataset(
+            dataset = StoreBackendEntrypoint().open_dataset(
                 group_store,
                 mask_and_scale=mask_and_scale,
                 decode_times=decode_times,
@@ -81,6 +86,7 @@ class ZarrasyncBackend(BackendEntrypoint):
                 use_cftime=use_cftime,
                 decode_timedelta=decode_timedelta,
             )
+            return dataset.set_coords(group_store.computed.keys() & dataset.variables.keys())
         except RAISED as error:  # the frame of this method would show all of its text
             shorten(error)
             raise
@@ -88,21 +94,21 @@ class ZarrasyncBackend(BackendEntrypoint):
     def open_groups_as_dict(
         self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any
     ) -> dict[str, Dataset]:
-        """Open a group and all groups below it as datasets by path."""
-        names = ("storage_options", "zarr_format", "consolidated", "config")
-        node = _open(filename_or_obj, group, *(options.pop(name, None) for name in names))
+        """Open a group and all groups below it as datasets by path. Levels of pyramids that are arrays are datasets as well."""
+        parameters = {
+            name: options.pop(name, None) for name in ("storage_options", "zarr_format", "consolidated", "config")
+        }
+        node = _open(filename_or_obj, **parameters, path=normalize_path(group or ""))
         mask, dropped = options.pop("use_zarr_fill_value_as_mask", None), _names(options.get("drop_variables"))
-        members = dict(node.members(max_depth=None))
-        groups = {"": node, **{path: member for path, member in members.items() if isinstance(member, sync.Group)}}
-        arrays: dict[str, dict[str, sync.Array]] = {path: {} for path in groups}
-        for path, member in members.items():
-            parent, _, name = path.rpartition("/")
-            if isinstance(member, sync.Array) and name not in dropped:
-                arrays[parent][name] = member
-        stores = {path: GroupDataStore(groups[path], arrays[path], mask=mask, path=path) for path in groups}
+        contents = tree_contents(node, dict(node.members(max_depth=None)), dropped)
+        stores = {path: GroupDataStore(content, mask=mask, path=path) for path, content in contents.items()}
         fetch_coordinates(stores.values())
         open_dataset = StoreBackendEntrypoint().open_dataset
-        return {f"/{path}": open_dataset(group_store, **options) for path, group_store in stores.items()}
+        datasets = {path: open_dataset(group_store, **options) for path, group_store in stores.items()}
+        return {
+            f"/{path}": dataset.set_coords(stores[path].computed.keys() & dataset.variables.keys())
+            for path, dataset in datasets.items()
+        }
 
     def open_datatree(self, filename_or_obj: StoreLike, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree."""
@@ -115,11 +121,11 @@ class ZarrasyncBackend(BackendEntrypoint):
 
 def _open(
     store: StoreLike,
-    group: str | None,
     storage_options: Mapping[str, Any] | None,
     zarr_format: int | str | None,
     consolidated: bool | None,
     config: Any,
+    path: str,
 ) -> sync.Group:
     """Open a group, from the consolidated metadata of the root if it exists.
 
@@ -127,7 +133,6 @@ def _open(
     """
     resolved = resolve(os.path.expanduser(store) if isinstance(store, str) else store, storage_options, config)
     open_group = partial(sync.open_group, resolved, zarr_format=zarr_format, config=config)
-    path = normalize_path(group or "")
     if path and consolidated is not False:
         # The root may not be a readable group.
         with suppress(NodeNotFoundError, NodeTypeError, MetadataError, StoreError):

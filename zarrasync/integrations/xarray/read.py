@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,7 +21,9 @@ from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather_all
 from zarrasync.codecs import ObjectCodec, VlenBytesCodec, VlenUtf8Codec
 from zarrasync.errors import MetadataError, ZarrError
-from zarrasync.metadata.conventions import DIMENSIONS
+from zarrasync.integrations.xarray.computed import computed_variables
+from zarrasync.integrations.xarray.content import Content
+from zarrasync.metadata.conventions import DIMENSIONS, Axis
 from zarrasync.nodes.access import handle_of
 
 __all__ = ["FILL", "FILTERS", "GroupDataStore", "fetch_coordinates", "stored_variable"]
@@ -80,28 +82,33 @@ class _LazyArray(BackendArray):
 
 
 class GroupDataStore(AbstractDataStore):
-    """A group with the interface of xarray's data stores.
+    """Arrays with the interface of xarray's data stores.
 
     Args:
-        group: The group.
-        arrays: Its arrays by name.
+        content: The arrays, and what conventions specify about them.
         mask: Whether fill values mean missing; ``None`` for the default of the format.
         path: The path of the group in a tree of datasets.
+
+    Attributes:
+        stored: The arrays as variables.
+        computed: Coordinates and reference systems that conventions specify without storing them.
     """
 
-    def __init__(
-        self, group: sync.Group, arrays: Mapping[str, sync.Array], *, mask: bool | None, path: str = ""
-    ) -> None:
-        self.group = group
-        self._variables = {name: stored_variable(name, array, mask=mask, path=path) for name, array in arrays.items()}
+    def __init__(self, content: Content, *, mask: bool | None, path: str = "") -> None:
+        self.content = content
+        self.stored = {
+            name: stored_variable(name, array, mask=mask, path=path, axes=content.axes(name))
+            for name, array in content.arrays.items()
+        }
+        self.computed = computed_variables(content, self.stored)
 
     def get_attrs(self) -> Mapping[str, Any]:
-        """Return the group's attributes."""
-        return _user_attributes(self.group.attrs)
+        """Return the attributes of the dataset."""
+        return _user_attributes(self.content.attributes)
 
     def get_variables(self) -> Mapping[str, Variable]:
-        """Return the group's arrays as variables."""
-        return self._variables
+        """Return the variables."""
+        return {**self.stored, **self.computed}
 
     def get_dimensions(self) -> Mapping[str, int]:
         """Return the sizes of dimensions by name."""
@@ -109,10 +116,12 @@ class GroupDataStore(AbstractDataStore):
 
     def close(self) -> None:
         """Close the store's connections."""
-        self.group.close()
+        self.content.group.close()
 
 
-def stored_variable(name: str, array: sync.Array, *, mask: bool | None, path: str = "") -> Variable:
+def stored_variable(
+    name: str, array: sync.Array, *, mask: bool | None, path: str = "", axes: Sequence[Axis] = ()
+) -> Variable:
     """Return an array as a variable that is not decoded.
 
     Args:
@@ -121,15 +130,17 @@ def stored_variable(name: str, array: sync.Array, *, mask: bool | None, path: st
         mask: Whether its fill value means missing; ``None`` for the default of the format.
         path: The path of its group in a tree of datasets, which the names of unnamed dimensions begin with. Groups of a
             tree share dimensions of the same name.
+        axes: The axes of the array that conventions specify; empty if they do not.
 
     Raises:
         MetadataError: If its dimensions or its ``_FillValue`` are invalid.
     """
     format_ = handle_of(array.async_).format
-    mask = format_.has_undefined_fill if mask is None else mask
     attributes = _user_attributes(array.attrs)
+    if mask is None:  # the fill values of images have no meaning
+        mask = format_.has_undefined_fill and not (axes and DIMENSIONS not in attributes)
     generated_name = "_".join(filter(None, (*path.split("/"), name)))
-    dims = _dimensions(generated_name, array, attributes.pop(DIMENSIONS, None))
+    dims = _dimensions(generated_name, array, attributes.pop(DIMENSIONS, None), axes)
     encoding = _layout_encoding(array, dims)
     if format_.has_dimension_names:
         encoding |= _codec_encoding(array)
@@ -158,7 +169,7 @@ def fetch_coordinates(groups: Iterable[GroupDataStore]) -> None:
     """
     arrays: list[_LazyArray] = []
     for group in groups:
-        for name, variable in group.get_variables().items():
+        for name, variable in group.stored.items():
             if _is_read_on_opening(name, variable):
                 wrapper: Any = variable._data  # noqa: SLF001  # as stored_variable made it
                 arrays.append(wrapper.array)
@@ -274,9 +285,9 @@ def _plain(value: Any) -> Any:
 # ------------------------------------------------------------------ dimensions
 
 
-def _dimensions(name: str, array: sync.Array, attribute: Any) -> tuple[str, ...]:
-    """Return the dimensions of an array: from its metadata, xarray's attribute or netCDF, or else generated."""
-    names: Any = array.dimension_names
+def _dimensions(name: str, array: sync.Array, attribute: Any, axes: Sequence[Axis]) -> tuple[str, ...]:
+    """Return the dimensions of an array: from conventions, its metadata, xarray's attribute or netCDF, or generated."""
+    names: Any = [axis.name or None for axis in axes] if axes else array.dimension_names
     if names is None:
         names = attribute if attribute is not None else _netcdf_dimensions(array)
         names = names if isinstance(names, list) else [None] * array.ndim

@@ -26,6 +26,7 @@ class Axis:
         step: The distance between elements; ``None`` if the coordinates are unknown.
         origin: The coordinate of the first element.
         size: The number of elements that the attributes specify, if they do.
+        labels: The names of the elements, such as channels.
         attributes: Further CF attributes of the coordinates, such as ``standard_name``.
     """
 
@@ -35,6 +36,7 @@ class Axis:
     step: float | None = None
     origin: float = 0.0
     size: int | None = None
+    labels: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -164,24 +166,21 @@ class Meaning:
     facts: Mapping[str, str] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
 
-    def for_member(self, path: str, own: Meaning) -> Meaning:
+    def for_member(self, path: str, own: Meaning, *, is_array: bool) -> Meaning:
         """Return the meaning of a member of this group: its own, completed with what the group specifies.
 
         Args:
             path: The path of the member relative to the group.
             own: The meaning of the member's own attributes.
+            is_array: Whether it is an array. What the group specifies in general applies to its arrays only.
         """
         level = next((level for level in self.levels if level.path == path), None)
-        is_direct = "/" not in path
+        if level is None and not (is_array and "/" not in path):
+            return own
         axes, affine = (self.axes, self.affine) if level is None else (level.axes, level.affine)
-        if level is None and not is_direct:
-            axes, affine = (), None
-        return replace(
-            own,
-            axes=own.axes or axes,
-            affine=own.affine or (None if own.axes else affine),
-            crs=own.crs or (self.crs if is_direct or level is not None else None),
-        )
+        if own.affine is not None or any(axis.step is not None for axis in own.axes):
+            axes, affine = own.axes, own.affine
+        return replace(own, axes=axes or own.axes, affine=affine, crs=own.crs or self.crs)
 
 
 def merge(meanings: Sequence[Meaning]) -> Meaning:

@@ -42,10 +42,8 @@ def interpret_ome(attributes: Mapping[str, Any]) -> Meaning | None:
         meaning = replace(meaning, titles=("label image",), variable="labels", dtype_kinds="iu")
     is_generic = not version and meaning.levels and not meaning.axes  # pyramids of other software
     title = f"OME-Zarr {version or '0.4'} {meaning.titles[0] if meaning.titles else 'group'}"
-    facts = {**meaning.facts, **_channels(metadata.get("omero"))}
-    return replace(
-        meaning, titles=("multiscales",) if is_generic else (title,), facts=facts, violations=tuple(reader.violations)
-    )
+    meaning = _with_channels(meaning, metadata.get("omero"))
+    return replace(meaning, titles=("multiscales",) if is_generic else (title,), violations=tuple(reader.violations))
 
 
 def _is_ome(attributes: Mapping[str, Any]) -> bool:
@@ -233,12 +231,20 @@ def _is_colour(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 4 and all(type(n) is int and 0 <= n <= 255 for n in value)
 
 
-def _channels(omero: Any) -> dict[str, str]:
-    """Return the names of the channels, for display."""
+def _with_channels(meaning: Meaning, omero: Any) -> Meaning:
+    """Return the meaning of an image with the names of its channels."""
     channels = omero.get("channels") if isinstance(omero, Mapping) else None
-    labels = [
+    labels = tuple(
         channel["label"]
         for channel in (channels if isinstance(channels, list) else ())
         if isinstance(channel, Mapping) and isinstance(channel.get("label"), str)
-    ]
-    return {"Channels": ", ".join(labels)} if labels else {}
+    )
+    if not labels:
+        return meaning
+
+    def labelled(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(replace(axis, labels=labels) if axis.kind == "channel" else axis for axis in axes)
+
+    levels = tuple(replace(level, axes=labelled(level.axes)) for level in meaning.levels)
+    facts = {**meaning.facts, "Channels": ", ".join(labels)}
+    return replace(meaning, axes=labelled(meaning.axes), levels=levels, facts=facts)

@@ -73,7 +73,7 @@ async def settled(page: Any) -> None:
 
 async def value_at(page: Any, x: float, y: float) -> tuple[int, int, float]:
     """Return the row, the column and the value that the page shows for a point of the canvas."""
-    row, column, value = re.fullmatch(r".+ (\d+), .+ (\d+): (\S+)", await readout(page, x, y)).groups()
+    row, column, value = re.fullmatch(r".+ (\d+), .+ (\d+): (\S+)(?: \S+)?", await readout(page, x, y)).groups()
     return int(row), int(column), float(value)
 
 
@@ -82,7 +82,7 @@ async def readout(page: Any, x: float, y: float) -> str:
     box = await page.locator("#canvas").bounding_box()
     await page.mouse.move(box["x"] + x, box["y"] + y)
     told = page.locator("#readout")
-    await playwright.expect(told).to_have_text(re.compile(r"\d+, .+ \d+: [^…]"))
+    await playwright.expect(told).to_have_text(re.compile(r"\d+.*, .+ \d+.*: [^…]"))
     return await told.text_content()
 
 
@@ -265,7 +265,7 @@ async def test_the_demo_dataset(page, tmp_path):
     for _ in range(5):
         await page.mouse.wheel(0, -240)
         await settled(page)
-    found = re.fullmatch(r"latitude (\d+), longitude (\d+): (\w+)", await readout(page, 500, 121))
+    found = re.fullmatch(r"latitude (\d+) \(.+°\), longitude (\d+) \(.+°\): (\w+)", await readout(page, 500, 121))
     assert found[3] == str(bool(mask[int(found[1]), int(found[2])]))
     await runner.cleanup()
 

@@ -13,11 +13,12 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
+from zarrasync.display.meaning import meaning_facts
 from zarrasync.display.text import chunk_shapes
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.axis_order import in_c_order
 from zarrasync.indexing.parse_text import parse_selection
-from zarrasync.metadata.conventions import axis_names
+from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
@@ -27,7 +28,6 @@ from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.hierarchy import Hierarchy, InvalidMember, Member
 from zarrasync.server.images import render
 from zarrasync.server.limits import BadQuery
-from zarrasync.server.pyramid import pyramid_paths
 from zarrasync.server.query import style_of
 from zarrasync.server.responses import cache_control, json_response
 
@@ -62,6 +62,7 @@ class Api:
         body["attributes"] = value_text.strict(node.attrs)
         body["format"] = node.zarr_format
         if isinstance(node, AsyncGroup):
+            body["info"] = meaning_facts(meaning_of(node.metadata))
             members = await self._hierarchy.members(path)
             most = self._hierarchy.limits.max_members
             body["members"] = (
@@ -78,7 +79,7 @@ class Api:
             return {"path": path.strip("/"), "name": node.name, "kind": "broken"}
         summary: dict[str, Any] = {"path": path.strip("/"), "name": node.basename}
         if isinstance(node, AsyncGroup):
-            return {**summary, "kind": "group", "pyramid": bool(pyramid_paths(node.attrs))}
+            return {**summary, "kind": "group", "pyramid": bool(meaning_of(node.metadata).levels)}
         return {
             **summary,
             "kind": "array",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import math
 import struct
 import zlib
@@ -16,8 +17,10 @@ import numpy.typing as npt
 from zarrasync.errors import SelectionError
 from zarrasync.server.limits import BadQuery
 
-__all__ = ["Style", "palette_of", "png", "render"]
+__all__ = ["LABELS", "Style", "palette_of", "png", "render"]
 
+LABELS = "labels"
+"""The colour map of label images: a colour for each integer, and none for 0."""
 _LOG_RANGE = 1000.0
 """Ratio of the ends of a logarithmic scale whose lower end is not positive."""
 _TRANSPARENT = 0
@@ -57,6 +60,8 @@ def palette_of(name: str) -> bytes:
     Raises:
         BadQuery: If no map has this name.
     """
+    if name == LABELS:
+        return bytes(3) + b"".join(_label_colour(number) for number in range(_COLOURS))
     try:
         colormap = cmap.Colormap(name)
     except (ValueError, TypeError, KeyError) as error:
@@ -116,6 +121,8 @@ def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.u
     """Return values as numbers of palette entries: 1 to 255, or 0 for NaN."""
     if values.dtype.kind not in "biuf":
         raise SelectionError(f"a picture needs real numbers, found {values.dtype}", shape=values.shape)
+    if style.cmap == LABELS:
+        return _label_entries(values)
     numbers, low, high = _as_floats(values, style.low, style.high)
     with np.errstate(all="ignore"):
         if style.scale == "log":
@@ -128,6 +135,18 @@ def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.u
         np.clip(numbers, 1, _COLOURS, out=numbers)
         numbers[missing] = _TRANSPARENT
         return numbers.astype(np.uint8)
+
+
+def _label_entries(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return labels as numbers of palette entries. The label 0 is the background, which is transparent."""
+    labels = np.nan_to_num(values).astype(np.int64)
+    return np.where(labels == 0, _TRANSPARENT, 1 + (labels - 1) % _COLOURS).astype(np.uint8)
+
+
+def _label_colour(number: int) -> bytes:
+    """Return red, green and blue of a label. Hues of successive labels are far apart."""
+    hue, lightness = number * 0.618034 % 1, (0.45, 0.6, 0.7)[number % 3]
+    return bytes(round(255 * part) for part in colorsys.hls_to_rgb(hue, lightness, 0.75))
 
 
 def _as_floats(values: npt.NDArray[Any], low: float, high: float) -> tuple[npt.NDArray[np.floating[Any]], float, float]:

@@ -12,17 +12,15 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary, sample
 from zarrasync.display import values as value_text
-from zarrasync.errors import NodeTypeError
-from zarrasync.metadata.conventions import axis_names
-from zarrasync.model.paths import join
-from zarrasync.nodes.array import AsyncArray
+from zarrasync.metadata.conventions import Axis
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
+from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.server.images import Style, palette_of, render
 from zarrasync.server.limits import BadQuery, TooMuch
-from zarrasync.server.pyramid import TILE, Pyramid, pyramid_paths
+from zarrasync.server.pyramid import TILE, Pyramid
 from zarrasync.server.query import index_of, integer_of, style_of
 from zarrasync.server.responses import cache_control, etag_of, json_response, matches
 
@@ -50,7 +48,7 @@ class PlaneApi:
     """
 
     def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader, cache_bytes: int) -> None:
-        self._hierarchy, self._chunks = hierarchy, chunks
+        self._hierarchy, self._chunks, self._described = hierarchy, chunks, Described(hierarchy)
         self._tiles: Cache[tuple[bytes, str]] = Cache(cache_bytes, hierarchy.max_age, lambda tile: len(tile[0]) + 500)
 
     # -------------------------------------------------------------- statistics
@@ -95,11 +93,8 @@ class PlaneApi:
         path = request.query.get("path", "")
         pyramid = await self._pyramid(path)
         finest, relative_path = pyramid.levels[0].array, self._hierarchy.relative_path
-        names = axis_names(finest.metadata) or [None] * finest.ndim
-        axes = [
-            {"name": name or f"axis {n}", "size": size}
-            for n, (name, size) in enumerate(zip(names, finest.shape, strict=True))
-        ]
+        meaning = await self._described.meaning(path)
+        axes = [_axis(n, axis, size) for n, (axis, size) in enumerate(zip(pyramid.axes, finest.shape, strict=True))]
         levels = [{"path": relative_path(level.array), "shape": list(level.array.shape)} for level in pyramid.levels]
         body = {
             "path": path.strip("/"),
@@ -110,6 +105,10 @@ class PlaneApi:
             "max_zoom": pyramid.max_zoom,
             "min_zoom": self._min_zoom(pyramid),
             "levels": levels,
+            "dataset": await self._described.dataset(relative_path(finest)),
+            "labels": await self._described.label_images(path),
+            "is_labels": meaning.dtype_kinds == "iu",
+            "unit": meaning.unit,
             "range": value_text.strict(await self._value_range(pyramid)),
         }
         return json_response(body, self._hierarchy.max_age)
@@ -160,14 +159,18 @@ class PlaneApi:
         return await self._hierarchy.cached(("pyramid", path.strip("/")), partial(self._open_pyramid, path))
 
     async def _open_pyramid(self, path: str) -> Pyramid:
-        node = await self._hierarchy.node(path)
-        if isinstance(node, AsyncArray):
-            return Pyramid.of([node])
-        paths = pyramid_paths(node.attrs)
-        if not paths:
-            raise NodeTypeError(f"{node.name} is a group without multiscales", path=path, found="group", wanted="array")
-        levels = paths[:_MOST_LEVELS]
-        return Pyramid.of([await self._hierarchy.array(join(path.strip("/"), level)) for level in levels])
+        levels = await self._described.levels(path.strip("/"))
+        arrays = [await self._hierarchy.array(level) for level in levels[:_MOST_LEVELS]]
+        axes = [(await self._described.meaning(level)).axes for level in levels[:1]]
+        return Pyramid.of(arrays, axes[0])
+
+
+def _axis(number: int, axis: Axis, size: int) -> dict[str, Any]:
+    """Return an axis as JSON."""
+    body: dict[str, Any] = {"name": axis.name or f"axis {number}", "size": size, "unit": axis.unit, "kind": axis.kind}
+    if axis.has_coordinates:
+        body |= {"step": axis.step, "origin": axis.origin}
+    return body | ({"labels": list(axis.labels)} if axis.labels else {})
 
 
 def _tile_view(pyramid: Pyramid, index: tuple[int, ...], number: TileNumber, *, is_flipped: bool) -> AsyncSelection:

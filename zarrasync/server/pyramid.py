@@ -7,17 +7,17 @@ last zoom, at which a pixel is an element.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
+from zarrasync.metadata.conventions import Axis, axes_of
 from zarrasync.nodes.array import AsyncArray
 
-__all__ = ["TILE", "Level", "Pyramid", "pyramid_paths"]
+__all__ = ["TILE", "Level", "Pyramid"]
 
 TILE = 256
 """Pixels of a tile along each side."""
@@ -49,13 +49,19 @@ class Pyramid:
 
     Attributes:
         levels: The levels. A single array has one.
+        axes: The axes, with the coordinates of the finest level.
     """
 
     levels: tuple[Level, ...]
+    axes: tuple[Axis, ...]
 
     @classmethod
-    def of(cls, arrays: Sequence[AsyncArray]) -> Pyramid:
-        """Return the pyramid of arrays of decreasing resolution.
+    def of(cls, arrays: Sequence[AsyncArray], axes: Sequence[Axis]) -> Pyramid:
+        """Return the pyramid of arrays of the same plane.
+
+        Args:
+            arrays: The arrays.
+            axes: The axes that conventions specify for the finest array.
 
         Raises:
             SelectionError: If one has less than two axes, or another number of axes than the first one.
@@ -70,9 +76,15 @@ class Pyramid:
                 raise SelectionError(
                     f"{array.name} and the finest level of the pyramid differ in their axes", shape=array.shape
                 )
+        arrays = sorted(arrays, key=lambda array: -math.prod(array.shape[-2:]))
         finest = arrays[0].shape
         factors = [tuple(n / size for n, size in zip(finest, array.shape, strict=True)) for array in arrays]
-        return cls(tuple(map(Level, arrays, factors)))
+        return cls(tuple(map(Level, arrays, factors)), axes_of(arrays[0].metadata, tuple(axes)))
+
+    @property
+    def names(self) -> list[str | None]:
+        """The names of the axes."""
+        return [axis.name or None for axis in self.axes]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -140,14 +152,3 @@ def _tile_indices(number: int, extent: int, factor: float, size: int, step: int)
     pixels = np.arange(number * TILE, min((number + 1) * TILE, -(-extent // step)))
     centres = np.minimum(pixels * step + step // 2, extent - 1)
     return np.minimum((centres / factor).astype(np.int64), size - 1)
-
-
-def pyramid_paths(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the paths of a group's levels from the finest one on, as in OME-Zarr (0.4, and 0.5 below ``ome``)."""
-    ome = attributes.get("ome")
-    multiscales = (ome if isinstance(ome, Mapping) else attributes).get("multiscales")
-    first = multiscales[0] if isinstance(multiscales, list) and multiscales else None
-    datasets = first.get("datasets") if isinstance(first, Mapping) else None
-    if not isinstance(datasets, list):
-        return []
-    return [entry["path"] for entry in datasets if isinstance(entry, Mapping) and isinstance(entry.get("path"), str)]

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.parse_text import Basic, parse_selection
-from zarrasync.metadata.conventions import axis_names
 from zarrasync.server.images import Style
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.pyramid import Pyramid
@@ -26,7 +25,7 @@ def index_of(query: Query, pyramid: Pyramid) -> tuple[int, ...]:
     """
     array = pyramid.levels[0].array
     sizes, text = array.shape[:-2], query.get("index", "")
-    selection: Basic = parse_selection(text, sizes, (axis_names(array.metadata) or [])[:-2])
+    selection: Basic = parse_selection(text, sizes, pyramid.names[:-2])
     if not text:
         return (0,) * len(sizes)
     indices = [item for item in selection if isinstance(item, int)]

@@ -26,7 +26,8 @@ export class Plane {
 
   /**
    * Shows another plane, or the same plane in another style.
-   * source: {rows, columns, tile, minZoom, maxZoom, url(z, x, y), name}; the view stays if the name is the same.
+   * source: {rows, columns, tile, minZoom, maxZoom, url(z, x, y), name, over}; the view stays if the name is the same.
+   * over: another source for the same plane, drawn half transparent over the first one; null for none.
    */
   show(source) {
     const same = this.source?.name === source.name;
@@ -79,7 +80,7 @@ export class Plane {
 
   /** Whether all tiles in view have arrived. */
   get settled() {
-    return this.source !== null && !this.loading.size && this.#wanted().every((tile) => this.tiles.has(tile.url));
+    return this.source !== null && !this.loading.size && this.#needed().every((tile) => this.tiles.has(tile.url));
   }
 
   // ------------------------------------------------------------ drawing
@@ -103,6 +104,11 @@ export class Plane {
     const zoom = this.#zoom();
     if (this.before && !this.settled) this.#layer(this.before, zoom);
     for (let z = source.minZoom; z <= zoom; z++) this.#layer(source, z);
+    if (source.over) {
+      pen.globalAlpha = 0.5;
+      this.#layer(source.over, this.#zoom(source.over)); // coarser layers would add up
+      pen.globalAlpha = 1;
+    }
     if (this.settled) this.before = null;
     this.canvas.setAttribute("aria-busy", String(!this.settled));
     this.#fetch();
@@ -140,8 +146,14 @@ export class Plane {
     return found.sort((one, other) => one.far - other.far);
   }
 
+  /** The tiles in view of the source and of the one over it. */
+  #needed() {
+    const { over } = this.source;
+    return over ? [...this.#wanted(), ...this.#wanted(over, this.#zoom(over))] : this.#wanted();
+  }
+
   #fetch() {
-    const wanted = this.#wanted().map((tile) => tile.url);
+    const wanted = this.#needed().map((tile) => tile.url);
     for (const [url, abort] of this.loading) if (!wanted.includes(url)) abort.abort();
     for (const url of wanted) {
       if (this.loading.size >= BUSY) break;
@@ -158,7 +170,7 @@ export class Plane {
       if (answer.status === 503) setTimeout(() => this.draw(), 1000 * (Number(answer.headers.get("Retry-After")) || 1));
       if (!answer.ok) throw new Error(`${answer.status}`);
       this.tiles.set(url, await createImageBitmap(await answer.blob()));
-      const most = KEPT + 2 * this.#wanted().length;
+      const most = KEPT + 2 * this.#needed().length;
       while (this.tiles.size > most) this.tiles.delete(this.tiles.keys().next().value);
     } catch (error) {
       if (error.name !== "AbortError") this.failed.set(url, Date.now());
@@ -168,8 +180,7 @@ export class Plane {
     }
   }
 
-  #zoom() {
-    const { minZoom, maxZoom } = this.source;
+  #zoom({ minZoom, maxZoom } = this.source) {
     const ratio = this.canvas.width / this.width || 1;
     return Math.min(maxZoom, Math.max(minZoom, Math.ceil(maxZoom + Math.log2(this.scale * ratio) - 0.25)));
   }

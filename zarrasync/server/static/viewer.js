@@ -4,9 +4,10 @@ import { Plane } from "./canvas.js";
 import { Tree } from "./tree.js";
 
 const BASE = new URL("..", import.meta.url);
-const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coolwarm", "colorbrewer:RdBu_r", "YlGnBu", "terrain"];
+const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coolwarm", "colorbrewer:RdBu_r", "YlGnBu", "terrain", "labels"];
+const SYMBOLS = { micrometer: "µm", nanometer: "nm", millimeter: "mm", meter: "m", angstrom: "Å", second: "s", millisecond: "ms", minute: "min", hour: "h", degree: "°", degrees_north: "°N", degrees_east: "°E" };
 const byId = (id) => document.getElementById(id);
-const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false };
+const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false, labels: null };
 
 // ------------------------------------------------------------ requests
 
@@ -67,7 +68,10 @@ async function arrange(told) {
   state.index = view.axes.slice(0, -2).map(() => 0);
   [state.low, state.high] = view.range;
   state.ranged = false;
+  state.cmap = view.is_labels ? "labels" : state.cmap === "labels" ? COLOURS[0] : state.cmap;
+  await overlay(null);
   restore(path, told);
+  if (told.get("path") === path && view.labels.includes(told.get("labels"))) await overlay(told.get("labels"));
   sliders(view);
   controls();
   snippet();
@@ -79,7 +83,7 @@ function card(node) {
   byId("title").textContent = `/${node.path}`;
   const facts = node.kind === "array"
     ? Object.entries(node.info).filter(([name]) => name !== "Name" && name !== "Type")
-    : [["Group", node.members ? `${node.members.length} members` : "members unknown"], ["Zarr format", node.format]];
+    : [["Group", node.members ? `${node.members.length} members` : "members unknown"], ["Zarr format", node.format], ...Object.entries(node.info)];
   byId("facts").replaceChildren(
     ...facts.map(([name, text]) => {
       const pair = document.createElement("div");
@@ -105,10 +109,10 @@ function sliders(view) {
     const label = document.createElement("label");
     const slider = document.createElement("input");
     const told = document.createElement("output");
-    label.textContent = axis.name;
+    label.textContent = titled(axis);
     label.htmlFor = slider.id = `axis-${number}`;
     Object.assign(slider, { type: "range", min: 0, max: axis.size - 1, step: 1, value: state.index[number] });
-    const tell = () => (told.textContent = `${state.index[number]} / ${axis.size - 1}`);
+    const tell = () => (told.textContent = `${state.index[number]} / ${axis.size - 1}${noted(axis, state.index[number])}`);
     slider.addEventListener("input", () => {
       state.index[number] = Number(slider.value);
       tell();
@@ -120,7 +124,29 @@ function sliders(view) {
   byId("sliders").replaceChildren(...rows);
 }
 
+/** An axis with its unit: "z [µm]". */
+function titled({ name, unit }) {
+  return unit ? `${name} [${SYMBOLS[unit] ?? unit}]` : name;
+}
+
+/** The coordinate or the label of an element in parentheses; nothing if it has none. */
+function noted({ step, origin, unit, labels }, index) {
+  if (labels?.length > index) return ` (${labels[index]})`;
+  if (step === undefined) return "";
+  return ` (${[Number((origin + step * index).toPrecision(9)), SYMBOLS[unit] ?? unit].join(" ").trim()})`;
+}
+
+/** Shows a label image over the image; null for none. */
+async function overlay(path) {
+  const view = path && (await ask("view", { path }));
+  state.labels = view ? { path, axes: view.axes, minZoom: view.min_zoom } : null;
+}
+
 function controls() {
+  const { labels } = state.view;
+  byId("labels").replaceChildren(new Option("none", ""), ...labels.map((path) => new Option(path.split("/").pop(), path)));
+  byId("labels").value = state.labels?.path ?? "";
+  byId("labels").parentElement.hidden = !labels.length;
   byId("cmap").value = state.cmap;
   byId("low").value = trimmed(state.low);
   byId("high").value = trimmed(state.high);
@@ -139,6 +165,10 @@ function listen() {
     byId(id).addEventListener("change", (event) => {
       if (event.target.value !== "") set({ [id]: Number(event.target.value), ranged: true });
     });
+  byId("labels").addEventListener("change", async (event) => {
+    await overlay(event.target.value || null);
+    refresh();
+  });
   byId("log").addEventListener("change", (event) => set({ log: event.target.checked }));
   byId("flip").addEventListener("change", (event) => set({ flip: event.target.checked }));
   byId("auto").addEventListener("click", () => state.stats && state.stats.low !== null && set({ low: state.stats.low, high: state.stats.high }));
@@ -158,7 +188,10 @@ function set(changes) {
 // ------------------------------------------------------------ the plane
 
 const plane = new Plane(byId("canvas"), {
-  moved: () => remember(),
+  moved: () => {
+    bar();
+    remember();
+  },
   pointed: (element) => (element ? read(element) : (byId("readout").textContent = "")),
 });
 
@@ -173,11 +206,41 @@ function refresh() {
   if (state.flip) query.set("origin", "lower");
   plane.show({
     name: state.path, rows, columns, tile: view.tile, minZoom: view.min_zoom, maxZoom: view.max_zoom,
-    url: (z, x, y) => new URL(`api/tiles/${z}/${x}/${y}.png?${query}`, BASE).href,
+    url: tiles(query), over: labelTiles(rows, columns),
   });
+  bar();
   remember();
   snippet();
   return histogram();
+}
+
+function tiles(query) {
+  return (z, x, y) => new URL(`api/tiles/${z}/${x}/${y}.png?${query}`, BASE).href;
+}
+
+/** The plane of the label image that is shown over the image. Its other axes are found by name. */
+function labelTiles(rows, columns) {
+  const { view, index, labels } = state;
+  if (!labels) return null;
+  const at = labels.axes.slice(0, -2).map(({ name, size }) => Math.min(index[view.axes.findIndex((axis) => axis.name === name)] ?? 0, size - 1));
+  const query = new URLSearchParams({ path: labels.path, index: at.join(","), cmap: "labels", low: 0, high: 1 });
+  if (state.flip) query.set("origin", "lower");
+  const same = labels.axes.slice(-2).every(({ size }, number) => size === [rows, columns][number]);
+  return same ? { rows, columns, tile: view.tile, minZoom: Math.max(labels.minZoom, view.min_zoom), maxZoom: view.max_zoom, url: tiles(query) } : null;
+}
+
+/** Draws the scale bar: a round length of up to 140 pixels. */
+function bar() {
+  const axis = state.view?.axes.at(-1);
+  const mark = byId("bar");
+  const element = Math.abs(axis?.step ?? 0);
+  mark.hidden = !element || axis.kind !== "space" || !plane.view.scale;
+  if (mark.hidden) return;
+  const most = (140 / plane.view.scale) * element;
+  const power = 10 ** Math.floor(Math.log10(most));
+  const length = [5, 2, 1].find((digit) => digit * power <= most) * power;
+  mark.style.setProperty("--length", `${(length / element) * plane.view.scale}px`);
+  mark.textContent = `${Number(length.toPrecision(6))} ${SYMBOLS[axis.unit] ?? axis.unit}`.trim();
 }
 
 const read = latest(async (signal, { row, column }) => {
@@ -186,13 +249,13 @@ const read = latest(async (signal, { row, column }) => {
   const [rows] = view.axes.slice(-2).map((axis) => axis.size);
   const at = [...index, state.flip ? rows - 1 - row : row, column];
   const [down, across] = view.axes.slice(-2);
-  const place = `${down.name} ${at[at.length - 2]}, ${across.name} ${column}`;
+  const place = `${down.name} ${at.at(-2)}${noted(down, at.at(-2))}, ${across.name} ${column}${noted(across, column)}`;
   byId("readout").textContent = `${place}: …`;
   await new Promise((done) => setTimeout(done, 30)); // no requests while the pointer moves
   if (signal.aborted) return;
   // As a string, because JavaScript's numbers cannot represent all 64-bit integers.
   const told = await ask("data", { path: view.array, select: at.join(","), format: "csv" }, signal);
-  if (told !== null && !signal.aborted) byId("readout").textContent = `${place}: ${told.replace(/^""$/, "") || "NaN"}`;
+  if (told !== null && !signal.aborted) byId("readout").textContent = `${place}: ${told.replace(/^""$/, "") ? `${told} ${view.unit}`.trim() : "NaN"}`;
 });
 
 const histogram = latest(async (signal) => {
@@ -224,13 +287,13 @@ function codes() {
   const url = new URL("zarr", BASE).href;
   const path = state.view.array;
   const place = `[${[...state.index, ":", ":"].join(", ")}]`;
-  const group = path.split("/").slice(0, -1).join("/");
+  const [group, variable] = state.view.dataset;
   const quoted = JSON.stringify; // names may contain any characters
   const open = path ? `${quoted(url)}, path=${quoted(path)}` : quoted(url);
   return {
     zarrasync: `from zarrasync import sync\n\narray = sync.open_array(${open})\nvalues = array${place}`,
     async: `import zarrasync as za\n\narray = await za.open_array(${open})\nvalues = await array${place}`,
-    xarray: `import xarray as xr\n\ndataset = xr.open_dataset(${quoted(url)}, engine="zarrasync"${group ? `, group=${quoted(group)}` : ""})\nvalues = dataset[${quoted(path.split("/").pop())}]${place}`,
+    xarray: `import xarray as xr\n\ndataset = xr.open_dataset(${quoted(url)}, engine="zarrasync"${group ? `, group=${quoted(group)}` : ""})\nvalues = dataset[${quoted(variable)}]${place}`,
     zarrita: `import * as zarr from "zarrita";\n\nconst store = new zarr.FetchStore(${quoted(url)});\nconst array = await zarr.open.v3(zarr.root(store).resolve(${quoted(`/${path}`)}), { kind: "array" });\nconst { data } = await zarr.get(array, [${[...state.index, "null", "null"].join(", ")}]);`,
   };
 }
@@ -297,6 +360,7 @@ function rememberNow() {
     if (state.ranged) told.set("range", `${state.low},${state.high}`);
     if (state.log) told.set("log", "1");
     if (state.flip) told.set("flip", "1");
+    if (state.labels) told.set("labels", state.labels.path);
     const { row, column, scale } = plane.view;
     if (scale) told.set("at", [row, column, scale].map((n) => Number(n.toPrecision(6))).join(","));
   }
@@ -323,7 +387,8 @@ function restore(path, told) {
   const numbers = (name) => (told.get(name) ?? "").split(",").map(Number);
   const index = numbers("index");
   if (index.length === state.index.length && index.every((n, axis) => n >= 0 && n < state.view.axes[axis].size)) state.index = index;
-  state.cmap = COLOURS.includes(told.get("cmap")) ? told.get("cmap") : COLOURS[0];
+  const usual = state.view.is_labels ? "labels" : COLOURS[0];
+  state.cmap = COLOURS.includes(told.get("cmap")) ? told.get("cmap") : usual;
   const range = numbers("range");
   if (range.length === 2 && range.every(Number.isFinite)) [state.low, state.high, state.ranged] = [...range, true];
   state.log = told.has("log");

@@ -1,0 +1,102 @@
+"""What conventions specify about the nodes of a served hierarchy: axes, levels of pyramids, and label images."""
+
+from __future__ import annotations
+
+from zarrasync.errors import NodeNotFoundError, NodeTypeError
+from zarrasync.metadata.conventions import Meaning, meaning_of
+from zarrasync.model.paths import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.server.hierarchy import Hierarchy
+
+__all__ = ["Described"]
+
+_LABELS = "labels"
+"""The name of the group with the label images of an image."""
+
+
+class Described:
+    """Conventions of a hierarchy. The hierarchy caches the nodes.
+
+    Args:
+        hierarchy: The served hierarchy.
+    """
+
+    def __init__(self, hierarchy: Hierarchy) -> None:
+        self._hierarchy = hierarchy
+
+    async def meaning(self, path: str) -> Meaning:
+        """Return what conventions specify about a node, also those that groups above it follow.
+
+        Raises:
+            NodeNotFoundError: If the node does not exist.
+        """
+        path = path.strip("/")
+        node = await self._hierarchy.node(path)
+        own, is_array = meaning_of(node.metadata), isinstance(node, AsyncArray)
+        parent, _, name = path.rpartition("/")
+        if not path:
+            return own
+        above = await self._of_group(parent)
+        if is_array and not above.axes and parent:  # the group may be the level of a pyramid
+            grandparent, _, level = parent.rpartition("/")
+            above = (await self._of_group(grandparent)).for_member(level, above, is_array=False)
+        return above.for_member(name, own, is_array=is_array)
+
+    async def levels(self, path: str) -> list[str]:
+        """Return the paths of the arrays that show the same plane as a node, from its finest level on.
+
+        Raises:
+            NodeTypeError: If it is a group without levels.
+        """
+        node = await self._hierarchy.node(path)
+        if isinstance(node, AsyncArray):
+            return await self._levels_of_array(path)
+        paths = [join(path, level.path) for level in meaning_of(node.metadata).levels]
+        if not paths:
+            raise NodeTypeError(f"{node.name} is a group without multiscales", path=path, found="group", wanted="array")
+        if isinstance(await self._hierarchy.node(paths[0]), AsyncArray):
+            return paths
+        for name, member in await self._hierarchy.members(paths[0]) or ():
+            if isinstance(member, AsyncArray) and member.ndim >= 2:
+                return await self._levels_of_array(join(paths[0], name))
+        raise NodeTypeError(f"/{paths[0]} has no array with a plane", path=paths[0], found="group", wanted="array")
+
+    async def dataset(self, path: str) -> tuple[str, str]:
+        """Return the ``group`` with which xarray opens an array as a dataset, and the name of the variable."""
+        parent, _, name = path.rpartition("/")
+        above = await self._of_group(parent)
+        is_level = any(level.path == name for level in above.levels)
+        return (path, above.variable) if is_level else (parent, name)
+
+    async def label_images(self, path: str) -> list[str]:
+        """Return the paths of the label images of an image."""
+        try:
+            labels = await self._hierarchy.node(join(path.strip("/"), _LABELS))
+        except (NodeNotFoundError, NodeTypeError):
+            return []
+        links = meaning_of(labels.metadata).links
+        return [join(path.strip("/"), f"{_LABELS}/{link.path}") for link in links if link.kind == "label image"]
+
+    async def _levels_of_array(self, path: str) -> list[str]:
+        """Return an array, and the arrays of the same name in the other levels if its group is the first level."""
+        parent, _, name = path.rpartition("/")
+        above, _, level = parent.rpartition("/")
+        levels = (await self._of_group(above)).levels if parent else ()
+        if not levels or levels[0].path != level:
+            return [path]
+        paths = [join(above, f"{item.path}/{name}") for item in levels]
+        return [other for other in paths if other == path or await self._is_array(other)]
+
+    async def _is_array(self, path: str) -> bool:
+        try:
+            return isinstance(await self._hierarchy.node(path), AsyncArray)
+        except NodeNotFoundError:
+            return False
+
+    async def _of_group(self, path: str) -> Meaning:
+        """Return the meaning of a group, which need not exist."""
+        try:
+            node = await self._hierarchy.node(path)
+        except NodeNotFoundError:
+            return Meaning()
+        return meaning_of(node.metadata)

@@ -358,7 +358,9 @@ class BoundChain:
         Returns:
             The encoded chunk, and whether it holds only the fill value now.
         """
-        if data is not None and self.supports_partial_reads and self.raw_size is None:
+        if (
+            self.supports_partial_reads and self.raw_size is None
+        ):  # a shard: inner chunks that are not touched stay absent
             merged = self._serializer.merge(data, *self._permute(projection, values))
             return merged, merged is None
         chunk = self.spec.new_array() if data is None else self._writable_copy(self.decode(data))

@@ -217,12 +217,12 @@ class BoundSharding:
         run.write(chunks, array)
         return self.inner.encode_rows(rows)
 
-    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
+    def merge(self, data: Buffer | None, projection: Projection, values: Array) -> Buffer | None:
         """Return the encoded shard with the elements of a projection replaced. Other inner chunks keep their bytes."""
-        view, table = self._index.parse_shard(data)
-        chunks: list[Buffer | None] = [
-            None if length < 0 else view[offset : offset + length] for offset, length in table.tolist()
-        ]
+        chunks: list[Buffer | None] = [None] * self.grid.size
+        if data is not None:
+            view, table = self._index.parse_shard(data)
+            chunks = [None if length < 0 else view[offset : offset + length] for offset, length in table.tolist()]
         for part in split_chunks(projection, self.grid):
             number = self._number(part.coords)
             merged, is_empty = self.inner.merge(None if part.is_full else chunks[number], part.projection, values)

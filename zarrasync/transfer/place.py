@@ -189,7 +189,7 @@ class Placement:
         if any(map(_is_none, values)):
             for number, (single, value) in enumerate(zip(run.singles(), values, strict=True)):
                 if value is None:
-                    self.fill(single, self.out, keys[number])
+                    self.fill_absent(single, keys[number])
                 else:
                     one = None if memory is None else memory.one(number)
                     self._place_run(chain, single, [value], keys[number : number + 1], one)
@@ -281,6 +281,10 @@ class Placement:
             self.absent.extend([self.chunks.full_key(key)] * run.count)
         fill: Any = self.chain.spec.scalar
         run.fill(out, fill if self.fields is None else fill[self.fields])
+
+    def fill_absent(self, run: ChunkRun, key: str) -> None:
+        """Place the fill value for a chunk, or a whole shard, that is not stored."""
+        self.fill(run, self.out, key)
 
     def report(self, run: Run) -> None:
         """Report progress."""

@@ -159,5 +159,5 @@ class _BlockingRead:
             self._placement.place_pieces(search.key, pieces)
 
     def _fill(self, key: str, part: ChunkRun) -> None:
-        self._placement.fill(part, self._placement.out, key)
+        self._placement.fill_absent(part, key)
         self._placement.report(part)

@@ -36,4 +36,4 @@ def wants_whole(placement: Placement, part: ChunkRun) -> bool:
     """Return whether to read a whole shard, because most of it is needed and it easily fits into memory."""
     chunks, nbytes = placement.chunks, placement.chain.nbytes
     most = chunks.config.coalesce_size if chunks.store.blocking else chunks.config.memory_budget // 4
-    return nbytes <= most and 2 * part.size * (chunks.metadata.dtype.itemsize or 16) >= nbytes
+    return nbytes <= most and 2 * part.size * (placement.chain.spec.dtype.itemsize or 16) >= nbytes

@@ -1,0 +1,116 @@
+"""The codecs of zarr-python, translated into chains of this library that do exactly the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from zarr.abc.codec import Codec
+from zarr.codecs import ShardingCodec
+from zarr.codecs._v2 import V2Codec
+from zarr.core.array_spec import ArraySpec
+from zarr.core.buffer import cpu
+from zarr.core.codec_pipeline import fill_value_or_default
+
+from zarrasync._util.json import to_plain
+from zarrasync.codecs import BoundChain, CodecChain, from_numcodecs, parse_codecs
+from zarrasync.codecs import Codec as OwnCodec
+from zarrasync.errors import ZarrError
+from zarrasync.formats.dtype_strings import VARIABLE_TYPES, parse_dtype, render_dtype
+from zarrasync.formats.numcodecs_chain import fortran_order, stored_dtype
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model import dtypes
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
+from zarrasync.model.dtypes import DataType
+
+__all__ = ["ChunkKind", "kind_of"]
+
+_KNOWN_MODULES = ("zarr.codecs.", "numcodecs.")
+"""Where the codecs come from that are known. Subclasses of users, and other packages, may do something else."""
+
+
+class ChunkKind:
+    """Chunks with equal shapes, data types, fill values and codecs.
+
+    Attributes:
+        metadata: The metadata of an array that is one such chunk.
+        chain: The codecs. It has no fill value if empty chunks are stored, so that no chunk counts as empty.
+    """
+
+    __slots__ = ("chain", "metadata")
+
+    def __init__(self, metadata: ArrayMetadata, *, keep_empty: bool) -> None:
+        self.metadata = metadata
+        self.chain: BoundChain = metadata.codecs.bind(metadata.spec.replace(undefined=keep_empty))
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether chunks are shards."""
+        return self.chain.innermost_chain is not self.chain
+
+
+def kind_of(codecs: Iterable[Codec], spec: ArraySpec) -> ChunkKind | None:
+    """Return a kind of chunk, or ``None`` if this library cannot do exactly what zarr-python's codecs would do.
+
+    Args:
+        codecs: The codecs of zarr-python, with all parameters set.
+        spec: What zarr-python knows about the chunks.
+    """
+    codecs = tuple(codecs)
+    if not _is_in_ordinary_memory(spec) or not all(map(_is_known, codecs)):
+        return None
+    to_native = getattr(spec.dtype, "to_native_dtype", None)  # absent before zarr-python 3.1
+    native = np.dtype(spec.dtype) if to_native is None else to_native()  # type: ignore[call-overload,unused-ignore]
+    try:
+        data_type, chain = _translate(codecs, native, spec)
+        if data_type.numpy != native:  # another byte order, for instance
+            return None
+        fill = fill_value_or_default(spec)
+        metadata = ArrayMetadata(spec.shape, data_type, spec.shape, ChunkKeyEncoding(), chain, fill)
+        settled = chain.settle(metadata.spec)
+        metadata = ArrayMetadata(spec.shape, data_type, spec.shape, ChunkKeyEncoding(), settled, fill)
+        return ChunkKind(metadata, keep_empty=spec.config.write_empty_chunks)
+    except (ZarrError, TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def _is_in_ordinary_memory(spec: ArraySpec) -> bool:
+    """Return whether chunks are in ordinary memory: not on a GPU, and not in buffers of a subclass."""
+    return spec.prototype.buffer is cpu.Buffer and spec.prototype.nd_buffer is cpu.NDBuffer
+
+
+def _is_known(codec: Codec) -> bool:
+    if type(codec) is ShardingCodec:
+        return all(map(_is_known, (*codec.codecs, *codec.index_codecs)))
+    if type(codec) is V2Codec:
+        return all(type(item).__module__.startswith("numcodecs.") for item in _numcodecs(codec))
+    return type(codec).__module__.startswith(_KNOWN_MODULES)
+
+
+def _numcodecs(codec: V2Codec) -> list[Any]:
+    """Return filters and compressor."""
+    return [*(codec.filters or ()), *([codec.compressor] if codec.compressor else [])]
+
+
+def _translate(codecs: tuple[Codec, ...], native: np.dtype[Any], spec: ArraySpec) -> tuple[DataType, CodecChain]:
+    if len(codecs) == 1 and type(codecs[0]) is V2Codec:
+        return _translate_v2(codecs[0], native, spec)
+    chain = parse_codecs([to_plain(codec.to_dict()) for codec in codecs])
+    innermost: Any = chain.array_bytes
+    while hasattr(innermost, "codecs"):
+        innermost = innermost.codecs.array_bytes
+    if innermost.name in VARIABLE_TYPES:
+        return VARIABLE_TYPES[innermost.name][0], chain
+    return dtypes.from_numpy(native), chain
+
+
+def _translate_v2(codec: V2Codec, native: np.dtype[Any], spec: ArraySpec) -> tuple[DataType, CodecChain]:
+    configs = [item.get_config() for item in _numcodecs(codec)]
+    dtype = "|O" if native.kind in "OT" else render_dtype(native)
+    data_type, serializer, configs = parse_dtype(dtype, configs)
+    codecs: list[OwnCodec] = [serializer]
+    if spec.order == "F" and len(spec.shape) > 1:
+        codecs.insert(0, fortran_order(len(spec.shape)))
+    codecs.extend(from_numcodecs(config, dtype=stored_dtype(serializer)) for config in configs)
+    return data_type, CodecChain.of(codecs)

@@ -1,0 +1,108 @@
+"""Reading and writing listed chunks with the engine: the part that needs nothing of zarr-python.
+
+The caller has selected chunks already: it lists a key for each, and which of its elements go where. So any library that
+cuts selections itself can use these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
+from zarrasync._concurrency.gates import FifoGate
+from zarrasync._concurrency.offload import run_in_worker
+from zarrasync.codecs import BoundChain
+from zarrasync.codecs.spec import Array
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.points import Run
+from zarrasync.transfer.chunks import Chunks
+from zarrasync.transfer.place import Placement, PlaceOptions
+from zarrasync.transfer.read_async import read_async
+from zarrasync.transfer.read_blocking import read_blocking
+from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
+
+__all__ = ["ListedChunks", "read_listed", "write_listed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedChunks(Chunks):
+    """Chunks of one shape, whose only coordinate is their position in a list.
+
+    Attributes:
+        listed: The key of each chunk.
+        bound: The codecs of a chunk.
+    """
+
+    listed: Sequence[str]
+    bound: BoundChain
+
+    @property
+    def chain(self) -> BoundChain:
+        return self.bound
+
+    def key(self, coords: tuple[int, ...]) -> str:
+        return self.listed[coords[0]]
+
+    def keys(self, run: Run) -> list[str]:
+        assert isinstance(run, ChunkRun)
+        return list(self.listed[run.coords[0] : run.coords[0] + run.count])
+
+
+class _ListedPlacement(Placement):
+    """A placement that notes which of the listed chunks are absent."""
+
+    def __init__(self, chunks: Chunks, out: Array, flag: CancelFlag, absent: set[int]) -> None:
+        super().__init__(chunks, out, PlaceOptions(None, "fill", [], None, None), flag)
+        self._absent = absent
+
+    def fill_absent(self, run: ChunkRun, key: str) -> None:
+        self._absent.add(run.coords[0])
+        super().fill_absent(run, key)
+
+
+async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array) -> set[int]:
+    """Read chunks into an array.
+
+    Args:
+        chunks: The chunks.
+        runs: The elements of each chunk, and their destination.
+        out: The destination.
+
+    Returns:
+        The positions of absent chunks, whose elements were set to the fill value.
+
+    Raises:
+        CodecError: If a chunk does not decode.
+        Exception: What the store raises.
+    """
+    absent = set[int]()
+
+    async def work() -> None:
+        await read_blocking(_ListedPlacement(chunks, out, cancel_flag(), absent), runs)
+
+    if chunks.store.blocking:
+        await run_in_worker(work, computing=chunks.store.near)
+    else:
+        placement = _ListedPlacement(chunks, out, cancel_flag(), absent)
+        await read_async(placement, runs, FifoGate(chunks.concurrency))
+    return absent
+
+
+async def write_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], values: Array) -> None:
+    """Write values into chunks.
+
+    Args:
+        chunks: The chunks.
+        runs: The elements of each chunk that are replaced, and where the values are.
+        values: The values.
+
+    Raises:
+        CodecError: If values do not encode, or a chunk that is changed in part does not decode.
+        Exception: What the store raises.
+    """
+    writer = ChunkWriter(chunks, values, WriteOptions())
+    if chunks.store.blocking:
+        await run_in_worker(lambda: writer.write_blocking(runs), computing=chunks.store.near)
+    else:
+        await writer.write_async(runs, FifoGate(chunks.concurrency))

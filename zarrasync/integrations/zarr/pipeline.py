@@ -1,0 +1,188 @@
+"""zarr-python's codec pipeline, which reads and writes batches of chunks with the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from zarr.core.array_spec import ArraySpec
+from zarr.core.buffer import NDBuffer
+from zarr.core.codec_pipeline import BatchedCodecPipeline
+from zarr.storage import StorePath
+
+from zarrasync import config
+from zarrasync.codecs.spec import Array
+from zarrasync.errors import StoreError
+from zarrasync.integrations.zarr.byte_getters import direct_store, getters_store
+from zarrasync.integrations.zarr.chains import ChunkKind, kind_of
+from zarrasync.integrations.zarr.engine import ListedChunks, read_listed, write_listed
+from zarrasync.integrations.zarr.selections import Item, Translation, translate
+from zarrasync.stores import Store
+from zarrasync.transfer.shard_index_cache import ShardIndexCache
+
+__all__ = ["CodecPipeline"]
+
+BatchItem: TypeAlias = tuple[Any, ArraySpec, Any, Any, bool]
+"""A byte getter or setter, the chunk's spec, the selections in the chunk and in the output, and whether the former has
+all elements."""
+
+_MOST_KINDS = 256
+"""Kinds of chunks that are kept. Only arrays with chunks of many shapes have more than a few."""
+
+
+class _Memory:
+    """What a pipeline keeps from call to call. Copies in other processes begin without it.
+
+    Attributes:
+        kinds: The kinds of chunks by their specs; ``None`` for those that are left to zarr-python.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: dict[Any, ChunkKind | None] = {}
+        self._last: tuple[object, Store, ShardIndexCache] | None = None
+
+    def __reduce__(self) -> tuple[type[_Memory], tuple[()]]:
+        return _Memory, ()
+
+    def direct_store(self, owner: Any) -> tuple[Store | None, ShardIndexCache]:
+        """Return the store of this library over a store of zarr-python, if there is one, and indexes of its shards."""
+        last = self._last  # read once, because other threads may replace it
+        if last is None or last[0] is not owner:
+            store = direct_store(owner)
+            if store is None:
+                return None, ShardIndexCache()
+            last = self._last = (owner, store, ShardIndexCache())
+        return last[1:]
+
+
+class _Group(NamedTuple):
+    """Chunks of one shape that are read or written together.
+
+    Attributes:
+        numbers: Their positions in the batch.
+        chunks: The chunks.
+        translation: Their selections.
+    """
+
+    numbers: list[int]
+    chunks: ListedChunks
+    translation: Translation
+
+
+@dataclass(frozen=True)
+class CodecPipeline(BatchedCodecPipeline):
+    """A codec pipeline for zarr-python that reads and writes with zarrasync's engine and codecs.
+
+    Chunks are decoded into the output by several threads. Parts of shards are read as byte ranges, and inner chunks
+    that are not touched keep their bytes when a part of a shard is written. What this library does not do in exactly
+    the same way is left to zarr-python's default pipeline: codecs of other packages, buffers on a GPU.
+
+    Example:
+        >>> zarr.config.set({"codec_pipeline.path": "zarrasync.integrations.zarr.CodecPipeline"})
+    """
+
+    _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
+
+    # -------------------------------------------------------------- batches of chunks in a store
+
+    async def read(
+        self, batch_info: Iterable[BatchItem], out: NDBuffer, drop_axes: tuple[int, ...] = ()
+    ) -> tuple[Any, ...]:
+        batch = list(batch_info)
+        array = _ordinary_array(out)
+        groups = None if array is None else self._groups(batch, array.dtype, drop_axes)
+        if array is None or groups is None:
+            return await super().read(batch, out, drop_axes)  # type: ignore[return-value,unused-ignore]
+        missing = set[int]()
+        for group in groups:
+            try:
+                absent = await read_listed(group.chunks, group.translation.runs, group.translation.expand(array))
+            except StoreError as error:
+                raise error.__cause__ or error from None  # what the other pipelines raise
+            missing.update(group.numbers[position] for position in absent)
+        return tuple({"status": "missing" if number in missing else "present"} for number in range(len(batch)))
+
+    async def write(self, batch_info: Iterable[BatchItem], value: NDBuffer, drop_axes: tuple[int, ...] = ()) -> None:
+        batch = list(batch_info)
+        array = _ordinary_array(value)
+        writable = array is not None and not (batch and getattr(batch[0][0], "read_only", False))
+        groups = self._groups(batch, array.dtype, drop_axes) if array is not None and writable else None
+        if array is None or groups is None:
+            await super().write(batch, value, drop_axes)
+            return
+        for group in groups:
+            runs, values = group.translation.runs, group.translation.expand(array)
+            if not array.ndim:
+                values = np.broadcast_to(array, group.translation.shape)
+            if group.chunks.chain.innermost_chain is not group.chunks.chain:
+                shape = group.chunks.chain.spec.shape
+                # Of a shard at the array's edge, only inner chunks that are touched are stored.
+                runs = [run._replace(is_full=run.projection.covers(shape)) for run in runs]
+            try:
+                await write_listed(group.chunks, runs, values)
+            except StoreError as error:
+                raise error.__cause__ or error from None
+
+    def _groups(self, batch: list[BatchItem], dtype: np.dtype[Any], dropped: tuple[int, ...]) -> list[_Group] | None:
+        """Group the items of a batch by the shape of their chunks; ``None`` if the engine does not support them."""
+        numbers: dict[tuple[int, ...], list[int]] = {}
+        for number, item in enumerate(batch):
+            numbers.setdefault(item[1].shape, []).append(number)
+        groups: list[_Group] = []
+        for shape, members in numbers.items():
+            spec = batch[members[0]][1]
+            kind = self._kind(spec)
+            if kind is None or kind.chain.spec.dtype.numpy != dtype:
+                return None
+            items = (Item(shape, batch[number][2], batch[number][3], batch[number][4]) for number in members)
+            translation = translate(items, dropped)
+            if translation is None:
+                return None
+            chunks = self._chunks([batch[number][0] for number in members], kind, spec)
+            groups.append(_Group(members, chunks, translation))
+        return groups
+
+    def _kind(self, spec: ArraySpec) -> ChunkKind | None:
+        kinds = self._memory.kinds
+        try:
+            return kinds[spec]
+        except KeyError:
+            if len(kinds) >= _MOST_KINDS:
+                kinds.clear()
+            kind = kinds[spec] = kind_of(self, spec)
+            return kind
+        except TypeError:  # a fill value that has no hash, before zarr-python 3.1
+            return kind_of(self, spec)
+
+    def _chunks(self, getters: list[Any], kind: ChunkKind, spec: ArraySpec) -> ListedChunks:
+        """Return the engine's view of the chunks behind byte getters."""
+        store, indexes = None, ShardIndexCache()
+        if isinstance(getters[0], StorePath):
+            keys = [getter.path for getter in getters]
+            store, indexes = self._memory.direct_store(getters[0].store)
+        else:
+            keys = list(map(str, range(len(getters))))
+        if store is None:
+            store = getters_store(dict(zip(keys, getters, strict=True)), spec.prototype)
+        return ListedChunks(
+            store=store,
+            metadata=kind.metadata,
+            config=_settings(),
+            indexes=indexes,
+            listed=keys,
+            bound=kind.chain,
+        )
+
+
+def _ordinary_array(buffer: NDBuffer) -> Array | None:
+    """Return the NumPy array of a buffer, or ``None`` for another kind of array."""
+    array = buffer.as_ndarray_like()
+    return array if type(array) is np.ndarray else None
+
+
+def _settings() -> config.Config:
+    """Return the settings. Whether empty chunks are stored depends on zarr-python's setting instead."""
+    settings = config.get()
+    return replace(settings, write_empty_chunks=False) if settings.write_empty_chunks else settings

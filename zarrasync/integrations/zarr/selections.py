@@ -1,0 +1,142 @@
+"""The selections of a batch of zarr-python, translated into runs of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.projection import Projection
+from zarrasync.indexing.selectors import Selector
+
+__all__ = ["Item", "Translation", "translate"]
+
+_new = tuple.__new__
+_ONE = slice(0, 1, 1)
+
+
+class Item(NamedTuple):
+    """What zarr-python says about a chunk of a batch.
+
+    Attributes:
+        shape: The chunk's shape.
+        source: Which elements of the chunk.
+        target: Where they are in the output.
+        is_complete: Whether these are all elements that lie inside the array.
+    """
+
+    shape: tuple[int, ...]
+    source: Any
+    target: Any
+    is_complete: bool
+
+
+class Translation(NamedTuple):
+    """Runs of single chunks, numbered in the order of the batch.
+
+    Attributes:
+        runs: The runs.
+        dropped: The axes that the output does not have, and which must be inserted with size 1.
+    """
+
+    runs: list[ChunkRun]
+    dropped: tuple[int, ...]
+
+    def expand(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return a view of an output with the dropped axes."""
+        return np.expand_dims(array, self.dropped) if self.dropped else array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The least shape of an output that has all targets."""
+        ends = [[_end(selector) for selector in run.projection.target] for run in self.runs]
+        return tuple(map(max, zip(*ends, strict=True)))
+
+
+def translate(items: Iterable[Item], dropped: tuple[int, ...]) -> Translation | None:
+    """Translate the items of a batch, or return ``None`` if a selection is of an unknown form.
+
+    Selections are basic (slices and integers), orthogonal (index arrays along some axes, which zarr-python may have
+    broadcast against each other), or points (one array per axis).
+
+    Args:
+        items: The items.
+        dropped: The axes with a single selected element that the output does not have, in addition to integers.
+    """
+    runs: list[ChunkRun] = []
+    first: tuple[int, ...] | None = None
+    for number, item in enumerate(items):
+        source = item.source if isinstance(item.source, tuple) else (item.source,)
+        target = item.target if isinstance(item.target, tuple) else (item.target,)
+        if len(source) != len(item.shape):
+            return None
+        missing = tuple([axis for axis, selector in enumerate(source) if _is_index(selector)]) or dropped
+        if first is None:
+            first = missing
+        projection = _projection(source, target, item.shape, missing) if missing == first else None
+        if projection is None:
+            return None
+        runs.append(_new(ChunkRun, ((number,), projection, bool(item.is_complete), 0, 1)))
+    return Translation(runs, first or ())
+
+
+def _projection(
+    source: Sequence[Any], target: Sequence[Any], shape: tuple[int, ...], dropped: tuple[int, ...]
+) -> Projection | None:
+    arrays = [selector for selector in source if isinstance(selector, np.ndarray)]
+    if not arrays and not any(isinstance(selector, np.ndarray) for selector in target):
+        return _basic(source, target, shape, dropped)
+    if len(arrays) > 1 and all(array.ndim == 1 for array in arrays):  # one point per element
+        if len(arrays) != len(shape) or len(target) != 1:
+            return None
+        points = tuple(map(_indices, arrays))
+        return Projection(tuple(range(len(shape))), points, (_selector(target[0], len(points[0])),))
+    sources = tuple(map(_selector, source, shape))
+    targets = list(target)
+    for axis in dropped:
+        targets.insert(axis, _ONE)
+    if len(targets) != len(sources):
+        return None
+    return Projection((), sources, tuple(_selector(item, None) for item in targets))
+
+
+def _basic(
+    source: Sequence[Any], target: Sequence[Any], shape: tuple[int, ...], dropped: tuple[int, ...]
+) -> Projection | None:
+    """Translate slices and integers. This runs for every chunk of most reads."""
+    if len(target) + len(dropped) != len(shape):
+        return None
+    sources, targets, remaining = [], [], iter(target)
+    for selector, size in zip(source, shape, strict=True):
+        if type(selector) is slice:
+            sources.append(slice(*selector.indices(size)))
+            into = next(remaining)
+            targets.append(into if into.step == 1 else slice(into.start, into.stop, 1))
+        else:
+            sources.append(slice(int(selector), int(selector) + 1, 1))
+            targets.append(_ONE)
+    return _new(Projection, ((), tuple(sources), tuple(targets), True))
+
+
+def _is_index(selector: Any) -> bool:
+    return type(selector) is not slice and not isinstance(selector, np.ndarray)
+
+
+def _selector(selector: Any, size: int | None) -> Selector:
+    """Return a slice or an index array for a selector of zarr-python."""
+    if isinstance(selector, slice):
+        stop = selector.stop if selector.stop is not None else size
+        return slice(*slice(selector.start, stop, selector.step).indices(stop))
+    if isinstance(selector, np.ndarray):
+        return _indices(selector)
+    return slice(int(selector), int(selector) + 1, 1)
+
+
+def _indices(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(array.reshape(-1), np.intp)
+
+
+def _end(selector: Selector) -> int:
+    return int(selector.stop if isinstance(selector, slice) else selector.max() + 1)

@@ -113,9 +113,8 @@ class CodecPipeline(BatchedCodecPipeline):
             await super().write(batch, value, drop_axes)
             return
         for group in groups:
-            runs, values = group.translation.runs, group.translation.expand(array)
-            if not array.ndim:
-                values = np.broadcast_to(array, group.translation.shape)
+            runs, translation = group.translation.runs, group.translation
+            values = translation.expand(array) if array.ndim else np.broadcast_to(array, translation.shape)
             if group.chunks.chain.innermost_chain is not group.chunks.chain:
                 shape = group.chunks.chain.spec.shape
                 # Of a shard at the array's edge, only inner chunks that are touched are stored.

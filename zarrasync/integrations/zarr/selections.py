@@ -9,7 +9,7 @@ import numpy as np
 
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.selectors import Selector
+from zarrasync.indexing.selectors import IntArray, Selector
 
 __all__ = ["Item", "Translation", "translate"]
 
@@ -134,7 +134,10 @@ def _selector(selector: Any, size: int | None) -> Selector:
     return slice(int(selector), int(selector) + 1, 1)
 
 
-def _indices(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _indices(array: np.ndarray[Any, Any]) -> IntArray:
+    """Return the indices of an array that may be a mask, or broadcast against others."""
+    if array.dtype.kind == "b":
+        return np.flatnonzero(array)
     return np.ascontiguousarray(array.reshape(-1), np.intp)
 
 

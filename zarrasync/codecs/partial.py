@@ -200,12 +200,8 @@ class BoundArrayBytes(Protocol):
         """Return a search for the bytes of a projection, or ``None`` if only whole chunks can be decoded."""
         ...
 
-    def merge(self, data: Buffer | None, projection: Projection, values: Array) -> Buffer | None:
-        """Return the encoded chunk with the elements of a projection replaced by ``values``, as ``encode`` would.
-
-        ``data`` is ``None`` only if the codec has a size that depends on the data and can locate parts, and the chunk is
-        absent.
-        """
+    def merge(self, data: Buffer, projection: Projection, values: Array) -> Buffer | None:
+        """Return the encoded chunk with the elements of a projection replaced by ``values``, as ``encode`` would."""
         ...
 
 

@@ -16,6 +16,7 @@ import pytest
 
 zarr = pytest.importorskip("zarr")
 
+from zarr.codecs import BytesCodec
 from zarr.core.buffer import BufferPrototype, cpu
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
@@ -62,9 +63,9 @@ class CountedStore(WrapperStore[Any]):
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param.startswith("ours-"):
         return zarr_store(make_store(request.param.removeprefix("ours-"), request, tmp_path))
-    return {"memory": MemoryStore, "wrapped": lambda: CountedStore(MemoryStore())}.get(
-        request.param, lambda: LocalStore(tmp_path)
-    )()
+    if request.param == "local":
+        return LocalStore(tmp_path)
+    return MemoryStore() if request.param == "memory" else CountedStore(MemoryStore())
 
 
 def uses_engine(array: Any) -> bool:
@@ -144,10 +145,10 @@ def _inner(shard: bytes, number: int) -> bytes | None:
 
 
 def test_codecs_of_users_are_left_to_zarr_python():
-    class Inverted(zarr.codecs.BytesCodec):
+    class Own(BytesCodec):
         pass
 
-    array = zarr.create_array(MemoryStore(), shape=(60, 80), chunks=(10, 16), dtype="f4", serializer=Inverted())
+    array = zarr.create_array(MemoryStore(), shape=(60, 80), chunks=(10, 16), dtype="f4", serializer=Own())
     array[...] = VALUES
     np.testing.assert_array_equal(array[...], VALUES)
     assert not uses_engine(array)

@@ -358,10 +358,9 @@ class BoundChain:
         Returns:
             The encoded chunk, and whether it holds only the fill value now.
         """
-        if (
-            self.supports_partial_reads and self.raw_size is None
-        ):  # a shard: inner chunks that are not touched stay absent
-            merged = self._serializer.merge(data, *self._permute(projection, values))
+        if self._inner_chain is not None and self.supports_partial_reads:
+            # Inner chunks that are not touched stay as they are, also absent.
+            merged = self._serializer.merge(data, *self._permute(projection, values))  # type: ignore[arg-type]  # shards may be absent
             return merged, merged is None
         chunk = self.spec.new_array() if data is None else self._writable_copy(self.decode(data))
         projection.write(chunk, values)

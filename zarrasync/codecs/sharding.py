@@ -218,7 +218,10 @@ class BoundSharding:
         return self.inner.encode_rows(rows)
 
     def merge(self, data: Buffer | None, projection: Projection, values: Array) -> Buffer | None:
-        """Return the encoded shard with the elements of a projection replaced. Other inner chunks keep their bytes."""
+        """Return the encoded shard with the elements of a projection replaced. Other inner chunks keep their bytes.
+
+        ``data`` is ``None`` if the shard is absent.
+        """
         chunks: list[Buffer | None] = [None] * self.grid.size
         if data is not None:
             view, table = self._index.parse_shard(data)

@@ -11,7 +11,7 @@ from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import cpu
-from zarr.core.codec_pipeline import fill_value_or_default
+from zarr.core.codec_pipeline import fill_value_or_default  # type: ignore[attr-defined,unused-ignore]  # in all releases
 
 from zarrasync._util.json import to_plain
 from zarrasync.codecs import BoundChain, CodecChain, from_numcodecs, parse_codecs

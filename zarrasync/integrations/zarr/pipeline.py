@@ -177,7 +177,7 @@ class CodecPipeline(BatchedCodecPipeline):
 
 def _ordinary_array(buffer: NDBuffer) -> Array | None:
     """Return the NumPy array of a buffer, or ``None`` for another kind of array."""
-    array = buffer.as_ndarray_like()
+    array: Any = buffer.as_ndarray_like()
     return array if type(array) is np.ndarray else None
 
 

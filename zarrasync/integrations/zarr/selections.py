@@ -127,8 +127,7 @@ def _is_index(selector: Any) -> bool:
 def _selector(selector: Any, size: int | None) -> Selector:
     """Return a slice or an index array for a selector of zarr-python."""
     if isinstance(selector, slice):
-        stop = selector.stop if selector.stop is not None else size
-        return slice(*slice(selector.start, stop, selector.step).indices(stop))
+        return slice(*selector.indices(selector.stop if size is None else size))
     if isinstance(selector, np.ndarray):
         return _indices(selector)
     return slice(int(selector), int(selector) + 1, 1)

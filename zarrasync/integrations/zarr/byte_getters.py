@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from zarr.abc import store as interface
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import BufferPrototype
 from zarr.core.config import config
@@ -18,15 +19,12 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Request, Store, Value
 
-try:
-    from zarr.abc.store import (  # type: ignore[attr-defined,unused-ignore]
-        SyncByteGetter,
-        _store_supports_sync_io,
-    )
-except ImportError:  # zarr-python before 3.2
-    SyncByteGetter = None  # type: ignore[assignment,misc,unused-ignore]
-
 __all__ = ["AsyncGetters", "SyncGetters", "direct_store", "getters_store"]
+
+
+# Absent before zarr-python 3.2.
+_SyncByteGetter: Any = getattr(interface, "SyncByteGetter", ())
+_supports_sync_io: Callable[[Any], bool] = getattr(interface, "_store_supports_sync_io", lambda store: False)
 
 
 def direct_store(store: Any) -> Store | None:
@@ -50,12 +48,7 @@ def getters_store(getters: Mapping[str, Any], prototype: BufferPrototype) -> Sto
     """
     some = next(iter(getters.values()))
     owner = some.store if isinstance(some, StorePath) else getters
-    if SyncByteGetter is None:
-        is_sync = False
-    elif isinstance(some, StorePath):
-        is_sync = _store_supports_sync_io(some.store)
-    else:
-        is_sync = isinstance(some, SyncByteGetter)
+    is_sync = _supports_sync_io(owner) if isinstance(some, StorePath) else isinstance(some, _SyncByteGetter)
     return (SyncGetters if is_sync else AsyncGetters)(getters, prototype, owner)
 
 

@@ -18,13 +18,13 @@ _ONE = slice(0, 1, 1)
 
 
 class Item(NamedTuple):
-    """What zarr-python says about a chunk of a batch.
+    """A chunk of a batch of zarr-python.
 
     Attributes:
         shape: The chunk's shape.
-        source: Which elements of the chunk.
-        target: Where they are in the output.
-        is_complete: Whether these are all elements that lie inside the array.
+        source: The selected elements of the chunk.
+        target: Their places in the output.
+        is_complete: Whether all elements that lie inside the array are selected.
     """
 
     shape: tuple[int, ...]

@@ -17,6 +17,7 @@ from zarrasync._concurrency.bridge import run
 from zarrasync.cli.console import Console
 from zarrasync.indexing.parse_text import parse_selection
 from zarrasync.metadata.conventions import axis_names
+from zarrasync.stores.zip_format import is_archive_name
 
 __all__ = [
     "FORMATS",
@@ -80,7 +81,7 @@ def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
 def destination(args: argparse.Namespace) -> Iterator[Any]:
     """Yield the destination: a path or URL, or the store of a ZIP archive, which is created if necessary."""
     path = args.dest
-    if not path.endswith(".zip") or "://" in path or os.path.isdir(path):
+    if not is_archive_name(path) or "://" in path or os.path.isdir(path):
         yield path
         return
     existed = os.path.exists(path)

@@ -97,7 +97,7 @@ class LocalStore(Store):
         if str(self.root).rpartition("/")[2].startswith("~") or "/~" in str(self.root):
             return f"'~' is not expanded: {os.path.expanduser('~')!r} is this user's home directory"
         if full_path.is_file():
-            return "it is a file; only directories, and zip archives whose names end in .zip, can be opened"
+            return "it is a file; only directories, and zip archives whose names end in .zip or .ozx, can be opened"
         if not full_path.exists():
             return _describe_missing(full_path, self.root)
         shown = ", ".join(_names(full_path)[:5]) + (", …" if len(_names(full_path)) > 5 else "")

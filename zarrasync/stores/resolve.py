@@ -22,6 +22,7 @@ from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.wrappers import PrefixStore, ReadOnlyStore
 from zarrasync.stores.zarr_python import ZarrPythonStore, is_zarr_store
 from zarrasync.stores.zip import ZipStore
+from zarrasync.stores.zip_format import is_archive_name
 
 __all__ = ["StoreLike", "resolve"]
 
@@ -104,8 +105,8 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
 
 
 def _from_path(path: str | Path) -> Store:
-    """Make a store for a zip archive or a directory. A directory whose name ends with ``.zip`` must exist."""
-    if not str(path).endswith(".zip") or os.path.isdir(path):
+    """Make a store for a zip archive or a directory. A directory whose name is that of an archive must exist."""
+    if not is_archive_name(str(path)) or os.path.isdir(path):
         return LocalStore(path)
     if os.path.exists(path):
         return ZipStore(path)

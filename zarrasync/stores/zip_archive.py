@@ -15,8 +15,10 @@ from typing import Any
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
+from zarrasync.metadata.conventions import ome_archive_comment
 from zarrasync.stores.values import Request, clip
 from zarrasync.stores.zip_format import (
+    DAMAGE_ERRORS,
     LOCAL_HEADER,
     FileHead,
     Member,
@@ -34,6 +36,9 @@ except ImportError:  # Windows, where archives are not locked
     fcntl = None
 
 __all__ = ["ReadableArchive", "WriteableArchive"]
+
+_DOCUMENT = "zarr.json"
+"""The document of the root group, and the last part of the names of other documents."""
 
 
 class ReadableArchive:
@@ -148,7 +153,10 @@ class WriteableArchive(ReadableArchive):
                 file.close()
             raise
         self._pid = os.getpid()
-        self._finish = weakref.finalize(self, _finish, self._zip, file, self._pid, close_file=path is not None)
+        is_ome = path is not None and path.suffix == ".ozx"
+        self._finish = weakref.finalize(
+            self, _finish, self._zip, file, self._pid, close_file=path is not None, is_ome=is_ome
+        )
         self._finish.atexit = True
         super().__init__(None, file)
         self._has_pread = path is not None and hasattr(os, "pread")
@@ -234,11 +242,29 @@ def _open_for_appending(file: Any) -> zipfile.ZipFile:
     return archive
 
 
-def _finish(archive: Any, file: Any, pid: int, *, close_file: bool) -> None:
+def _place_in_directory(info: zipfile.ZipInfo) -> tuple[bool, int]:
+    """Return the sort key of a member: documents breadth-first, then other members in the order of writing."""
+    is_document = info.filename.rpartition("/")[2] == _DOCUMENT
+    return not is_document, info.filename.count("/") if is_document else 0
+
+
+def _root_document(archive: Any) -> bytes:
+    """Return the document of the root group; nothing if it does not exist or is damaged."""
+    try:
+        document: bytes = archive.read(_DOCUMENT) if _DOCUMENT in archive.NameToInfo else b""
+    except DAMAGE_ERRORS:
+        return b""
+    return document
+
+
+def _finish(archive: Any, file: Any, pid: int, *, close_file: bool, is_ome: bool) -> None:
     try:
         if os.getpid() != pid:  # a fork must not write to its parent's file
             archive._didModify = False  # noqa: SLF001  # otherwise closing writes the directory
-        archive.filelist[:] = archive.NameToInfo.values()  # without replaced, removed and failed members
+        # Without replaced, removed and failed members. Documents are first, so that readers find all nodes early.
+        archive.filelist[:] = sorted(archive.NameToInfo.values(), key=_place_in_directory)
+        if is_ome and archive._didModify:  # noqa: SLF001
+            archive.comment = ome_archive_comment(_root_document(archive))
         archive.close()
     finally:
         if close_file:

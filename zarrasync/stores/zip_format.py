@@ -24,6 +24,7 @@ __all__ = [
     "data_offset",
     "decompress",
     "find_end",
+    "is_archive_name",
     "members_of",
     "verify",
 ]
@@ -45,6 +46,15 @@ DAMAGE_ERRORS = (
     struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
 )  # fmt: skip
 """Errors that reading a damaged archive can raise."""
+
+
+_SUFFIXES = (".zip", ".ozx")
+"""Ends of the names of archives: of any hierarchy, and of one in OME-Zarr."""
+
+
+def is_archive_name(path: str) -> bool:
+    """Return whether a path is that of an archive, unless it is a directory."""
+    return path.endswith(_SUFFIXES)
 
 
 class Member(NamedTuple):

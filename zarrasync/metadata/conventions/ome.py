@@ -5,6 +5,7 @@ Up to version 0.4 the attributes of a group contain the metadata; from version 0
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from zarrasync.metadata.conventions.meaning import Axis, Level, Link, Meaning, m
 from zarrasync.metadata.conventions.ome_transforms import check_scale_first, parse_axes, transformed
 from zarrasync.metadata.conventions.reader import Reader
 
-__all__ = ["ATTRIBUTES", "interpret_ome"]
+__all__ = ["ATTRIBUTES", "interpret_ome", "ome_archive_comment"]
 
 ATTRIBUTES = ("ome", "multiscales", "plate", "well", "labels", "image-label", "bioformats2raw.layout")
 """Attributes of which a group in OME-Zarr has at least one."""
@@ -30,7 +31,7 @@ def interpret_ome(attributes: Mapping[str, Any]) -> Meaning | None:
     version = _version(metadata)
     reader = Reader()
     if prefix and not isinstance(metadata.get("version"), str):
-        reader.error("ome.version", "the version of OME-Zarr is missing")
+        reader.warn("ome.version", "the version of OME-Zarr is missing")  # ome-zarr-py leaves it out of labels
     parts = [
         interpret(metadata[name], prefix + name, version, reader)
         for name, interpret in _KINDS.items()
@@ -41,9 +42,26 @@ def interpret_ome(attributes: Mapping[str, Any]) -> Meaning | None:
         _check_colours(metadata["image-label"], f"{prefix}image-label", reader)
         meaning = replace(meaning, titles=("label image",), variable="labels", dtype_kinds="iu")
     is_generic = not version and meaning.levels and not meaning.axes  # pyramids of other software
-    title = f"OME-Zarr {version or '0.4'} {meaning.titles[0] if meaning.titles else 'group'}"
+    title = f"OME-Zarr {version or ('0.5' if prefix else '0.4')} {meaning.titles[0] if meaning.titles else 'group'}"
     meaning = _with_channels(meaning, metadata.get("omero"))
     return replace(meaning, titles=("multiscales",) if is_generic else (title,), violations=tuple(reader.violations))
+
+
+def ome_archive_comment(document: bytes) -> bytes:
+    """Return the comment of an archive in OME-Zarr: the version, and that its directory begins with all documents.
+
+    Args:
+        document: The ``zarr.json`` of the root.
+
+    Returns:
+        The comment, or nothing if the root is not in OME-Zarr.
+    """
+    try:
+        version = json.loads(document)["attributes"]["ome"]["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return b""
+    comment = {"ome": {"version": version, "zipFile": {"centralDirectory": {"jsonFirst": True}}}}
+    return json.dumps(comment).encode() if isinstance(version, str) else b""
 
 
 def _is_ome(attributes: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from zarrasync import formats
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
@@ -36,9 +37,6 @@ except ImportError:  # Windows, where archives are not locked
     fcntl = None
 
 __all__ = ["ReadableArchive", "WriteableArchive"]
-
-_DOCUMENT = "zarr.json"
-"""The document of the root group, and the last part of the names of other documents."""
 
 
 class ReadableArchive:
@@ -244,14 +242,15 @@ def _open_for_appending(file: Any) -> zipfile.ZipFile:
 
 def _place_in_directory(info: zipfile.ZipInfo) -> tuple[bool, int]:
     """Return the sort key of a member: documents breadth-first, then other members in the order of writing."""
-    is_document = info.filename.rpartition("/")[2] == _DOCUMENT
+    is_document = formats.is_document(info.filename)
     return not is_document, info.filename.count("/") if is_document else 0
 
 
 def _root_document(archive: Any) -> bytes:
     """Return the document of the root group; nothing if it does not exist or is damaged."""
+    (key,) = formats.by_name(3).document_keys("")
     try:
-        document: bytes = archive.read(_DOCUMENT) if _DOCUMENT in archive.NameToInfo else b""
+        document: bytes = archive.read(key) if key in archive.NameToInfo else b""
     except DAMAGE_ERRORS:
         return b""
     return document

@@ -51,7 +51,7 @@ def ome_archive_comment(document: bytes) -> bytes:
     """Return the comment of an archive in OME-Zarr: the version, and that its directory begins with all documents.
 
     Args:
-        document: The ``zarr.json`` of the root.
+        document: The document of the root group, of Zarr format 3.
 
     Returns:
         The comment, or nothing if the root is not in OME-Zarr.

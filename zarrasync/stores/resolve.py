@@ -105,7 +105,7 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
 
 
 def _from_path(path: str | Path) -> Store:
-    """Make a store for a zip archive or a directory. A directory whose name is that of an archive must exist."""
+    """Make a store for a zip archive or a directory. A directory with the name of an archive must exist."""
     if not is_archive_name(str(path)) or os.path.isdir(path):
         return LocalStore(path)
     if os.path.exists(path):

@@ -49,11 +49,11 @@ DAMAGE_ERRORS = (
 
 
 _SUFFIXES = (".zip", ".ozx")
-"""Ends of the names of archives: of any hierarchy, and of one in OME-Zarr."""
+"""Ends of the names of archives. The second one is for OME-Zarr."""
 
 
 def is_archive_name(path: str) -> bool:
-    """Return whether a path is that of an archive, unless it is a directory."""
+    """Return whether a path has the name of an archive. It may be a directory."""
     return path.endswith(_SUFFIXES)
 
 

@@ -388,7 +388,7 @@ def test_stateful_metadata_is_not_shared(tmp_path):
 def test_few_documents_are_remembered():
     for number in range(300):
         opened(ARRAY3 | {"attributes": {"number": number}})
-    assert len(formats.parsed_cache._arrays) <= 256
+    assert len(formats.parsed_cache._nodes) <= 256
     large = ARRAY3 | {"attributes": {"text": "x" * (1 << 14)}}
     assert opened(large).metadata.codecs is not opened(large).metadata.codecs
 

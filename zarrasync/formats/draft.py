@@ -22,7 +22,7 @@ from zarrasync.formats.draft_parse import INDEX_CODECS, OPTIONAL_MEMBERS, REQUIR
 from zarrasync.formats.draft_render import render_array, unsupported
 from zarrasync.formats.numcodecs_chain import bytes_filter_chain
 from zarrasync.formats.numpy_fills import without_nan_payload
-from zarrasync.formats.zmetadata import parse_documents, parse_zmetadata, render_zmetadata
+from zarrasync.formats.zmetadata import parse_zmetadata, render_zmetadata
 from zarrasync.metadata.document import DocumentChecker, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
@@ -94,7 +94,7 @@ class Draft(Format):
         if strict:
             self.check_path(path)
         checker = DocumentChecker(data, key)
-        source = Source(self.zarr_format, {key: checker.document})
+        source = Source(self.zarr_format, {key: checker.data})
         if key == array_key:
             return parse_array(checker, source, self._dialect)
         if strict:
@@ -192,14 +192,14 @@ class Draft(Format):
         return None if key is None or data is None else parse_zmetadata(data, key, "")
 
     def render_consolidated(
-        self, path: str, group_documents: Documents, documents_below: Mapping[str, Any]
+        self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
     ) -> dict[str, bytes]:
         key = self.consolidated_key(path)
         if key is None:
             return super().render_consolidated(path, group_documents, documents_below)
         # zarr-python also reads the entry point from the copies.
-        own_documents = parse_documents(group_documents, self.document_keys(path))
-        return {key: render_zmetadata({ENTRY_POINT_KEY: self._document, **own_documents, **documents_below})}
+        own = {key: group_documents.get(key) for key in self.document_keys(path)}
+        return {key: render_zmetadata({**self.root_documents(), **own, **documents_below})}
 
     # -------------------------------------------------------------- listing and erasing
 

@@ -1,6 +1,6 @@
-"""A cache of parsed array documents.
+"""A cache of parsed documents.
 
-Arrays are often opened repeatedly, and many arrays have equal documents. Parsing them again would take longer than all
+Nodes are often opened repeatedly, and many nodes have equal documents. Parsing them again would take longer than all
 other steps of opening.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._util import json as _json
 from zarrasync._util import plugins
 from zarrasync.codecs import (
     BloscCodec,
@@ -28,7 +27,7 @@ from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Sourc
 
 __all__ = ["parse"]
 
-_MAX_ARRAYS = 256
+_MAX_NODES = 256
 _MAX_DOCUMENT_BYTES = 1 << 14
 """The size of a node's documents above which they are not cached, in bytes."""
 _STATELESS_CODECS = (
@@ -36,15 +35,15 @@ _STATELESS_CODECS = (
 )  # fmt: skip
 """Codecs without mutable state, which arrays may share."""
 _Data: TypeAlias = tuple[bytes | None, ...]
-_arrays: dict[tuple[Format, _Data, int], ArrayMetadata] = {}
-"""Array metadata without its source, by format, documents and plugin generation. The most recently used is last."""
+_nodes: dict[tuple[Format, _Data, int], ArrayMetadata | GroupMetadata] = {}
+"""Metadata without its source, by format, documents and plugin generation. The most recently used is last."""
 _lock = thread_lock()
 
 
 def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | GroupMetadata | None:
     """Return the metadata of the node that documents describe, or ``None`` if they do not describe a node.
 
-    Arrays with equal documents may share everything in the result except ``source``.
+    Nodes with equal documents may share everything in the result except ``source``.
 
     Raises:
         MetadataError: If a document is invalid.
@@ -56,26 +55,28 @@ def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | G
         return format_.parse(path, documents)
     cache_key = format_, data, plugins.generation()
     with _lock:
-        cached = _arrays.pop(cache_key, None)
+        cached = _nodes.pop(cache_key, None)
         if cached is not None:
-            _arrays[cache_key] = cached  # now the most recently used
+            _nodes[cache_key] = cached  # now the most recently used
     if cached is None:
         node = format_.parse(path, documents)
-        if isinstance(node, ArrayMetadata) and _is_shareable(node, data):
+        if node is not None and _is_shareable(node, data):
             with _lock:
-                _arrays[cache_key] = node.from_source(None)
-                if len(_arrays) > _MAX_ARRAYS:
-                    del _arrays[next(iter(_arrays))]
+                _nodes[cache_key] = node.from_source(None)
+                if len(_nodes) > _MAX_NODES:
+                    del _nodes[next(iter(_nodes))]
         return node
-    parsed = {key: _json.load(value, key) for key, value in zip(keys, data, strict=True) if value is not None}
-    return cached.from_source(Source(format_.zarr_format, parsed))
+    stored = {key: value for key, value in zip(keys, data, strict=True) if value is not None}
+    return cached.from_source(Source(format_.zarr_format, stored))
 
 
-def _is_shareable(node: ArrayMetadata, data: _Data) -> bool:
+def _is_shareable(node: ArrayMetadata | GroupMetadata, data: _Data) -> bool:
     """Return whether metadata has no mutable or large parts, and was parsed from all of the documents."""
-    if node.edges is not None or node.transformers or not _is_stateless(node.codecs):
+    if isinstance(node, ArrayMetadata) and (
+        node.edges is not None or node.transformers or not _is_stateless(node.codecs)
+    ):
         return False
-    return node.source is not None and len(node.source.documents) == len(data) - data.count(None)
+    return node.source is not None and (*node.source.data.values(),) == tuple(item for item in data if item is not None)
 
 
 def _is_stateless(chain: CodecChain) -> bool:

@@ -28,7 +28,7 @@ from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, 
 from zarrasync.formats.dtype_strings import is_numpy_dtype, parse_dtype, render_dtype
 from zarrasync.formats.numcodecs_chain import bytes_filter_chain, fortran_order, stored_dtype, to_numcodecs
 from zarrasync.formats.numpy_fills import parse_fill, render_fill, without_nan_payload
-from zarrasync.formats.zmetadata import parse_documents, parse_zmetadata, render_zmetadata
+from zarrasync.formats.zmetadata import parse_zmetadata, render_zmetadata
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
@@ -63,14 +63,15 @@ class V2(Format):
             data = b'{"zarr_format": 2}'  # some writers mark a group with an empty file
         checker = DocumentChecker(data, key)
         attributes: dict[str, Any] = {}
-        parsed: dict[str, Mapping[str, Any]] = {key: checker.document}
+        stored = {key: checker.data}
         attributes_data = documents.get(attributes_key)
         if attributes_data is not None:
-            attributes = parsed[attributes_key] = _json.load(bytes(attributes_data), attributes_key)
+            stored[attributes_key] = bytes(attributes_data)
+            attributes = _json.load(stored[attributes_key], attributes_key)
         if checker.document.get("zarr_format") != 2:
             checker.add("zarr_format", f"expected 2, found {checker.document.get('zarr_format')!r}")
             checker.raise_problems()
-        source = Source(2, parsed)
+        source = Source(2, stored)
         if key == group_key:
             return GroupMetadata(attributes=attributes, source=source)
         return _parse_array(checker, attributes, source)
@@ -143,10 +144,10 @@ class V2(Format):
         return None if data is None else parse_zmetadata(data, key, join(path, ""))
 
     def render_consolidated(
-        self, path: str, group_documents: Documents, documents_below: Mapping[str, Any]
+        self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
     ) -> dict[str, bytes]:
         start = len(path) + 1 if path else 0
-        documents = {**parse_documents(group_documents, self.document_keys(path)), **documents_below}
+        documents = {**{key: group_documents.get(key) for key in self.document_keys(path)}, **documents_below}
         return {self.consolidated_key(path): render_zmetadata({key[start:]: item for key, item in documents.items()})}
 
 

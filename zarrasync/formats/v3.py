@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from zarrasync._util import json as _json
+from zarrasync._util.json_text import copied_text, join_members, split_members
 from zarrasync.codecs import (
     ArrayArrayCodec,
     ArraySpec,
@@ -22,7 +23,7 @@ from zarrasync.codecs import (
     as_codec,
     chain_of,
 )
-from zarrasync.errors import InvalidKeyError, MetadataError, UnsupportedByFormat
+from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnsupportedByFormat
 from zarrasync.formats.v3_arrays import parse_array, parse_key_encoding, refuse_unknown_members
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
@@ -33,6 +34,8 @@ from zarrasync.model.paths import join
 
 __all__ = ["V3", "EntryPointFound"]
 
+_COPIES = ("consolidated_metadata", "metadata")
+"""The member of a group's document that contains copies of other documents, and the member of it that lists them."""
 _CODEC_KINDS: dict[type[Codec], str] = {ArrayArrayCodec: "array -> array", BytesBytesCodec: "bytes -> bytes"}
 
 
@@ -54,7 +57,7 @@ class V3(Format):
         data = documents.get(key)
         if data is None:
             return None
-        checker = DocumentChecker(data, key)
+        checker = DocumentChecker(data, key, without=_COPIES)
         document = checker.document
         if isinstance(document.get("zarr_format"), str) and "node_type" not in document and not path:
             raise EntryPointFound(
@@ -64,7 +67,7 @@ class V3(Format):
         if document.get("zarr_format") != 3 or isinstance(document.get("zarr_format"), bool):
             checker.add("zarr_format", f"expected 3, found {document.get('zarr_format')!r}")
             checker.raise_problems()
-        source = Source(3, {key: document})
+        source = Source(3, {key: checker.data})
         if document.get("node_type") == "group":
             return _parse_group(checker, source)
         if document.get("node_type") != "array":
@@ -153,34 +156,32 @@ class V3(Format):
         data = documents.get(key)
         if data is None:
             return None
-        checker = DocumentChecker(data, key)
-        consolidated = checker.document.get("consolidated_metadata")
-        if consolidated is None:
+        consolidated = split_members(bytes(data), key, *_COPIES).get(_COPIES[0], b"null")
+        if consolidated == b"null":
             return None
-        is_inline = isinstance(consolidated, Mapping) and consolidated.get("kind") == "inline"
+        is_inline = isinstance(consolidated, dict) and json.loads(consolidated.get("kind", b"null")) == "inline"
         copies = consolidated.get("metadata") if is_inline else None
-        if not isinstance(copies, Mapping) or not all(isinstance(item, Mapping) for item in copies.values()):
-            checker.add("consolidated_metadata", "expected the kind 'inline' and an object of documents")
-            checker.raise_problems()
-            raise AssertionError
-        return {join(path, name, "zarr.json"): json.dumps(item).encode() for name, item in copies.items()}
+        if not isinstance(copies, dict) or not all(item.startswith(b"{") for item in copies.values()):
+            message = "expected the kind 'inline' and an object of documents"
+            raise MetadataError.from_problems([Problem(key, f"$.{_COPIES[0]}", message)])
+        return {join(path, name, "zarr.json"): item for name, item in copies.items()}
 
     def render_consolidated(
-        self, path: str, group_documents: Documents, documents_below: Mapping[str, Any]
+        self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
     ) -> dict[str, bytes]:
         key = self.consolidated_key(path)
         start = len(path) + 1 if path else 0
         copies = {
-            name[start:].rpartition("/")[0]: {k: v for k, v in item.items() if k != "consolidated_metadata"}
-            for name, item in sorted(documents_below.items())
+            name[start:].rpartition("/")[0]: copied_text(data, name, without=_COPIES)
+            for name, data in sorted(documents_below.items())
         }
-        document = DocumentChecker(group_documents[key] or b"", key).document
-        consolidated = {"kind": "inline", "must_understand": False, "metadata": copies}
-        return {key: _json.dump({**document, "consolidated_metadata": consolidated})}
+        own = split_members(copied_text(group_documents[key] or b"", key, without=_COPIES), key)
+        consolidated = {"kind": b'"inline"', "must_understand": b"false", "metadata": copies}
+        return {key: join_members({**own, _COPIES[0]: consolidated})}
 
 
 def _parse_group(checker: DocumentChecker, source: Source) -> GroupMetadata:
-    refuse_unknown_members(checker, ("attributes", "consolidated_metadata"))
+    refuse_unknown_members(checker, ("attributes", _COPIES[0]))
     attributes = checker.attributes(checker.document.get("attributes", {}))
     checker.raise_problems()
     return GroupMetadata(attributes=attributes, source=source)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
-from zarrasync._util import json as _json
+from zarrasync._util.json_text import copied_text, join_members, split_members
 from zarrasync.codecs import Buffer
-from zarrasync.metadata.document import DocumentChecker
-from zarrasync.metadata.format import Documents
+from zarrasync.errors import MetadataError, Problem
 from zarrasync.model.paths import join
 
-__all__ = ["parse_documents", "parse_zmetadata", "render_zmetadata"]
+__all__ = ["parse_zmetadata", "render_zmetadata"]
 
 
 def parse_zmetadata(data: Buffer, key: str, path: str) -> dict[str, bytes]:
@@ -26,22 +23,21 @@ def parse_zmetadata(data: Buffer, key: str, path: str) -> dict[str, bytes]:
     Raises:
         MetadataError: If the document is invalid.
     """
-    checker = DocumentChecker(data, key)
-    version, copies = checker.document.get("zarr_consolidated_format"), checker.document.get("metadata")
-    if version != 1:
-        checker.add("zarr_consolidated_format", f"expected 1, found {version!r}")
-    if not isinstance(copies, Mapping) or not all(isinstance(item, Mapping) for item in copies.values()):
-        checker.add("metadata", "expected an object of documents")
-    checker.raise_problems()
-    assert isinstance(copies, Mapping)
-    return {join(path, name): json.dumps(item).encode() for name, item in copies.items()}
+    members = split_members(bytes(data), key, "metadata")
+    version, copies = members.get("zarr_consolidated_format"), members.get("metadata")
+    problems = []
+    if version != b"1":
+        found = "nothing" if version is None else bytes(version).decode()
+        problems.append(Problem(key, "$.zarr_consolidated_format", f"expected 1, found {found}"))
+    if not isinstance(copies, dict) or not all(item.startswith(b"{") for item in copies.values()):
+        problems.append(Problem(key, "$.metadata", "expected an object of documents"))
+    if problems:
+        raise MetadataError.from_problems(problems)
+    assert isinstance(copies, dict)
+    return {join(path, name): item for name, item in copies.items()}
 
 
-def render_zmetadata(documents: Mapping[str, Any]) -> bytes:
-    """Return the ``.zmetadata`` document for parsed documents by key."""
-    return _json.dump({"zarr_consolidated_format": 1, "metadata": dict(sorted(documents.items()))})
-
-
-def parse_documents(documents: Documents, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Parse the existing documents of some keys without checking their content."""
-    return {key: json.loads(bytes(data)) for key in keys if (data := documents.get(key))}
+def render_zmetadata(documents: Mapping[str, Buffer | None]) -> bytes:
+    """Return the ``.zmetadata`` document for documents by key. Those that do not exist or are empty are left out."""
+    copies = {key: copied_text(data, key) for key, data in sorted(documents.items()) if data}
+    return join_members({"zarr_consolidated_format": b"1", "metadata": copies})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zarrasync._util import json as _json
+from zarrasync._util.json_text import without_member
 from zarrasync.codecs import Buffer
 from zarrasync.errors import MetadataError, Problem
 
@@ -22,17 +23,19 @@ class DocumentChecker:
     Args:
         data: The stored document.
         key: The store key of the document, for messages.
+        without: A large member to leave out of the parsed document, as for ``without_member``.
 
     Attributes:
         key: The store key of the document.
+        data: The stored document.
         document: The parsed document.
         problems: The problems found so far.
     """
 
-    def __init__(self, data: Buffer, key: str) -> None:
+    def __init__(self, data: Buffer, key: str, *, without: Sequence[str] = ()) -> None:
         self.key = key
-        data = bytes(data)
-        self.document = _json.load(data, key)
+        self.data = data = bytes(data)
+        self.document = _json.load(without_member(data, without) if without else data, key)
         self.problems: list[Problem] = []
         if b"NaN" not in data and b"Infinity" not in data:
             return

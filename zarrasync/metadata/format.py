@@ -166,14 +166,14 @@ class Format(ABC):
         return None
 
     def render_consolidated(
-        self, path: str, group_documents: Documents, documents_below: Mapping[str, Any]
+        self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
     ) -> dict[str, bytes]:
         """Return the documents to store so that a group contains copies of all documents below it.
 
         Args:
             path: The path of the group.
             group_documents: The documents of the group by store key.
-            documents_below: The parsed documents of all nodes below the group, by store key.
+            documents_below: The documents of all nodes below the group, by store key.
 
         Raises:
             UnsupportedByFormat: If the format does not support consolidated metadata.

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any, Self
 
+from zarrasync._util import json as _json
 from zarrasync._util.frozen import freeze
 from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
 from zarrasync.errors import MetadataError, ShapeError
@@ -34,15 +35,22 @@ _CHECKED_SHAPES = 256
 class Source:
     """The documents that metadata was read from. Rewriting them keeps members that the model does not represent.
 
+    Documents are kept as text, because parsed ones take ten times as much memory, and few of them are needed.
+
     Attributes:
         zarr_format: The format of the documents.
-        documents: The parsed documents by store key.
+        data: The documents by store key.
         versions: The versions of the stored documents by store key. The caller that fetched the documents adds them.
     """
 
     zarr_format: int | str
-    documents: Mapping[str, Mapping[str, Any]]
+    data: Mapping[str, bytes]
     versions: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """The parsed documents by store key."""
+        return {key: _json.load(data, key) for key, data in self.data.items()}
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,16 @@ class NodeMetadata:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", freeze(self.attributes))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Cached properties are omitted, because bound codecs cannot be pickled.
+        return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+
+    def from_source(self, source: Source | None) -> Self:
+        """Return a copy with another source, without validation and without cached properties such as bound codecs."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__getstate__(), source=source)
+        return copy
 
 
 @dataclass(frozen=True)
@@ -115,16 +133,6 @@ class ArrayMetadata(NodeMetadata):
         _ = self.chain  # raises an error if a codec does not support the chunks
         for shape in islice(self._edge_shapes(), _CHECKED_SHAPES):
             self.chain_of(shape)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Cached properties are omitted, because bound codecs cannot be pickled.
-        return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
-
-    def from_source(self, source: Source | None) -> Self:
-        """Return a copy with another source, without validation and without cached properties such as bound codecs."""
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__getstate__(), source=source)
-        return copy
 
     @property
     def ndim(self) -> int:

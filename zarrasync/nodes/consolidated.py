@@ -6,7 +6,6 @@ when other programs change the hierarchy. Changes made through such a group also
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from zarrasync import formats
@@ -38,6 +37,8 @@ class Consolidated:
         self.format, self.path, self.complete = format, path, complete
         self.documents = dict(documents)
         self._indexed: tuple[Mapping[str, bytes], KeyIndex] | None = None
+        self._stored: tuple[bytes, Mapping[str, bytes]] | None = None
+        """The document that the last update stored, and the copies in it, so that the next one need not parse it."""
 
     def covers(self, path: str) -> bool:
         """Return whether a path lies below the group, so that the copies should include its documents."""
@@ -95,24 +96,45 @@ class Consolidated:
             WriteConflictError: If other writers kept changing the copies.
         """
         keys, prefixes = list(changed_keys), tuple(erased_prefixes)
-        changed = set(keys)
+        copies: Mapping[str, bytes] | None = None
 
         async def apply(group_documents: Mapping[str, bytes]) -> Mapping[str, bytes] | None:
-            values = await fetch_documents(store, keys, config)
-            fresh = {key: bytes(value.data) for key, value in zip(keys, values, strict=True) if value is not None}
+            nonlocal copies
+            fetched = dict(zip(keys, await fetch_documents(store, keys, config), strict=True))
+            changes = {key: None if value is None else bytes(value.data) for key, value in fetched.items()}
+            before, stored = self.documents, self._stored_copies(group_documents)
+            self.documents = _merge(before, changes, prefixes)
+            copies = self.documents if stored == before else (None if stored is None else _merge(stored, changes, prefixes))
+            return copies
 
-            def merge(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-                kept = {k: data for k, data in documents.items() if not k.startswith(prefixes) and k not in changed}
-                return {**kept, **fresh}
+        written = await replace_copies(store, self.format, self.path, apply, config)
+        data = written.get(self.format.consolidated_key(self.path) or "")
+        self._stored = None if data is None or copies is None else (data, copies)
 
-            self.documents = merge(self.documents)  # a new dict: other tasks may be reading the old one
-            try:
-                stored_copies = self.format.parse_consolidated(self.path, group_documents)
-            except MetadataError:
-                return None  # damaged copies are not used by any reader
-            return None if stored_copies is None else merge(stored_copies)  # no copies: another program removed them
+    def _stored_copies(self, group_documents: Mapping[str, bytes]) -> Mapping[str, bytes] | None:
+        """Return the copies in the documents of the group, or ``None`` if these contain no valid copies."""
+        data = group_documents.get(self.format.consolidated_key(self.path) or "")
+        if self._stored is not None and data == self._stored[0]:
+            return self._stored[1]
+        try:
+            return self.format.parse_consolidated(self.path, group_documents)
+        except MetadataError:
+            return None  # no reader uses damaged copies
 
-        await replace_copies(store, self.format, self.path, apply, config)
+
+def _merge(
+    documents: Mapping[str, bytes], changes: Mapping[str, bytes | None], erased_prefixes: tuple[str, ...]
+) -> dict[str, bytes]:
+    """Return a new dict of changed documents. Other tasks may be reading the old one."""
+    merged = dict(documents)
+    if erased_prefixes:
+        merged = {key: data for key, data in merged.items() if not key.startswith(erased_prefixes)}
+    for key, data in changes.items():
+        if data is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = data
+    return merged
 
 
 async def replace_copies(
@@ -121,7 +143,7 @@ async def replace_copies(
     path: str,
     make: Callable[[Mapping[str, bytes]], Awaitable[Mapping[str, bytes] | None]],
     config: Config,
-) -> None:
+) -> Mapping[str, bytes]:
     """Store copies of the documents below a group in one document of the group.
 
     The document is read first, and replaced only if it has not changed: others change it after each change of a
@@ -135,6 +157,9 @@ async def replace_copies(
             ``None`` leaves the copies as they are.
         config: Settings: how long to go on while other writers change the copies, and the size of documents.
 
+    Returns:
+        The documents that contain the copies, by key; empty if the copies were left as they are.
+
     Raises:
         WriteConflictError: If other writers kept changing the copies.
     """
@@ -147,12 +172,11 @@ async def replace_copies(
             group_documents = {key: bytes(value.data) for key, value in values.items() if value is not None}
             documents = await make(group_documents)
             if documents is None:
-                return
+                return {}
             stored = values[keys[0]]
             version = (ABSENT if stored is None else stored.version) if store.conditional else None
             try:
-                await _put_copies(store, format_, path, group_documents, documents, version)
-                return
+                return await _put_copies(store, format_, path, group_documents, documents, version)
             except WriteConflictError as conflict:
                 await backoff.after(conflict)
             except ConditionsUnsupported:
@@ -167,9 +191,11 @@ async def _put_copies(
     group_documents: Mapping[str, bytes],
     documents: Mapping[str, bytes],
     version: object,
-) -> None:
+) -> Mapping[str, bytes]:
     group_keys = set(format_.document_keys(path))
-    below = {key: json.loads(data) for key, data in documents.items() if key not in group_keys}
-    for key, data in format_.render_consolidated(path, group_documents, below).items():
+    below = {key: data for key, data in documents.items() if key not in group_keys}
+    rendered = format_.render_consolidated(path, group_documents, below)
+    for key, data in rendered.items():
         if group_documents.get(key) != data:
             await store.put(key, data, if_version=version)
+    return rendered

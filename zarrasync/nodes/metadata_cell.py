@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._concurrency.shield import shielded
+from zarrasync._util import json as _json
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.nodes.documents import put_documents
@@ -80,8 +80,7 @@ class MetadataCell(Generic[M]):
                 target = await change(present)
                 before = present.source or Source(format_.zarr_format, {})
                 rendered = format_.render(handle.path, target)
-                documents = {key: json.loads(data) for key, data in rendered.items()}
-                changed = {key: data for key, data in rendered.items() if before.documents.get(key) != documents[key]}
+                changed = _changed(before, rendered)
                 if cached is not None and not changed:
                     cached = None  # without a write, only reading shows whether it is still stored
                     continue
@@ -99,7 +98,7 @@ class MetadataCell(Generic[M]):
         if handle.consolidated is not None and changed:
             await handle.consolidated.update(store, changed, config=handle.config)
         versions = {**before.versions, **new_versions} if before.versions else {}
-        self.metadata = replace(target, source=Source(format_.zarr_format, documents, versions))
+        self.metadata = replace(target, source=Source(format_.zarr_format, rendered, versions))
         return self.metadata
 
     def _is_comparable(self) -> bool:
@@ -116,3 +115,10 @@ class MetadataCell(Generic[M]):
         if not isinstance(present, kind):
             raise wrong_kind(self.handle.name, self.handle.path, present, " now")
         return present
+
+
+def _changed(before: Source, rendered: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the documents that differ from the stored ones in more than their formatting."""
+    differing = {key: data for key, data in rendered.items() if before.data.get(key) != data}
+    documents = before.documents if differing else {}
+    return {key: data for key, data in differing.items() if documents.get(key) != _json.load(data, key)}

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from zarrasync import formats
-from zarrasync._util import json as _json
 from zarrasync.errors import NodeNotFoundError, UnsupportedByFormat
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata, has_same_values
@@ -114,14 +113,14 @@ class V3Store(Store):
         except NodeNotFoundError:
             return None
         documents = self._render(path, node)
-        members: dict[str, Any] = {}
+        members: dict[str, bytes] = {}
         if not path and isinstance(node, AsyncGroup):
             for name, member in await self._hierarchy.descendants() or ():
                 try:
                     rendered = self._render(name, member)
                 except UnsupportedByFormat:
                     continue  # a request for its document gets the error
-                members.update({key: _json.load(data, key) for key, data in rendered.items()})
+                members.update(rendered)
         if members:
             documents = self._format.render_consolidated("", documents, members)
         return next(iter(documents.values()))

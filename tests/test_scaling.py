@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.scaling import TASKS, Task, count
 from tests.support.api import Api
+from zarrasync import stores, sync
 from zarrasync.stores.key_index import KeyIndex
 
 pytestmark = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 cannot count calls on all threads")
@@ -33,6 +34,21 @@ async def test_100_000_nodes_in_consolidated_metadata(api: Api):
     assert len(await api(group.members(None))) == 100_000
     assert str(await api(group.tree())).count("\n") == 100_000
     assert time.process_time() - begin < 30  # a quadratic walk takes minutes
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_change_does_not_parse_the_copies_of_other_nodes(zarr_format: int):
+    calls = []
+    for n in (100, 400):
+        store = stores.MemoryStore()
+        sync.create_group(store, zarr_format=zarr_format)
+        array = {"shape": (1,), "dtype": "u1", "attributes": {"units": "K"}}
+        sync.create_hierarchy(store, {f"a{i}": array for i in range(n)}, zarr_format=zarr_format)
+        group = sync.consolidate_metadata(store)
+        group["a0"].update_attributes({"first": True})  # parses the copies
+        member = group["a1"]
+        calls.append(count(lambda node=member: node.update_attributes({"x": 1})))
+    assert calls[1] - calls[0] < 300 * 25
 
 
 @pytest.mark.parametrize("prefix", ["", "a/", "a/b/", "x/", "a.b/"])

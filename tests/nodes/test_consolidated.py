@@ -240,3 +240,51 @@ async def test_on_an_object_store(api: Api, s3):
     await api((await api(found.get("a/x"))).update_attributes({"q": 1}))
     again = await api(api.open_group(url, storage_options=options, use_consolidated=True))
     assert dict((await api(again.get("a/x"))).attrs) == {"q": 1}
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+async def test_two_groups_that_change_in_turn(api: Api, zarr_format: Any):
+    store = stores.MemoryStore()
+    await hierarchy(api, store, zarr_format)
+    await api(api.consolidate_metadata(store))
+    groups = [await api(api.open_group(store, mode="r+")) for _ in range(2)]
+    for number in range(4):
+        group = groups[number % 2]
+        await api((await api(group.getitem("y"))).update_attributes({f"n{number}": number}))
+        await api(group.create_array(f"new{number}", shape=(1,), dtype="u1"))
+    await api(groups[0].update_attributes({"title": "changed"}))
+    await api(groups[1].delete("new0"))
+    assert (await api(api.validate(store))).ok
+    members = dict(await api((await api(api.open_group(store, use_consolidated=True))).members(None)))
+    assert sorted(members) == ["a", "a/b", "a/b/x", "empty", "new1", "new2", "new3", "y"]
+    assert dict(members["y"].attrs) == {f"n{number}": number for number in range(4)}
+
+
+async def test_copies_of_other_writers_keep_their_text(api: Api):
+    values: dict[str, bytes] = {}
+    await hierarchy(api, values, 3)
+    await api(api.consolidate_metadata(values))
+    document = json.loads(values["zarr.json"])
+    document["consolidated_metadata"]["metadata"]["y"]["attributes"] = {"x": 1.50, "é": "\u00fc"}
+    values["zarr.json"] = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    group = await api(api.open_group(values, mode="r+"))
+    await api(group.create_group("new"))
+    assert '"attributes":{"x":1.5,"é":"ü"}'.encode() in values["zarr.json"]
+    assert dict((await api(group.getitem("y"))).attrs) == {"x": 1.5, "é": "ü"}
+    assert {name for name, _ in await api(group.members())} == {"a", "y", "empty", "new"}
+
+
+async def test_a_copy_contains_no_tokens_and_no_other_copies(api: Api):
+    values: dict[str, bytes] = {}
+    await hierarchy(api, values, 3)
+    await api(api.consolidate_metadata(values, path="a"))
+    values["y/zarr.json"] = values["y/zarr.json"].replace(b'"attributes": {}', b'"attributes": {"x": NaN}')
+    await api(api.consolidate_metadata(values))
+    copies = json.loads(values["zarr.json"])["consolidated_metadata"]["metadata"]
+    assert copies["y"]["attributes"] == {"x": "NaN"}
+    assert set(copies["a"]) == {"zarr_format", "node_type", "attributes"}
+    root = await api(api.open_group(values, mode="r+"))
+    await api((await api(root.getitem("a"))).update_attributes({"z": 1}))  # the group's document contains copies
+    copies = json.loads(values["zarr.json"])["consolidated_metadata"]["metadata"]
+    assert copies["a"] == {"zarr_format": 3, "node_type": "group", "attributes": {"z": 1}}
+    assert "consolidated_metadata" in json.loads(values["a/zarr.json"])

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from zarrasync._util import json as _json
 from zarrasync.errors import MetadataError
 
-__all__ = ["MemberTexts", "copied_text", "join_members", "split_members", "without_member"]
+__all__ = ["MemberTexts", "copied_text", "is_same_document", "join_members", "split_members", "without_member"]
 
 MemberTexts: TypeAlias = dict[str, Any]
 """The text of each member as UTF-8, without the indentation of the document. Members may also be such dicts themselves."""
@@ -20,7 +20,6 @@ MemberTexts: TypeAlias = dict[str, Any]
 _INDENT = b"  "
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _scan_value: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-_LAST_INDENT = re.compile(rb"\n( +)[\]}]\Z")
 
 
 def split_members(data: bytes, key: str, *path: str) -> MemberTexts:
@@ -82,8 +81,8 @@ def _behind(text: str, position: int, character: str) -> int:
 
 def _without_indent(value: bytes) -> bytes:
     """Return the text of a value without the indentation of its last line, which is that of the document around it."""
-    match = _LAST_INDENT.search(value, max(len(value) - 200, 0))
-    return value if match is None else value.replace(b"\n" + match[1], b"\n")
+    line_break = value[value.rfind(b"\n") : -1]
+    return value.replace(line_break, b"\n") if len(line_break) > 1 and line_break.isspace() else value
 
 
 def join_members(members: Mapping[str, Any], _indent: bytes = b"") -> bytes:
@@ -109,6 +108,22 @@ def _indented(value: Any, indent: bytes, line_break: bytes) -> bytes:
     return value.replace(b"\n", line_break) if isinstance(value, bytes) else join_members(value, indent)
 
 
+def is_same_document(one: bytes, other: bytes, key: str) -> bool:
+    """Return whether two documents are equal but for their formatting.
+
+    Args:
+        one: A document.
+        other: Another document.
+        key: Their store key, for messages.
+    """
+    if one == other:
+        return True
+    texts, other_texts = split_members(one, key), split_members(other, key)
+    return texts.keys() == other_texts.keys() and all(
+        text == other_texts[name] or json.loads(text) == json.loads(other_texts[name]) for name, text in texts.items()
+    )
+
+
 def without_member(data: bytes, path: Sequence[str]) -> bytes:
     """Return a document without one of its members. Other documents, also invalid ones, are returned unchanged.
 
@@ -122,13 +137,12 @@ def without_member(data: bytes, path: Sequence[str]) -> bytes:
     return data if members is None or members.pop(path[0], None) is None else join_members(members)
 
 
-def copied_text(data: bytes | bytearray | memoryview, key: str, *, without: Sequence[str] = ()) -> bytes:
+def copied_text(data: bytes | bytearray | memoryview, key: str) -> bytes:
     """Return a document as the text of a member of another document. Tokens that are not JSON become strings.
 
     Args:
         data: The document.
         key: The store key of the document, for messages.
-        without: The member to leave out, as for ``without_member``.
 
     Raises:
         MetadataError: If the document is not valid and would have to be changed.
@@ -136,6 +150,4 @@ def copied_text(data: bytes | bytearray | memoryview, key: str, *, without: Sequ
     data = bytes(data)
     if b"NaN" in data or b"Infinity" in data:
         data = _json.dump(_json.load(data, key))
-    if without:
-        data = without_member(data, without)
     return data.removeprefix(codecs.BOM_UTF8).strip()

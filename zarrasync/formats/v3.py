@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from zarrasync._util import json as _json
-from zarrasync._util.json_text import copied_text, join_members, split_members
+from zarrasync._util.json_text import copied_text, join_members, split_members, without_member
 from zarrasync.codecs import (
     ArrayArrayCodec,
     ArraySpec,
@@ -78,16 +78,17 @@ class V3(Format):
     def render(self, path: str, metadata: ArrayMetadata | GroupMetadata) -> dict[str, bytes]:
         (key,) = self.document_keys(path)
         source = metadata.source
+        if isinstance(metadata, GroupMetadata):
+            return {key: _render_group(metadata)}
         if source is not None and source.zarr_format == self.zarr_format and len(source.documents) == 1:
             (document,) = (dict(original) for original in source.documents.values())
         else:
-            document = _render_group(metadata) if isinstance(metadata, GroupMetadata) else _render_array(metadata)
+            document = _render_array(metadata)
         document["attributes"] = dict(metadata.attributes)
-        if isinstance(metadata, ArrayMetadata):
-            chunk_member = ("chunk_grid", "configuration", "chunk_shape")
-            document = with_shape(document, metadata.shape, metadata.write_chunks, *chunk_member)
-            if metadata.edges is not None:  # listed sizes grow with the shape
-                document["chunk_grid"] = _render_grid(metadata)
+        chunk_member = ("chunk_grid", "configuration", "chunk_shape")
+        document = with_shape(document, metadata.shape, metadata.write_chunks, *chunk_member)
+        if metadata.edges is not None:  # listed sizes grow with the shape
+            document["chunk_grid"] = _render_grid(metadata)
         return {key: _json.dump(document)}
 
     def deviations(self, metadata: ArrayMetadata | GroupMetadata) -> list[tuple[str, str]]:
@@ -166,16 +167,20 @@ class V3(Format):
             raise MetadataError.from_problems([Problem(key, f"$.{_COPIES[0]}", message)])
         return {join(path, name, "zarr.json"): item for name, item in copies.items()}
 
+    def own_documents(self, path: str, group_documents: Documents) -> Documents:
+        key = self.consolidated_key(path)
+        return {**group_documents, key: without_member(bytes(group_documents[key] or b""), _COPIES)}
+
+    def copied_text(self, key: str, data: bytes) -> bytes:
+        return copied_text(without_member(data, _COPIES), key)
+
     def render_consolidated(
         self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
     ) -> dict[str, bytes]:
         key = self.consolidated_key(path)
         start = len(path) + 1 if path else 0
-        copies = {
-            name[start:].rpartition("/")[0]: copied_text(data, name, without=_COPIES)
-            for name, data in sorted(documents_below.items())
-        }
-        own = split_members(copied_text(group_documents[key] or b"", key, without=_COPIES), key)
+        copies = {name[start:].rpartition("/")[0]: data for name, data in sorted(documents_below.items())}
+        own = split_members(self.copied_text(key, bytes(group_documents[key] or b"")), key)
         consolidated = {"kind": b'"inline"', "must_understand": b"false", "metadata": copies}
         return {key: join_members({**own, _COPIES[0]: consolidated})}
 
@@ -220,8 +225,12 @@ def _with_plain_byte_order(chain: CodecChain) -> CodecChain:
 # ------------------------------------------------------------------ writing
 
 
-def _render_group(metadata: GroupMetadata) -> dict[str, Any]:
-    return {"zarr_format": 3, "node_type": "group", "attributes": metadata.attributes}
+def _render_group(metadata: GroupMetadata) -> bytes:
+    source, attributes = metadata.source, _json.dump(metadata.attributes)
+    if source is None or source.zarr_format != V3.zarr_format or len(source.data) != 1:
+        return join_members({"zarr_format": b"3", "node_type": b'"group"', "attributes": attributes})
+    ((key, data),) = source.data.items()  # copies of the documents of other nodes, which may be many, are not parsed
+    return join_members({**split_members(data, key, *_COPIES), "attributes": attributes})
 
 
 def _render_array(metadata: ArrayMetadata) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zarrasync._util.json_text import copied_text, join_members, split_members
+from zarrasync._util.json_text import join_members, split_members
 from zarrasync.codecs import Buffer
 from zarrasync.errors import MetadataError, Problem
 from zarrasync.model.paths import join
@@ -39,5 +39,5 @@ def parse_zmetadata(data: Buffer, key: str, path: str) -> dict[str, bytes]:
 
 def render_zmetadata(documents: Mapping[str, Buffer | None]) -> bytes:
     """Return the ``.zmetadata`` document for documents by key. Those that do not exist or are empty are left out."""
-    copies = {key: copied_text(data, key) for key, data in sorted(documents.items()) if data}
+    copies = {key: data for key, data in sorted(documents.items()) if data}
     return join_members({"zarr_consolidated_format": b"1", "metadata": copies})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zarrasync.errors import UnsupportedOperation
-from zarrasync.nodes.consolidated import replace_copies
+from zarrasync.nodes.consolidated import GroupCopies, replace_copies
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 
@@ -26,7 +26,10 @@ async def consolidate(group: NodeHandle) -> None:
             f"{group.store!r} does not support consolidated metadata; its own listings replace it", key=group.path
         )
 
-    async def copy(_: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        return await documents_below(group)
+    async def copy(group_documents: Mapping[str, bytes]) -> GroupCopies:
+        documents = await documents_below(group)
+        below = {key: format_.copied_text(key, data) for key, data in documents.items()}
+        return GroupCopies(format_.own_documents(group.path, group_documents), below)
 
-    await replace_copies(group.store, group.format, group.path, copy, group.config)
+    format_ = group.format
+    await replace_copies(group.store, format_, group.path, copy, group.config)

@@ -7,9 +7,11 @@ when other programs change the hierarchy. Changes made through such a group also
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from zarrasync import formats
 from zarrasync._concurrency.retry import ConflictBackoff
+from zarrasync.codecs import Buffer
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflictError
 from zarrasync.formats import Format
@@ -20,7 +22,19 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.key_index import KeyIndex
 from zarrasync.stores.values import ABSENT
 
-__all__ = ["Consolidated", "replace_copies"]
+__all__ = ["Consolidated", "GroupCopies", "replace_copies"]
+
+
+class GroupCopies(NamedTuple):
+    """What consolidated metadata consists of.
+
+    Attributes:
+        own: The documents of the group by store key, without copies.
+        below: The copies of the documents below the group, by store key.
+    """
+
+    own: Mapping[str, Buffer | None]
+    below: Mapping[str, bytes]
 
 
 class Consolidated:
@@ -37,8 +51,8 @@ class Consolidated:
         self.format, self.path, self.complete = format, path, complete
         self.documents = dict(documents)
         self._indexed: tuple[Mapping[str, bytes], KeyIndex] | None = None
-        self._stored: tuple[bytes, Mapping[str, bytes]] | None = None
-        """The document that the last update stored, and the copies in it, so that the next one need not parse it."""
+        self._stored: tuple[bytes, GroupCopies] | None = None
+        """The document that the last update stored, and its parts, so that the next update need not parse it."""
 
     def covers(self, path: str) -> bool:
         """Return whether a path lies below the group, so that the copies should include its documents."""
@@ -96,30 +110,39 @@ class Consolidated:
             WriteConflictError: If other writers kept changing the copies.
         """
         keys, prefixes = list(changed_keys), tuple(erased_prefixes)
-        copies: Mapping[str, bytes] | None = None
+        copies: GroupCopies | None = None
 
-        async def apply(group_documents: Mapping[str, bytes]) -> Mapping[str, bytes] | None:
+        async def apply(group_documents: Mapping[str, bytes]) -> GroupCopies | None:
             nonlocal copies
             fetched = dict(zip(keys, await fetch_documents(store, keys, config), strict=True))
-            changes = {key: None if value is None else bytes(value.data) for key, value in fetched.items()}
+            changes = {
+                key: None if value is None else self.format.copied_text(key, bytes(value.data))
+                for key, value in fetched.items()
+            }
             before, stored = self.documents, self._stored_copies(group_documents)
             self.documents = _merge(before, changes, prefixes)
-            copies = self.documents if stored == before else (None if stored is None else _merge(stored, changes, prefixes))
+            if stored is None:
+                copies = None
+            elif stored.below == before:
+                copies = stored._replace(below=self.documents)
+            else:
+                copies = stored._replace(below=_merge(stored.below, changes, prefixes))
             return copies
 
         written = await replace_copies(store, self.format, self.path, apply, config)
         data = written.get(self.format.consolidated_key(self.path) or "")
         self._stored = None if data is None or copies is None else (data, copies)
 
-    def _stored_copies(self, group_documents: Mapping[str, bytes]) -> Mapping[str, bytes] | None:
-        """Return the copies in the documents of the group, or ``None`` if these contain no valid copies."""
+    def _stored_copies(self, group_documents: Mapping[str, bytes]) -> GroupCopies | None:
+        """Return the parts of the documents of the group, or ``None`` if these contain no valid copies."""
         data = group_documents.get(self.format.consolidated_key(self.path) or "")
         if self._stored is not None and data == self._stored[0]:
             return self._stored[1]
         try:
-            return self.format.parse_consolidated(self.path, group_documents)
+            below = self.format.parse_consolidated(self.path, group_documents)
         except MetadataError:
             return None  # no reader uses damaged copies
+        return None if below is None else GroupCopies(self.format.own_documents(self.path, group_documents), below)
 
 
 def _merge(
@@ -141,7 +164,7 @@ async def replace_copies(
     store: Store,
     format_: Format,
     path: str,
-    make: Callable[[Mapping[str, bytes]], Awaitable[Mapping[str, bytes] | None]],
+    make: Callable[[Mapping[str, bytes]], Awaitable[GroupCopies | None]],
     config: Config,
 ) -> Mapping[str, bytes]:
     """Store copies of the documents below a group in one document of the group.
@@ -153,7 +176,7 @@ async def replace_copies(
         store: The store.
         format_: The format.
         path: The group.
-        make: Reads the documents of all nodes below, given the documents of the group by key. May be called again.
+        make: Returns the copies of all documents below, given the documents of the group by key. May be called again.
             ``None`` leaves the copies as they are.
         config: Settings: how long to go on while other writers change the copies, and the size of documents.
 
@@ -170,13 +193,13 @@ async def replace_copies(
         while True:
             values = dict(zip(keys, await fetch_documents(store, keys, config, versions=True), strict=True))
             group_documents = {key: bytes(value.data) for key, value in values.items() if value is not None}
-            documents = await make(group_documents)
-            if documents is None:
+            copies = await make(group_documents)
+            if copies is None:
                 return {}
             stored = values[keys[0]]
             version = (ABSENT if stored is None else stored.version) if store.conditional else None
             try:
-                return await _put_copies(store, format_, path, group_documents, documents, version)
+                return await _put_copies(store, format_, path, group_documents, copies, version)
             except WriteConflictError as conflict:
                 await backoff.after(conflict)
             except ConditionsUnsupported:
@@ -189,12 +212,12 @@ async def _put_copies(
     format_: Format,
     path: str,
     group_documents: Mapping[str, bytes],
-    documents: Mapping[str, bytes],
+    copies: GroupCopies,
     version: object,
 ) -> Mapping[str, bytes]:
     group_keys = set(format_.document_keys(path))
-    below = {key: data for key, data in documents.items() if key not in group_keys}
-    rendered = format_.render_consolidated(path, group_documents, below)
+    below = {key: data for key, data in copies.below.items() if key not in group_keys}
+    rendered = format_.render_consolidated(path, copies.own, below)
     for key, data in rendered.items():
         if group_documents.get(key) != data:
             await store.put(key, data, if_version=version)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._concurrency.shield import shielded
-from zarrasync._util import json as _json
+from zarrasync._util.json_text import is_same_document
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.nodes.documents import put_documents
@@ -119,6 +119,8 @@ class MetadataCell(Generic[M]):
 
 def _changed(before: Source, rendered: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the documents that differ from the stored ones in more than their formatting."""
-    differing = {key: data for key, data in rendered.items() if before.data.get(key) != data}
-    documents = before.documents if differing else {}
-    return {key: data for key, data in differing.items() if documents.get(key) != _json.load(data, key)}
+    return {
+        key: data
+        for key, data in rendered.items()
+        if key not in before.data or not is_same_document(before.data[key], data, key)
+    }

@@ -46,7 +46,7 @@ def test_indentation_does_not_grow():
 
 
 BAD = [b"", b" ", b"[]", b"1", b"{", b"}", b'{"a"}', b'{"a":}', b'{"a":1,}', b"{,}", b'{"a" 1}', b"{1: 2}", b'{"a":1}x',
-       b'{"a":1 "b":2}', b'{"a":{"b":1}', b'{"a":"\n"}', b"\xff{}", b"{null: 1}", b'{"a":tru}', b"{} {}", b"nul"]  # fmt: skip
+       b'{"a":1 "b":2}', b'{"a":{"b":1}', b'{"a":"\n"}', b"\xff{}", b"{null: 1}", b'{"a":nul}', b"{} {}", b"nul"]  # fmt: skip
 
 
 @pytest.mark.parametrize("data", BAD)

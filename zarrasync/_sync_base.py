@@ -113,7 +113,7 @@ class NodeBase(Facade):
 
     @property
     def _blocking(self) -> bool:
-        blocking: bool = self._async.store.blocking
+        blocking: bool = self._async._cell.handle.store.blocking  # without the calls of two properties
         return blocking
 
     def __enter__(self) -> Self:

@@ -131,8 +131,11 @@ def run(coroutine: Coroutine[Any, Any, T], *, blocking: bool) -> T:
     try:
         if threading.get_ident() != interrupts.main_thread:
             return _drive(coroutine) if blocking else _submit(coroutine, None)
-        with Interruptible() as flag:
+        flag = Interruptible()
+        try:
             return _drive(coroutine) if blocking else _submit(coroutine, flag)
+        finally:
+            flag.end()
     except RAISED as error:
         shorten(error)
         raise

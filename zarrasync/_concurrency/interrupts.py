@@ -13,8 +13,8 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import Token
-from types import FrameType, TracebackType
-from typing import Any, Self, TypeAlias
+from types import FrameType
+from typing import Any, TypeAlias
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag
@@ -46,7 +46,7 @@ _current: Interruptible | None = None
 
 
 class Interruptible(CancelFlag):
-    """A synchronous call on the main thread. A context manager that raises what signal handlers raised within it.
+    """A synchronous call on the main thread, which begins here. ``end`` raises what signal handlers raised within it.
 
     Attributes:
         on_cancel: Also called when the call is cancelled, on the main thread within a signal handler.
@@ -55,14 +55,12 @@ class Interruptible(CancelFlag):
     __slots__ = ("_error", "_installed", "_outer", "_since", "_token", "on_cancel")
 
     def __init__(self) -> None:
+        global _current, main_thread
         self._parent, self._cancelled = CALL_FLAG.get(), False
         self._error: BaseException | None = None
         self._outer: Interruptible | None = None
         self._token: Token[CancelFlag | None] | None = None
         self.on_cancel: Callable[[], None] | None = None
-
-    def __enter__(self) -> Self:
-        global _current, main_thread
         handlers = list(map(_get_handler, _SIGNALS))
         if handlers != _known:
             _learn(handlers)
@@ -74,11 +72,9 @@ class Interruptible(CancelFlag):
             self._installed, main_thread = (), None
         self._outer, _current = _current, self
         self._token = CALL_FLAG.set(self)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
+        """End the call: restore the program's handlers, and raise the exception that one of them has raised."""
         global _current
         if self._token is not None:
             CALL_FLAG.reset(self._token)

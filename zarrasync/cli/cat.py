@@ -16,7 +16,7 @@ from zarrasync import sync
 from zarrasync.cli.arguments import Commands, arrays_of, count, open_node, select
 from zarrasync.cli.console import Console, prints_unicode
 from zarrasync.display.text import size_text
-from zarrasync.display.values import as_csv, as_json, as_json_text, npy_bytes
+from zarrasync.display.values import as_csv, as_json, as_json_members, npy_bytes
 from zarrasync.errors import SelectionError
 
 __all__ = ["add"]
@@ -70,7 +70,7 @@ def _cat(args: argparse.Namespace, console: Console) -> int:
         elif kind == "csv":
             _write_csv(view, file)
         elif kind == "json":
-            file.write(as_json_text(view[...].read(), ascii_only=not args.output and not prints_unicode()) + "\n")
+            file.write(as_json_members(view[...].read(), ascii_only=not args.output and not prints_unicode()) + "\n")
         else:
             file.write(_text_of(view) + "\n")
     return 0

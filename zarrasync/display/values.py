@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from zarrasync.indexing.axis_order import in_c_order
 
-__all__ = ["as_csv", "as_json", "as_json_text", "npy_bytes", "strict"]
+__all__ = ["as_csv", "as_json", "as_json_members", "npy_bytes", "strict"]
 
 
 def as_json(values: npt.NDArray[Any]) -> Any:
@@ -79,7 +79,7 @@ def as_csv(values: npt.NDArray[Any]) -> str:
     return text.getvalue()
 
 
-def as_json_text(values: npt.NDArray[Any], *, ascii_only: bool = False) -> str:
+def as_json_members(values: npt.NDArray[Any], *, ascii_only: bool = False) -> str:
     """Return values as a JSON document; see ``as_json``."""
     return json.dumps(as_json(values), ensure_ascii=ascii_only, allow_nan=False)
 

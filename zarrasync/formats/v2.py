@@ -148,7 +148,7 @@ class V2(Format):
     ) -> dict[str, bytes]:
         start = len(path) + 1 if path else 0
         own = {key: group_documents.get(key) for key in self.document_keys(path)}
-        copied_own = {key: self.copied_text(key, bytes(data)) for key, data in own.items() if data is not None}
+        copied_own = {key: self.copied_document(key, bytes(data)) for key, data in own.items() if data is not None}
         documents = {**copied_own, **documents_below}
         return {self.consolidated_key(path): render_zmetadata({key[start:]: item for key, item in documents.items()})}
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from zarrasync._util import json as _json
-from zarrasync._util.json_text import copied_text, join_members, split_members, without_member
+from zarrasync._util.json_members import copied_document, join_members, split_members, without_member
 from zarrasync.codecs import (
     ArrayArrayCodec,
     ArraySpec,
@@ -171,8 +171,8 @@ class V3(Format):
         key = self.consolidated_key(path)
         return {**group_documents, key: without_member(bytes(group_documents[key] or b""), _COPIES)}
 
-    def copied_text(self, key: str, data: bytes) -> bytes:
-        return copied_text(without_member(data, _COPIES), key)
+    def copied_document(self, key: str, data: bytes) -> bytes:
+        return copied_document(without_member(data, _COPIES), key)
 
     def render_consolidated(
         self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
@@ -180,7 +180,7 @@ class V3(Format):
         key = self.consolidated_key(path)
         start = len(path) + 1 if path else 0
         copies = {name[start:].rpartition("/")[0]: data for name, data in sorted(documents_below.items())}
-        own = split_members(self.copied_text(key, bytes(group_documents[key] or b"")), key)
+        own = split_members(self.copied_document(key, bytes(group_documents[key] or b"")), key)
         consolidated = {"kind": b'"inline"', "must_understand": b"false", "metadata": copies}
         return {key: join_members({**own, _COPIES[0]: consolidated})}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from zarrasync._util.json_text import copied_text
+from zarrasync._util.json_members import copied_document
 from zarrasync.codecs import ArraySpec, Buffer, CodecChain
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.document import non_finite_tokens
@@ -170,9 +170,9 @@ class Format(ABC):
         """Return the documents of a group without the copies that they contain."""
         return group_documents
 
-    def copied_text(self, key: str, data: bytes) -> bytes:
+    def copied_document(self, key: str, data: bytes) -> bytes:
         """Return a document as it is copied to consolidated metadata: without copies in it, and strictly JSON."""
-        return copied_text(data, key)
+        return copied_document(data, key)
 
     def render_consolidated(
         self, path: str, group_documents: Documents, documents_below: Mapping[str, bytes]
@@ -182,7 +182,7 @@ class Format(ABC):
         Args:
             path: The path of the group.
             group_documents: The documents of the group by store key, as ``own_documents`` returns them.
-            documents_below: The documents of all nodes below the group by store key, as ``copied_text`` returns them.
+            documents_below: The documents of all nodes below the group by store key, as ``copied_document`` returns them.
 
         Raises:
             UnsupportedByFormat: If the format does not support consolidated metadata.

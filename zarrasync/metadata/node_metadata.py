@@ -35,7 +35,7 @@ _CHECKED_SHAPES = 256
 class Source:
     """The documents that metadata was read from. Rewriting them keeps members that the model does not represent.
 
-    Documents are kept as text, because parsed ones take ten times as much memory, and few of them are needed.
+    Documents are not kept parsed, because that takes ten times as much memory, and few of them are needed.
 
     Attributes:
         zarr_format: The format of the documents.

@@ -9,6 +9,14 @@ from zarrasync.errors import MetadataError
 __all__ = ["ChunkKeyEncoding"]
 
 
+_HEADS = {
+    **{("default", separator): f"c{separator}" for separator in "/."},
+    **{("v2", separator): "" for separator in "/."},
+    **{(name, separator): "c" for name in ("glued", "glued0") for separator in "/."},
+}
+"""The parts of keys before the first coordinate, by the name of the encoding and the separator."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkKeyEncoding:
     """The encoding of a chunk's grid coordinates as its key, relative to the array.
@@ -31,16 +39,15 @@ class ChunkKeyEncoding:
             raise MetadataError(f"the chunk key separator must be '/' or '.', found {self.separator!r}")
 
     def _head(self, ndim: int) -> str:
-        """Return the part of keys before the first coordinate."""
-        if self.name == "default":
-            return f"c{self.separator}" if ndim else "c"
-        if self.name == "v2":
-            return "" if ndim else "0"
-        return "c" if ndim or self.name == "glued" else "c0"
+        """Return the part of keys before the first coordinate; the whole key for an array without axes."""
+        if ndim:
+            return _HEADS[self.name, self.separator]
+        return {"v2": "0", "glued0": "c0"}.get(self.name, "c")
 
     def encode(self, coords: tuple[int, ...]) -> str:
         """Return the key of a chunk."""
-        return self._head(len(coords)) + self.separator.join(map(str, coords))
+        head = _HEADS[self.name, self.separator] if coords else self._head(0)
+        return head + self.separator.join(map(str, coords))
 
     def encode_run(self, coords: tuple[int, ...], axis: int, count: int) -> list[str]:
         """Return the keys of consecutive chunks along an axis.

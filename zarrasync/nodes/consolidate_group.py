@@ -28,7 +28,7 @@ async def consolidate(group: NodeHandle) -> None:
 
     async def copy(group_documents: Mapping[str, bytes]) -> GroupCopies:
         documents = await documents_below(group)
-        below = {key: format_.copied_text(key, data) for key, data in documents.items()}
+        below = {key: format_.copied_document(key, data) for key, data in documents.items()}
         return GroupCopies(format_.own_documents(group.path, group_documents), below)
 
     format_ = group.format

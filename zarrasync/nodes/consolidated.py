@@ -116,7 +116,7 @@ class Consolidated:
             nonlocal copies
             fetched = dict(zip(keys, await fetch_documents(store, keys, config), strict=True))
             changes = {
-                key: None if value is None else self.format.copied_text(key, bytes(value.data))
+                key: None if value is None else self.format.copied_document(key, bytes(value.data))
                 for key, value in fetched.items()
             }
             before, stored = self.documents, self._stored_copies(group_documents)

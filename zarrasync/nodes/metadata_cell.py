@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._concurrency.shield import shielded
-from zarrasync._util.json_text import is_same_document
+from zarrasync._util.json_members import is_same_document
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.nodes.documents import put_documents

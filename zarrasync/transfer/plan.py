@@ -64,7 +64,8 @@ def plan_read(chunks: Chunks, transform: Transform, buffer: Array | None = None,
     Raises:
         MetadataError: If a chunk is larger than the settings allow.
     """
-    chunks.check_chunk_size()
+    if chunks.config.max_chunk_bytes:
+        chunks.check_chunk_size()
     if buffer is None:
         buffer = new_buffer(chunks.metadata.chain, transform.layout, dtype_of(chunks, fields))
     return ReadPlan(buffer, chunks.by_shape(_runs_to_read(chunks, transform)))
@@ -76,7 +77,8 @@ def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan
     Raises:
         MetadataError: If a chunk is larger than the settings allow.
     """
-    chunks.check_chunk_size()
+    if chunks.config.max_chunk_bytes:
+        chunks.check_chunk_size()
     layout = transform.layout
     run_length = _run_length(chunks) if chunks.store.blocking else 1
     runs = split_chunks(layout.projection(), chunks.metadata.grid, run_length)

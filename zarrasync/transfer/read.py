@@ -56,8 +56,10 @@ async def read(
         StoreError: If a chunk could not be read for another reason than absence.
         SelectionError: If the result would be larger than ``config.max_read_bytes``.
     """
-    dtype, size = dtype_of(chunks, fields), transform.size
-    _check_size(chunks, transform, size * dtype.itemsize)
+    dtype = chunks.metadata.dtype.numpy if fields is None else dtype_of(chunks, fields)
+    size, limit = transform.size, chunks.config.max_read_bytes
+    if limit:
+        _check_size(limit, transform, size * dtype.itemsize)
     if out is not None:
         _check_out(out, transform, dtype)
     if not size:
@@ -73,7 +75,6 @@ async def read(
         return out
     plan = plan_read(chunks, transform, buffer, fields)
     absent: list[str] = []
-    limit = chunks.config.max_read_bytes
     content = ContentBudget(limit, limit - plan.buffer.nbytes) if limit and chunks.metadata.dtype.is_variable else None
     options = PlaceOptions(fields, missing, absent, progress, content)
     await (_run_blocking if chunks.store.blocking else _run_async)(plan, options)
@@ -107,9 +108,8 @@ async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:
     await for_each(run, plan.groups, concurrency)
 
 
-def _check_size(chunks: Chunks, transform: Transform, nbytes: int) -> None:
-    limit = chunks.config.max_read_bytes
-    if limit and nbytes > limit:
+def _check_size(limit: int, transform: Transform, nbytes: int) -> None:
+    if nbytes > limit:
         raise SelectionError(
             f"the selection of shape {transform.shape} has {nbytes:,} bytes, "
             f"more than config.max_read_bytes = {limit:,}",

@@ -69,7 +69,8 @@ def find_single_chunk(chunks: Chunks, transform: Transform) -> SingleChunk | Non
 
 async def read_single_chunk(chunks: Chunks, transform: Transform, chunk: SingleChunk, missing: Missing) -> Array:
     """Read a selection that touches one chunk; see ``read``."""
-    chunks.check_chunk_size()
+    if chunks.config.max_chunk_bytes:
+        chunks.check_chunk_size()
     read = _Read(chunks, transform, chunk, missing)
     if not chunks.store.blocking:
         return await read.asynchronously()

@@ -1,4 +1,4 @@
-"""JSON documents as the text of their members: taken apart, joined, compared, and copied to other documents."""
+"""JSON documents as the bytes of their members: split, joined, compared, and copied to other documents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarrasync._util.json_text import copied_text, is_same_document, join_members, split_members, without_member
+from zarrasync._util.json_members import copied_document, is_same_document, join_members, split_members, without_member
 from zarrasync.errors import MetadataError
 
 VALUES = st.recursive(
@@ -64,6 +64,6 @@ def test_differences_in_more_than_formatting():
 
 
 def test_copies_are_strict_json():
-    assert copied_text(b'\xef\xbb\xbf{"a": 1}\n', "zarr.json") == b'{"a": 1}'
-    assert json.loads(copied_text(b'{"a": NaN, "b": [-Infinity]}', "zarr.json")) == {"a": "NaN", "b": ["-Infinity"]}
-    assert json.loads(copied_text(b'{"a": "NaN"}', "zarr.json")) == {"a": "NaN"}
+    assert copied_document(b'\xef\xbb\xbf{"a": 1}\n', "zarr.json") == b'{"a": 1}'
+    assert json.loads(copied_document(b'{"a": NaN, "b": [-Infinity]}', "zarr.json")) == {"a": "NaN", "b": ["-Infinity"]}
+    assert json.loads(copied_document(b'{"a": "NaN"}', "zarr.json")) == {"a": "NaN"}

@@ -1,4 +1,4 @@
-"""JSON objects as the text of their members, so that large documents are read and changed without parsing all of them."""
+"""JSON objects as the bytes of their members, so that large documents are read and changed without parsing all of them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, TypeAlias
 from zarrasync._util import json as _json
 from zarrasync.errors import MetadataError
 
-__all__ = ["MemberTexts", "copied_text", "is_same_document", "join_members", "split_members", "without_member"]
+__all__ = ["Members", "copied_document", "is_same_document", "join_members", "split_members", "without_member"]
 
-MemberTexts: TypeAlias = dict[str, Any]
-"""The text of each member as UTF-8, without the indentation of the document. Members may also be such dicts themselves."""
+Members: TypeAlias = dict[str, Any]
+"""The encoded value of each member, without the indentation of the document. Values may also be such dicts themselves."""
 
 _INDENT = b"  "
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _scan_value: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
-def split_members(data: bytes, key: str, *path: str) -> MemberTexts:
+def split_members(data: bytes, key: str, *path: str) -> Members:
     """Split a document into its members.
 
     Args:
@@ -40,7 +40,7 @@ def split_members(data: bytes, key: str, *path: str) -> MemberTexts:
     return members
 
 
-def _split_document(data: bytes, path: tuple[str, ...]) -> MemberTexts | None:
+def _split_document(data: bytes, path: tuple[str, ...]) -> Members | None:
     """Split a document, or return ``None`` if it is not a JSON object."""
     try:
         text = str(data, "utf-8-sig")
@@ -50,10 +50,10 @@ def _split_document(data: bytes, path: tuple[str, ...]) -> MemberTexts | None:
     return members if not text[end:].strip() else None
 
 
-def _split(text: str, position: int, path: tuple[str, ...]) -> tuple[MemberTexts, int]:
+def _split(text: str, position: int, path: tuple[str, ...]) -> tuple[Members, int]:
     """Split the object that starts at a position. Returns its members and the position behind it."""
     space: Any = _skip_space
-    scan_value, members = _scan_value, MemberTexts()
+    scan_value, members = _scan_value, Members()
     if text[position] != "{":
         raise ValueError
     position = space(text, position + 1).end()
@@ -80,7 +80,7 @@ def _behind(text: str, position: int, character: str) -> int:
 
 
 def _without_indent(value: bytes) -> bytes:
-    """Return the text of a value without the indentation of its last line, which is that of the document around it."""
+    """Return an encoded value without the indentation of its last line, which comes from the surrounding document."""
     line_break = value[value.rfind(b"\n") : -1]
     return value.replace(line_break, b"\n") if len(line_break) > 1 and line_break.isspace() else value
 
@@ -118,9 +118,10 @@ def is_same_document(one: bytes, other: bytes, key: str) -> bool:
     """
     if one == other:
         return True
-    texts, other_texts = split_members(one, key), split_members(other, key)
-    return texts.keys() == other_texts.keys() and all(
-        text == other_texts[name] or json.loads(text) == json.loads(other_texts[name]) for name, text in texts.items()
+    members, other_members = split_members(one, key), split_members(other, key)
+    return members.keys() == other_members.keys() and all(
+        value == other_members[name] or json.loads(value) == json.loads(other_members[name])
+        for name, value in members.items()
     )
 
 
@@ -137,8 +138,8 @@ def without_member(data: bytes, path: Sequence[str]) -> bytes:
     return data if members is None or members.pop(path[0], None) is None else join_members(members)
 
 
-def copied_text(data: bytes | bytearray | memoryview, key: str) -> bytes:
-    """Return a document as the text of a member of another document. Tokens that are not JSON become strings.
+def copied_document(data: bytes | bytearray | memoryview, key: str) -> bytes:
+    """Return a document as it is embedded in another one. Tokens that are not JSON become strings.
 
     Args:
         data: The document.
